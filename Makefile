@@ -291,16 +291,17 @@ check-format:
 	$(call say,CHECK,the format of $(words $(C_FILES)) files)
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
-#: doc            makes docs/run-spec.md from the binary's table of keys
+#: doc            makes docs/run-spec*.md from the binary's table of keys
 doc: all
-	$(BUILD)/ztrain --help-spec --markdown > docs/run-spec.md.new
-	mv docs/run-spec.md.new docs/run-spec.md
+	$(BUILD)/ztrain --help-spec --markdown > $(BUILD)/run-spec.md
+	rm -f docs/run-spec*.md
+	awk '/^<!-- run-spec.*\.md:/ { page = "docs/" substr($$2, 1, length($$2) - 1) } { print > page }' $(BUILD)/run-spec.md
 
 #: manual         build/share: the man page and the completion for bash, from the binary's own help
 MANUAL = $(BUILD)/share/man/man1/ztrain.1
 COMPLETION = $(BUILD)/share/bash-completion/completions/ztrain
 manual: $(MANUAL)
-$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/operations.md
+$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/environment.md
 	$(call say,MANUAL,$(BUILD)/share)
 	$(Q)scripts/make-manual.py $(BUILD)/ztrain $(BUILD)/share
 

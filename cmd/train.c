@@ -211,7 +211,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.help_spec) {
-        spec_print_help(stdout, options.markdown);
+        (options.markdown ? spec_print_pages : spec_print_help)(stdout);
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.version)

@@ -5,7 +5,7 @@ A path that begins with a top-level folder (core/log.h, tests/faults/, scripts/*
 matches; a link in a page leads to a page, and its #anchor to a heading of it. A bare file name in a comment (wire.h) is the
 name of a file in the tree or a system header. A command of a page, FILE.py -k WORD, names a test: WORD is a part of the name of a
 test function or class in FILE.py. docs/README.md names every page of docs/; README.md names every floor, docs/architecture.md
-every room.
+every room. A page of docs/ opens with a sentence and a command; a cell of a table in it has at most 25 words.
 Prints every breach as file:line: message, and exits 1 if there is one.
 """
 import glob
@@ -21,6 +21,8 @@ BARE = re.compile(r"(?<![\w./*<%-])([A-Za-z_]\w*\.(?:c|h|cu|cuh|cc|py|sh|mk))\b(
 SELECTED = re.compile(r"(\S+\.py)(?: [^`|]*?)? -k (\w+)(?=`|$)")
 TEST = re.compile(r"^ *(?:def (test_\w+)|class (Test\w+))", re.M)
 HEADING = re.compile(r"^#+ +(.*)")
+COMMAND = re.compile(r" {4}\S|```bash$|`[^`]+`$")  # indented, fenced, or a line of its own
+OPENING_LINES, CELL_WORDS = 12, 25
 CODE = (".c", ".h", ".cu", ".cuh", ".cc")
 SCRIPTS = (".py", ".sh", ".sbatch", ".mk", ".yaml")
 # Names of other programs' files, and x, which stands for any file; so does a word in capitals (test_MODULE.c).
@@ -98,6 +100,28 @@ def check_selections(root, path, number, line):
                 yield f"{path}:{number}: no test of {file} has '{word}' in its name"
 
 
+def check_opening(page, lines):
+    """The title, a sentence that says what the page is for, and a command, in the first lines; a comment may stand above."""
+    while lines and (lines[0].startswith("<!--") or not lines[0]):
+        lines = lines[1:]
+    said = False
+    for line in lines[1:OPENING_LINES]:
+        if COMMAND.match(line):
+            if not said:
+                break
+            return
+        said = said or line[:1].isalnum()
+    yield f"{page}:1: the first {OPENING_LINES} lines are not a title, what the page is for, and a command"
+
+
+def check_cells(page, lines):
+    for number, line in enumerate(lines, 1):
+        for cell in re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else []:
+            words = len(LINK.sub("]", cell).split())
+            if words > CELL_WORDS:
+                yield f"{page}:{number}: a cell has {words} words, more than {CELL_WORDS}: '{cell.strip()[:40]}…'"
+
+
 def check(root):
     paths = tree(root)
     names = {os.path.basename(p) for p in paths}
@@ -107,6 +131,9 @@ def check(root):
     for path in pages + sources:
         with open(os.path.join(root, path), encoding="utf-8") as f:
             lines = f.read().split("\n")
+        if path.startswith("docs/") and path.endswith(".md"):
+            breaches += check_opening(path, lines)
+            breaches += check_cells(path, lines)
         for number, text in comments(path, lines):
             if path.endswith(".md"):
                 breaches += check_links(root, path, number, text)

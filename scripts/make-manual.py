@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Makes the man page and the completion for bash from the binary's own help: scripts/make-manual.py ZTRAIN DIR
 
-Reads `ZTRAIN --help`, `ZTRAIN COMMAND --help`, `ZTRAIN --help-spec --markdown` and the table of environment variables in
-docs/operations.md; writes DIR/man/man1/ztrain.1 and DIR/bash-completion/completions/ztrain. `make manual` and `make install`
+Reads `ZTRAIN --help`, `ZTRAIN COMMAND --help`, `ZTRAIN --help-spec --markdown` and the table of docs/environment.md; writes DIR/man/man1/ztrain.1 and DIR/bash-completion/completions/ztrain. `make manual` and `make install`
 call it, so both are as new as the binary.
 """
 import os
@@ -48,21 +47,19 @@ def table_rows(lines):
 
 
 def read_keys(markdown):
-    """[(title of a section, [(key, value, default, text)])] of --help-spec --markdown."""
-    keys = markdown.split("\n## Keys\n", 1)[1].split("\n## ", 1)[0]
+    """[(section, what it is about, [(key, value)])] of the pages that --help-spec --markdown prints."""
     sections = []
-    for section in keys.split("\n### ")[1:]:
-        title, *lines = section.split("\n")
-        rows = [row for row in table_rows(lines) if row[0] != "key"]
-        sections.append((title, [(row[0], row[1], row[2], row[4]) for row in rows]))
+    for section in markdown.split("\n## ")[1:]:
+        title, _, about, *lines = section.split("\n")
+        if "| key | value | default | resume | |" in lines:
+            sections.append((title, about, [(row[0], row[1]) for row in table_rows(lines) if row[0] != "key"]))
     return sections
 
 
 def read_environment():
-    """[(variable, text)] of docs/operations.md."""
-    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as f:
-        lines = f.read().split("\n## The environment\n", 1)[1].split("\n## ", 1)[0].split("\n")
-    return [(row[0], row[1]) for row in table_rows(lines) if row[0] != "variable"]
+    """[(variable, text)] of docs/environment.md."""
+    with open(os.path.join(ROOT, "docs", "environment.md"), encoding="utf-8") as f:
+        return [(row[0], row[1]) for row in table_rows(f.read().split("\n")) if row[0] != "variable"]
 
 
 # ---- the man page ----------------------------------------------------------------------------------------------------
@@ -95,20 +92,20 @@ def man_page(version, help_, commands, sections, environment):
     for name, value, text in help_["options"]:
         out += [".TP", bold("--" + name) + (f" \\fI{roff(value)}\\fR" if value else ""), roff(text)]
     out += [".SH RUN SPEC", "A YAML file. a.b stands for key b in section a;", bold("--set"),
-            roff("a.b=VALUE overrides it. DeepSpeed's other keys, and what a resumed run may change, are in docs/run-spec.md.")]
-    for title, rows in sections:
-        out += [f".SS {roff(title)}"]
-        for key, value, default, text in rows:
-            out += [".TP", f"{bold(key)} ({roff(value)}; {roff(default if default == 'required' else 'default ' + default)})",
-                    roff(text)]
+            roff("a.b=VALUE overrides it."), bold("ztrain --help-spec"),
+            "explains each key; docs/run\\-spec.md has what a resumed run may change. The sections and their keys:"]
+    for title, about, rows in sections:
+        names = [key.removeprefix(title + ".") for key, _ in rows]
+        out += [".TP", bold(title), roff(about), ".br", ", ".join(bold(name) for name in names)]
+    out += [".SH FILES", ".TP", roff("<run.dir>/<run.name>/"),
+            roff("The run folder: metrics.jsonl, log/, checkpoints/, run.yaml (the effective run spec). See docs/run-folder.md.")]
     out += [".SH EXIT STATUS"]
     for code, text in help_["exit_codes"]:
         out += [".TP", bold(code), roff(text)]
     out += [".SH ENVIRONMENT"]
     for name, text in environment:
         out += [".TP", bold(name), roff(text)]
-    out += [".SH SEE ALSO", "README.md, docs/operations.md, docs/failures.md, docs/slurm.md and docs/run\\-spec.md in share/doc/ztrain;", ".BR srun (1),",
-            ".BR sbatch (1)"]
+    out += [".SH SEE ALSO", "README.md and docs/README.md in share/doc/ztrain;", ".BR srun (1),", ".BR sbatch (1)"]
     return "\n".join(out) + "\n"
 
 
@@ -184,8 +181,8 @@ def completion(help_, commands, sections):
             listed = re.findall(r"^  (--[a-z-]+)", text, flags=re.M) or re.findall(r"--[a-z][a-z-]+", text)
             own = sorted(set(listed) | {"--help"})
             command_options.append(f"    {name}) options={quoted(own)} ;;")
-    keys = [row for _, rows in sections for row in rows]
-    for key, value, _, _ in keys:
+    keys = [row for _, _, rows in sections for row in rows]
+    for key, value in keys:
         value = value.replace(", or auto", ", auto")
         if re.fullmatch(r"\w+(, \w+)+", value):
             values.append(f"            {key}) word={quoted(value.split(', '))} ;;")
@@ -195,7 +192,7 @@ def completion(help_, commands, sections):
     assumptions = re.findall(r"^  ([a-z0-9-]+)  ", dict(commands)["plan"].split("\nwords of --assume", 1)[1], flags=re.M)
     text = COMPLETION
     for mark, words in (("@COMMANDS@", quoted(name for name, _ in commands)), ("@OPTIONS@", quoted(all_options)),
-                        ("@KEYS@", quoted(key for key, _, _, _ in keys)), ("@COMMAND_OPTIONS@", "\n".join(command_options)),
+                        ("@KEYS@", quoted(key for key, _ in keys)), ("@COMMAND_OPTIONS@", "\n".join(command_options)),
                         ("@VALUES@", "\n".join(values)), ("@UNKNOWN@", "    " + unknown),
                         ("@DEVICES@", quoted(devices)), ("@ASSUMPTIONS@", quoted(assumptions))):
         text = text.replace(mark, words)

@@ -200,5 +200,6 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
  * than `was`, which the run began with. */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
-/* --help-spec. markdown: docs/run-spec.md. */
-void spec_print_help(FILE *out, bool markdown);
+/* --help-spec; with --markdown: the pages docs/run-spec*.md, each behind a line that names its file. */
+void spec_print_help(FILE *out);
+void spec_print_pages(FILE *out);

@@ -112,40 +112,39 @@ const struct spec_key spec_keys[] = {
 
     {SECTION("model", "the model to train; exactly one of pretrained and config must be set")},
     {USED("model.pretrained", STRING, spec.model.pretrained, NULL, CONTENTS,
-          "a Hugging Face folder (config.json and safetensors), whose weights the training starts from, or the name of "
-          "a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)"),
+          "the Hugging Face folder (config.json and safetensors) whose weights the training starts from; or the name "
+          "of a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)"),
      .flags = KEY_PATH},
     {USED("model.config", MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random"),
      .flags = KEY_PATH},
     {USED("model.ignore_tensors", STRING_LIST, spec.model.ignore_tensors, NULL, SILENT,
-          "tensors in the files of model.pretrained that are left out: patterns of names, with * and ? as in a shell, "
-          "[\"v_head.*\", \"*.k_scale\"]; what they leave out is printed")},
+          "tensors in the files of model.pretrained to leave out: patterns of names, with * and ? as in a shell, "
+          "[\"v_head.*\", \"*.k_scale\"]; the start prints what they leave out")},
     {USED("model.tokenizer", STRING, spec.model.tokenizer, NULL, NOTICE,
-          "the folder of the model's tokenizer, or a name in the local Hugging Face cache: its files go into each "
+          "the folder of the model's tokenizer, or a name in the local Hugging Face cache; its files go into each "
           "checkpoint and export, where `ztrain sample --prompt` reads them; default: the folder of model.pretrained, "
           "or of model.config if that names one"),
      .flags = KEY_PATH},
     {USED("model.task",
           CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION)),
           spec.model.task, "causal_lm", ERROR,
-          "causal_lm: predict the next token; sequence_classification: predict the label of each document (the head is "
-          "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label; needs "
-          "data.packing: false)")},
+          "causal_lm: predict the next token; sequence_classification: predict the label of each document; the head is "
+          "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label, and "
+          "data.packing must be false")},
     {USED("model.num_labels", INT(2, 1 << 20), spec.model.num_labels, NULL, ERROR,
           "the number of labels in sequence_classification; default: that of the model folder if it is a classifier, "
           "else that of the training data")},
-    {USED(
-        "model.dropout", REAL(0, 1), spec.model.dropout, NULL, NOTICE,
-        "the rate of every dropout that the model has in training (GPT-2: of embeddings, attention weights and "
-        "residual branches; Phi-3: of the latter two; the others: of attention weights); default: the rates written "
-        "in config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 where it has none; 0: no dropout")},
+    {USED("model.dropout", REAL(0, 1), spec.model.dropout, NULL, NOTICE,
+          "the rate of every dropout that the model has in training; GPT-2 has it on embeddings, attention weights and "
+          "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
+          "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
 
     {SECTION("data", "the token shards to train and evaluate on")},
     {USED("data.train", SOURCES, spec.data.train, NULL, CONTENTS,
           "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these; the shards form one "
           "stream in this order (the matches of a glob are sorted); PREFIX.mask beside PREFIX.bin, a byte for each "
-          "token, is the loss mask: only the prediction of tokens with 1 counts; or a mixture, a list of sources that "
+          "token, is the loss mask: only the prediction of tokens with 1 counts; or a mixture: a list of sources that "
           "samples are taken from in turn, with a weight ({path: A, weight: 2.0}: shares of all samples) or with "
           "epochs ({path: A, epochs: 0.5}: passes over the source in one epoch of the run): docs/mixtures.md"),
      .flags = KEY_REQUIRED | KEY_PATH},
@@ -162,11 +161,11 @@ const struct spec_key spec_keys[] = {
           spec.data.packing, "true", ERROR,
           "true: the documents are joined end to end and cut into samples; first_fit: a sample is filled with whole "
           "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
-          "with the latter two, documents are cut to seq_length, and padding has no part in the loss")},
+          "first_fit and false cut documents to seq_length, and padding has no part in the loss")},
     {USED("data.document_mask", SWITCH, spec.data.document_mask, "auto", ERROR,
-          "true: attention stays within the documents of a sample, positions begin anew in each, and the last token of "
-          "a document predicts nothing; with packing false it is so anyway; auto: true where data.train has a loss "
-          "mask (PREFIX.mask), else false, and a resumed run keeps what it began with")},
+          "true: attention stays within a document, positions begin anew in each, and the last token of a document "
+          "predicts nothing; packing false always does so; auto: true if data.train has a loss mask (PREFIX.mask), "
+          "else false; a resumed run keeps what it began with")},
 
     {SECTION("train", "the length of the run, evaluation, the device")},
     {USED("train.epochs", REAL(0, MAX_COUNT), spec.train.epochs, NULL, NOTICE,
@@ -174,7 +173,7 @@ const struct spec_key spec_keys[] = {
           "or as many as max_steps needs if that is set"),
      .flags = KEY_ABOVE_MIN | KEY_WHOLE},
     {USED("train.max_steps", INT(1, MAX_COUNT), spec.train.max_steps, NULL, NOTICE,
-          "optimizer steps; if epochs is set as well, the run ends with whichever comes first")},
+          "optimizer steps; if epochs is set too, the run ends with whichever comes first")},
     {USED(
         "train.eval_interval_steps", INT(0, MAX_COUNT), spec.train.eval_interval_steps, "0", NOTICE,
         "steps between two evaluations, in addition to those at the end of each epoch and of the run; 0: only those")},
@@ -185,31 +184,28 @@ const struct spec_key spec_keys[] = {
                  {"gpu", 0, VERDICT_SYNONYM, "cuda"}),
           spec.train.device, "auto", NOTICE, "auto: CUDA if the machine has a GPU, else the CPU")},
     {USED("train.cuda_graphs", SWITCH, spec.train.cuda_graphs, "auto", SILENT,
-          "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; with "
-          "offload, cpu_checkpointing, comms_logger and where ranks share a GPU, a graph for each block's forward and "
-          "backward; auto: do so if launching the kernels takes about as long as running them (small models); true is "
-          "refused on the CPU device, with data.packing other than true, data.document_mask and --profile")},
-    {USED(
-        "train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
-        "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), 24 where all GPUs "
-        "have compute capability 10; its collectives then use no more than these (maxCTAs of its communicator); auto: "
-        "with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many on all "
-        "ranks, never with one rank; true: with any stage, also with one rank, without overlap_comm and on smaller "
-        "GPUs, refused on the CPU device and where a rank's GPU has no more than these; without effect where ranks "
-        "share a GPU; products with "
-        "and without the limit may have other kernels, hence other bits")},
+          "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; "
+          "offload, cpu_checkpointing, comms_logger and ranks that share a GPU get a graph for each block's forward "
+          "and backward; auto: do so if launching the kernels takes about as long as running them (small models); true "
+          "is refused on the CPU device, with data.packing other than true, data.document_mask and --profile")},
+    {USED("train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
+          "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), 24 if all GPUs "
+          "have compute capability 10; NCCL's collectives then use no more than these (maxCTAs of its communicator); "
+          "auto: with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many "
+          "on all ranks, never with one rank; true: with any stage, also with one rank, without overlap_comm and on "
+          "smaller GPUs; true is refused on the CPU device, and if a rank's GPU has no more than these; no effect if "
+          "ranks share a GPU; products with and without the limit may have other kernels, hence other bits")},
     {USED("train.deterministic", BOOL, spec.transformer.deterministic, "true", NOTICE,
-          "false: the backward pass of attention by cuDNN adds in the order in which parts of its sums are ready, "
-          "which is faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for "
-          "bit; on the CPU device, and where ztrain's own kernels compute attention, it changes nothing")},
-    {USED(
-        "train.memory_limit", SIZE, spec.train.memory_limit, NULL, SILENT,
-        "the most device memory that a rank may take, on any device (e.g. 300MiB, 80GiB, or a number of bytes): a plan "
-        "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "
-        "reserve (CUDA's context, its libraries) counts as well; it changes no result; unset: what the device has")},
+          "false: the backward pass of attention by cuDNN adds the parts of its sums as they are ready, which is "
+          "faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for bit; it "
+          "changes nothing on the CPU device, or if ztrain's own kernels compute attention")},
+    {USED("train.memory_limit", SIZE, spec.train.memory_limit, NULL, SILENT,
+          "the most device memory that a rank may take, on any device (300MiB, 80GiB, or a number of bytes); a plan "
+          "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "
+          "reserve (CUDA's context, its libraries) counts too; it changes no result; unset: what the device has")},
     {USED("train.label_smoothing", REAL(0, 1), spec.transformer.label_smoothing, "0", NOTICE,
-          "this share of each target's probability is spread evenly over the vocabulary, as in transformers' Trainer "
-          "(label_smoothing_factor) and torch's cross_entropy; as in Trainer, eval_loss is smoothed as well, and its "
+          "this share of each target's probability is spread evenly over the vocabulary; as in transformers' Trainer "
+          "(label_smoothing_factor) and torch's cross_entropy; eval_loss is smoothed too, as in Trainer, and its "
           "perplexity is not that of the tokens")},
     {USED("train.logits_dtype",
           CHOICE(NAME("auto", DTYPE_COUNT), NAME("bf16", DTYPE_BF16), NAME("fp32", DTYPE_F32),
@@ -222,17 +218,17 @@ const struct spec_key spec_keys[] = {
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
 
     {USED("train.check_interval_steps", INT(0, MAX_COUNT), spec.train.check_interval_steps, "0", SILENT,
-          "look for silent corruption in every step whose number is a multiple of this: its gradients are computed "
-          "twice and compared bit for bit, parameters and optimizer state are hashed after the update before it and "
-          "before its own, and the ranks' copies are compared; what differs ends the run with the rank's name; the "
-          "step takes about twice as long, and no result changes; 0: none")},
+          "look for silent corruption in every step whose number is a multiple of this; 0: never; the gradients are "
+          "computed twice and compared bit for bit, parameters and optimizer state are hashed after the update before "
+          "it and before its own, and the ranks' copies are compared; a difference ends the run and names the rank; "
+          "the step takes about twice as long, and no result changes")},
     {USED("train.spike_factor", REAL(0, MAX_COUNT), spec.train.spike_factor, "0", SILENT,
-          "report a loss above this times the running mean of the losses (at least 1; 2 or 3 is usual), or a loss that "
-          "is not finite: a line of metrics.jsonl with the samples of that step, and a warning in the log; the run "
-          "continues; 0: off")},
+          "report a loss above this times the running mean of the losses, or a loss that is not finite; at least 1 (2 "
+          "or 3 is usual), or 0: off; the report is a line of metrics.jsonl with the samples of that step, and a "
+          "warning in the log; the run continues")},
 
     {USED("train.samples", PROMPTS, spec.train.samples, NULL, SILENT,
-          "prompts that the model continues at each evaluation, with the most probable tokens: texts (of a model with "
+          "prompts that the model continues at each evaluation, with the most probable tokens; texts (of a model with "
           "a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines of "
           "metrics.jsonl; training is the same bit for bit with and without them")},
     {USED("train.sample_tokens", INT(1, MAX_COUNT), spec.train.sample_tokens, "64", SILENT,
@@ -240,7 +236,7 @@ const struct spec_key spec_keys[] = {
 
     {SECTION("train.early_stopping", "ends a run whose evaluations do not improve any more")},
     {USED("train.early_stopping.patience", INT(0, MAX_COUNT), spec.train.early_stopping.patience, "0", SILENT,
-          "end the run, with exit code 0, after this many evaluations in a row that have not improved on the best one; "
+          "end the run, with exit code 0, after this many evaluations in a row without an improvement on the best one; "
           "0: only epochs and max_steps end it")},
     {USED("train.early_stopping.metric", METRIC, spec.train.early_stopping.metric, "eval_loss", SILENT,
           "the metric that has to improve: a lower eval_loss, or a classifier's higher accuracy or f1")},
@@ -252,11 +248,11 @@ const struct spec_key spec_keys[] = {
         "checkpoint.interval_steps", INT(0, MAX_COUNT), spec.checkpoint.interval_steps, "0", SILENT,
         "steps between two checkpoints, in addition to those at the end of each epoch and of the run; 0: only those")},
     {USED("checkpoint.keep_last", INT(0, MAX_COUNT), spec.checkpoint.keep_last, "0", SILENT,
-          "keep this many newest checkpoints, epoch and step together, and of the older ones those that keep_best and "
-          "keep_every_steps name; 0: keep all")},
+          "keep this many newest checkpoints, epoch and step together; older ones stay if keep_best or "
+          "keep_every_steps names them; 0: keep all")},
     {USED("checkpoint.keep_best", INT(0, MAX_COUNT), spec.checkpoint.keep_best, "0", SILENT,
-          "keep this many checkpoints with the best evaluations, however old they are; an evaluation that is one of "
-          "them is followed by a checkpoint, and the link checkpoints/best points at the best; 0: none")},
+          "keep this many checkpoints with the best evaluations, however old they are; 0: none; a checkpoint follows "
+          "an evaluation that is one of them, and the link checkpoints/best points at the best")},
     {USED("checkpoint.metric", METRIC, spec.checkpoint.metric, "eval_loss", SILENT,
           "the metric by which keep_best and `ztrain export --best` choose; accuracy and f1 are a classifier's")},
     {USED("checkpoint.mode",
@@ -269,9 +265,9 @@ const struct spec_key spec_keys[] = {
           "write a checkpoint at the end of each epoch; false: only where another key asks for one, and at the run's "
           "end")},
     {USED("checkpoint.retry_seconds", REAL(0, 7 * 86400), spec.checkpoint.retry_seconds, "600", SILENT,
-          "how long the run's last checkpoint (at its end, or when it is asked to stop) is retried while the disk is "
-          "full or fails, but never past the end of the Slurm job; an earlier checkpoint is retried for 30 s, then "
-          "training continues without it")},
+          "how long the run's last checkpoint is retried while the disk is full or fails; never past the end of the "
+          "Slurm job; the last one is that at the run's end, or when it is asked to stop; an earlier checkpoint is "
+          "retried for 30 s, then training continues without it")},
     {USED("checkpoint.compression_level", INT(0, 22), spec.checkpoint.compression_level, "3", SILENT,
           "level of zstd; 0: no compression")},
     {NOTICE("checkpoint.load_universal", BOOL, "false", "every checkpoint loads at any world size and stage")},
@@ -283,10 +279,10 @@ const struct spec_key spec_keys[] = {
     {NOTICE("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "every rank writes its own shard")},
     {SECTION("checkpoint.writer", "DeepSpeed's checkpoint writer")},
     {USED("checkpoint.writer.decoupled", SWITCH, spec.checkpoint.decoupled, "auto", SILENT,
-          "write checkpoints in the background: training waits only while a rank's slices are copied into host memory, "
-          "of which that takes as many bytes as the slices have in fp32; the last checkpoint of a run, and one that is "
-          "due while another is being written, wait; auto: true if 80 % of the host memory suffices, also of what "
-          "ulimit leaves, and not with offload to NVMe; its memory is taken when the first checkpoint is due")},
+          "write checkpoints in the background: training waits only while a rank's slices are copied into host memory; "
+          "the copy takes as many bytes as the slices have in fp32, from when the first checkpoint is due; the last "
+          "checkpoint of a run waits, and so does one that is due while another is being written; auto: true if 80 % "
+          "of the host memory suffices, also of what ulimit leaves, and nothing is offloaded to NVMe")},
     {NOTICE("checkpoint.writer.type", ANY, NULL, "there is one writer: shards compressed by zstd")},
     {NOTICE("checkpoint.writer.io_buffer_size", INT, NULL, "the writer chooses the size of its buffers")},
     {NOTICE("checkpoint.writer.io_buffer_double", BOOL, "true", "the writer chooses its buffers")},
@@ -296,24 +292,24 @@ const struct spec_key spec_keys[] = {
 
     {SECTION("comm", "communication among ranks")},
     {USED("comm.timeout_seconds", REAL(0, 86400), spec.comm.timeout_seconds, "10", SILENT,
-          "seconds without progress of a rank after which it is named and the run ends; a long step makes progress"),
+          "seconds without progress of a rank until it is named and the run ends; a long step makes progress"),
      .flags = KEY_ABOVE_MIN},
     {USED("comm.io_timeout_seconds", REAL(0, 86400), spec.comm.io_timeout_seconds, "600", SILENT,
           "seconds that one call on a file (or into a library or driver) may take; until then the rank counts as "
-          "alive, after that it is named with the file and the run ends"),
+          "alive; then it is named with the file and the run ends"),
      .flags = KEY_ABOVE_MIN},
     {USED("comm.interface", STRING, spec.comm.interface, NULL, SILENT,
-          "the network interface between the nodes: its name or, where names differ, its network, such as 10.1.0.0/16; "
+          "the network interface between the nodes: its name, or its network, such as 10.1.0.0/16, if names differ; "
           "unset: the interface whose address the other nodes reach; the ranks of one node communicate through shared "
           "memory")},
     {USED("comm.reduce_within_node", BOOL, spec.comm.reduce_within_node, "false", NOTICE,
-          "sum the gradients of each node before they cross the network: less traffic with several ranks per node, but "
-          "results that depend on how the ranks are distributed over nodes")},
+          "sum the gradients of each node before they cross the network: less traffic with several ranks per node; the "
+          "results then depend on how the ranks are distributed over nodes")},
 
     /* ---- DeepSpeed's: batch sizes, clipping, output ---------------------- */
     {USED("train_batch_size", INT(1, MAX_BATCH), spec.train_batch_size, NULL, ERROR,
           "samples per optimizer step over all ranks = micro batch x accumulation x ranks; two of the three sizes are "
-          "enough, and so is this one or the micro batch alone"),
+          "enough, and so is only this one or the micro batch"),
      .flags = KEY_AUTO},
     {USED("train_micro_batch_size_per_gpu", INT(1, MAX_BATCH), spec.train_micro_batch_size_per_gpu, NULL, NOTICE,
           "samples that a rank computes at a time"),
@@ -331,10 +327,10 @@ const struct spec_key spec_keys[] = {
           "also print the time of data, forward, backward, reduce and optimizer")},
     {USED("prescale_gradients", BOOL, spec.prescale_gradients, "false", NOTICE,
           "with communication_data_type fp16: divide gradients by the number of ranks before they are rounded and "
-          "reduced, and not after it, so that fewer overflow and more underflow; no effect with fp32 and bf16")},
+          "reduced, not after it; fewer overflow and more underflow; no effect with fp32 and bf16")},
     {USED("gradient_predivide_factor", REAL(0, MAX_BATCH), spec.gradient_predivide_factor, "1.0", NOTICE,
-          "with communication_data_type fp16 and without prescale_gradients: divide gradients by this before they are "
-          "rounded and reduced, and by the rest of the number of ranks after it; no effect with fp32 and bf16"),
+          "with communication_data_type fp16: divide gradients by this before they are rounded and reduced; by the "
+          "rest of the number of ranks after it; no effect with prescale_gradients, fp32 and bf16"),
      .flags = KEY_ABOVE_MIN},
     {REFUSED("sparse_gradients", BOOL, "false",
              "the gradients of embeddings are dense and sharded like all others; hint: remove the key")},
@@ -396,14 +392,13 @@ const struct spec_key spec_keys[] = {
     {SECTION("optimizer.params", "parameters of the optimizer")},
     {USED("optimizer.params.lr", REAL(0, 1e6), spec.optimizer.lr, NULL, NOTICE, "learning rate"),
      .flags = KEY_AUTO | KEY_NEEDED},
-    {OPTIMIZER(
-         ADAMS | O(LION) | O(MUON), "betas", REAL_PAIR(0, 1), beta1, "[0.9, 0.999]",
-         "decay rates of the first and second moments; Lion: of the average that gives the sign, and of the one that "
-         "is kept; with Muon those of AdamW, by default [0.9, 0.95], as in DeepSpeed"),
+    {OPTIMIZER(ADAMS | O(LION) | O(MUON), "betas", REAL_PAIR(0, 1), beta1, "[0.9, 0.999]",
+               "decay rates of the first and second moments; Lion: of the average that gives the sign, and of the one "
+               "that is kept; Muon: those of its AdamW, by default [0.9, 0.95], as in DeepSpeed"),
      .flags = KEY_AUTO},
     {OPTIMIZER(
          ADAMS | O(MUON), "eps", REAL(1e-30, 1), eps, "1e-8",
-         "added to the square root of the second moment; with Muon that of AdamW, by default 1e-10, as in DeepSpeed"),
+         "added to the square root of the second moment; Muon: that of its AdamW, by default 1e-10, as in DeepSpeed"),
      .flags = KEY_AUTO}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
     {USED("optimizer.params.weight_decay", REAL(0, 1e6), spec.optimizer.weight_decay, "0", NOTICE,
           "weight decay; tensors of one dimension (biases, norms) are not decayed"),
@@ -504,8 +499,8 @@ const struct spec_key spec_keys[] = {
     {SCHEDULE(S(ONE_CYCLE), "decay_step_size", INT(0, MAX_COUNT), cycle.decay_steps, "0",
               "steps to which decay_lr_rate refers; 0: no decay after the cycle")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_momentum", BOOL, cycle.momentum, "true",
-              "as in DeepSpeed: the optimizer's betas are not used, but beta1 between cycle_max_mom and cycle_min_mom, "
-              "lowest where the learning rate is highest, and beta2 0.99")},
+              "DeepSpeed's momentum, not the optimizer's betas: beta1 between cycle_max_mom and cycle_min_mom; lowest "
+              "when the learning rate is highest; beta2 is 0.99")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_min_mom", REAL(0, 0.9999999), cycle.min_momentum, "0.8",
               "beta1 at the top of the cycle, and in step 1")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_max_mom", REAL(0, 0.9999999), cycle.max_momentum, "0.9",
@@ -525,14 +520,14 @@ const struct spec_key spec_keys[] = {
      .schedules = ~OWN_SCHEDULES},
 
     /* ---- precision ------------------------------------------------------- */
-    {SECTION("bf16", "bf16 parameters and activations with fp32 master weights; with neither bf16 nor fp16, ztrain "
+    {SECTION("bf16", "parameters and activations in bf16, with fp32 master weights; without bf16 and fp16, ztrain "
                      "computes in fp32")},
     {USED("bf16.enabled", BOOL, bf16, "false", ERROR, "compute in bf16; auto: false"), .flags = KEY_AUTO},
     {NOTICE("bf16.check_grad_overflow", BOOL, "true", "gradients are always checked")},
     {NOTICE("bf16.immediate_grad_update", BOOL, "true", "gradients are always accumulated at once")},
     {USED("bf16.bf16_master_weights_and_grads", BOOL, spec.bf16_master, "false", NOTICE,
-          "the parameters are the only copy of the weights, updated with stochastic rounding, and gradients are "
-          "accumulated in bf16 unless data_types.grad_accum_dtype is given: 12 bytes a parameter instead of 18")},
+          "the parameters are the only copy of the weights, updated with stochastic rounding; 12 bytes a parameter "
+          "instead of 18; gradients are accumulated in bf16 unless data_types.grad_accum_dtype is given")},
     {USED("bf16.bf16_optimizer_states", BOOL, spec.bf16_moments, "false", NOTICE,
           "Adam's moments in bf16 as well, with stochastic rounding: 8 bytes a parameter; needs "
           "bf16_master_weights_and_grads")},
@@ -543,8 +538,9 @@ const struct spec_key spec_keys[] = {
     {NOTICE("bf16.min_loss_scale", REAL, NULL, NO_SCALE)},
     {NOTICE("bf16.auto_cast", BOOL, "false", "inputs are token ids, which are not cast")},
     {ALIAS("bfloat16", "bf16")},
-    {SECTION("fp16",
-             "fp16 parameters and activations with fp32 master weights and a loss scale, which bf16 does not need")},
+    {SECTION(
+        "fp16",
+        "parameters and activations in fp16, with fp32 master weights and a loss scale, which bf16 does not need")},
     {USED("fp16.enabled", BOOL, fp16, "false", ERROR, "compute in fp16; auto: false"), .flags = KEY_AUTO},
     {NOTICE("fp16.opt_level", ANY, NULL, "it is a level of Apex, which ztrain does not have")},
     {NOTICE("fp16.auto_cast", BOOL, "false", "inputs are token ids, which are not cast")},
@@ -572,11 +568,11 @@ const struct spec_key spec_keys[] = {
     {USED("zero_optimization.overlap_comm", BOOL, spec.zero.overlap_comm, "true", NOTICE,
           "overlap communication with computation")},
     {USED("zero_optimization.reduce_bucket_size", INT(1, MAX_COUNT), spec.zero.reduce_bucket_size, "5e8", NOTICE,
-          "the largest number of elements that are reduced at once; auto: the model's hidden size, squared; over NCCL, "
-          "which needs no buffers for them, the gradients of a block always are reduced at once"),
+          "the largest number of elements that are reduced at once; auto: the model's hidden size, squared; NCCL needs "
+          "no buffers for them, and always reduces the gradients of a block at once"),
      .flags = KEY_AUTO},
     {USED("zero_optimization.allgather_bucket_size", INT(1, MAX_COUNT), spec.zero.allgather_bucket_size, "5e8", NOTICE,
-          "the largest number of elements that are gathered at once; over NCCL always a block's")},
+          "the largest number of elements that are gathered at once; with NCCL always a block's")},
     {NOTICE("zero_optimization.stage3_prefetch_bucket_size", INT, "5e7", "stage 3 prefetches the whole next block")},
     {NOTICE("zero_optimization.stage3_param_persistence_threshold", INT, "1e5",
             "stage 3 gathers all tensors of a block at once, small and large ones")},
@@ -604,10 +600,9 @@ const struct spec_key spec_keys[] = {
             "Muon's momentum is in the device's memory")},
     {NOTICE("zero_optimization.reduce_scatter", BOOL, "true", "stages 1 to 3 always reduce-scatter")},
     {NOTICE("zero_optimization.round_robin_gradients", BOOL, "false", "every rank owns an equal slice of every unit")},
-    {USED(
-        "zero_optimization.sub_group_size", INT(1, MAX_COUNT), spec.zero.sub_group_size, "2097152", SILENT,
-        "elements that offload_optimizer updates at a time where they pass through buffers: with nvme, and with cpu "
-        "on their way to the device; at most the default, which keeps host memory small (DeepSpeed's default is 1e9)")},
+    {USED("zero_optimization.sub_group_size", INT(1, MAX_COUNT), spec.zero.sub_group_size, "2097152", SILENT,
+          "elements that offload_optimizer updates at a time if they pass through buffers: with nvme, and with cpu on "
+          "their way to the device; at most the default, which keeps host memory small (DeepSpeed's default is 1e9)")},
     {NOTICE("zero_optimization.use_multi_rank_bucket_allreduce", BOOL, "true", "buckets are reduce-scattered")},
     {NOTICE("zero_optimization.allgather_partitions", BOOL, "true", "parameters are gathered by all-gather")},
     {NOTICE("zero_optimization.ignore_unused_parameters", BOOL, "true", "every parameter is used")},
@@ -708,10 +703,10 @@ const struct spec_key spec_keys[] = {
         "device nvme: elements of a buffer, through which larger slices pass in pieces (DeepSpeed's default is 1e8)")},
     {SECTION("aio", "how offload to NVMe reads and writes")},
     {USED("aio.block_size", INT(1, 1 << 30), spec.aio.block_size, "1048576", SILENT,
-          "bytes of a transfer, rounded up to 4096; direct I/O, where the file system takes that")},
+          "bytes of a transfer, rounded up to 4096; direct I/O if the file system takes it")},
     {USED("aio.queue_depth", INT(1, 1024), spec.aio.queue_depth, "8", SILENT,
-          "transfers in flight at a time for each file: in an io_uring, or where the kernel refuses that (containers), "
-          "each on a thread")},
+          "transfers in flight at a time for each file: in an io_uring, or each on a thread if the kernel refuses that "
+          "(containers)")},
     {NOTICE("aio.intra_op_parallelism", INT, "1", "one io_uring has queue_depth transfers in flight")},
     {NOTICE("aio.thread_count", INT, "1", "one io_uring has queue_depth transfers in flight")},
     {NOTICE("aio.single_submit", BOOL, "false", "transfers that are ready are submitted together")},
@@ -721,13 +716,13 @@ const struct spec_key spec_keys[] = {
     /* ---- memory, monitors ------------------------------------------------ */
     {SECTION("activation_checkpointing", "recomputation of activations in backward")},
     {USED("activation_checkpointing.enabled", BOOL, activation_checkpointing, "false", NOTICE,
-          "true without a policy is policy block (DeepSpeed's section has no switch); false with another policy than "
+          "true without a policy is policy block (DeepSpeed's section has no switch); false with a policy other than "
           "none is refused; default: true with such a policy")},
     {USED("activation_checkpointing.policy", ONE_OF(recompute_choices), spec.transformer.recompute, "none", SILENT,
-          "the activations that are not kept for backward but computed again, with the same bits; norms: the outputs "
-          "of norms; mlp: also the activation between the MLP's products; attention: also q, k, v and the attention's "
-          "output; block: everything but each block's input; a GPU may compute SwiGLU inside a product, but not with "
-          "mlp and attention, which agree with the other policies to rounding then")},
+          "the activations that backward computes again instead of keeping them, with the same bits; norms: the "
+          "outputs of norms; mlp: also the activation between the MLP's products; attention: also q, k, v and the "
+          "attention's output; block: everything but each block's input; a GPU may compute SwiGLU inside a product, "
+          "but not with mlp and attention, which then agree with the other policies to rounding")},
     {USED("activation_checkpointing.cpu_checkpointing", BOOL, spec.cpu_checkpointing, "false", SILENT,
           "keep the blocks' inputs in host memory between forward and backward, with the same bits; needs a policy "
           "other than none")},
@@ -746,8 +741,8 @@ const struct spec_key spec_keys[] = {
     {NOTICE("timers.throughput.synchronized", BOOL, "true", "the time of a step is taken when the step ends")},
     {SECTION("comms_logger", "what the collectives cost")},
     {USED("comms_logger.enabled", BOOL, spec.comms_logger.enabled, "false", SILENT,
-          "at the end, log the calls, bytes, time and bandwidth of the collectives by purpose and unit, and the rank "
-          "that the others wait for, and write them to comms.json in the run's folder; blocks, but not steps, are CUDA "
+          "at the end, log the calls, bytes, time and bandwidth of the collectives by purpose and unit; also the rank "
+          "that the others wait for; comms.json in the run's folder has the same; blocks, but not steps, are CUDA "
           "graphs then")},
     {USED("comms_logger.verbose", BOOL, spec.comms_logger.verbose, "false", SILENT,
           "also log each collective of rank 0, after its step")},
@@ -772,20 +767,20 @@ const struct spec_key spec_keys[] = {
           "write event files for TensorBoard, with DeepSpeed's tags (Train/Samples/train_loss, lr) and further ones "
           "over the number of samples; a resumed run begins a new file")},
     {USED("tensorboard.output_path", STRING, spec.tensorboard.output_path, NULL, SILENT,
-          "the folder in which the folder job_name is made; default: RUN/tensorboard, in the folder of the run"),
+          "the folder that gets the folder job_name; default: RUN/tensorboard, in the folder of the run"),
      .flags = KEY_PATH},
     {USED("tensorboard.job_name", STRING, spec.tensorboard.job_name, NULL, SILENT,
-          "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
-          "RUN/tensorboard, where there is none by default")},
+          "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
+          "RUN/tensorboard, by default none")},
     {SECTION("csv_monitor", "metrics as CSV")},
     {USED("csv_monitor.enabled", BOOL, spec.csv_monitor.enabled, "false", SILENT,
           "write a CSV file for each of these tags, as DeepSpeed does")},
     {USED("csv_monitor.output_path", STRING, spec.csv_monitor.output_path, NULL, SILENT,
-          "the folder in which the folder job_name is made; default: RUN/csv_monitor, in the folder of the run"),
+          "the folder that gets the folder job_name; default: RUN/csv_monitor, in the folder of the run"),
      .flags = KEY_PATH},
     {USED("csv_monitor.job_name", STRING, spec.csv_monitor.job_name, NULL, SILENT,
-          "the name of a folder for the files: in output_path, where it is run.name by default; without output_path in "
-          "RUN/csv_monitor, where there is none by default")},
+          "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
+          "RUN/csv_monitor, by default none")},
     {NOTICE("wandb", FOREIGN, NULL,
             "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder")},
     {NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics")},
@@ -808,8 +803,8 @@ const struct spec_key spec_keys[] = {
 
     /* ---- DeepSpeed's features that ztrain does not have ------------------ */
     {REFUSED("elasticity", FOREIGN, NULL,
-             "the number of ranks does not change while a run trains; hint: remove the section, and start the run "
-             "again with --resume auto, which continues it with any number of ranks")},
+             "the number of ranks does not change while a run trains; hint: remove the section, and restart with "
+             "--resume auto on any number of ranks")},
     {REFUSED("autotuning", FOREIGN, NULL,
              "there is no autotuner; hint: `ztrain plan --fit` searches the fastest settings that fit into memory")},
     {REFUSED("compression_training", FOREIGN, NULL, "there is no compression of models; hint: remove the section")},

@@ -154,10 +154,12 @@ void spec_print_names(FILE *out)
     fputs("| their name | in a run spec | |\n|---|---|---|\n", out);
     for (int i = 0; i < spec_num_foreign_names; i++) {
         const struct spec_foreign_name *row = &spec_foreign_names[i];
-        const char *tick = row->key ? "`" : "";
-        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
-            fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
-                    tick, row->note ? row->note : "");
+        const char *tick = row->key ? "`" : "", *before = "| ";
+        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ') {
+            fprintf(out, "%s`%.*s`", before, (int)strcspn(name, " "), name);
+            before = ", ";
+        }
+        fprintf(out, " | %s%s%s | %s |\n", tick, row->key ? row->key : "-", tick, row->note ? row->note : "");
     }
 }
 

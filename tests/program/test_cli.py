@@ -22,10 +22,43 @@ def test_help_of_the_run_spec(folder):
         assert key in text, key
 
 
-def test_the_document_of_the_run_spec_is_up_to_date(folder):
-    text = folder.ztrain("--help-spec", "--markdown").out
-    with open(os.path.join(ROOT, "docs", "run-spec.md"), encoding="utf-8") as f:
-        assert f.read() == text, "docs/run-spec.md is not what the binary prints; hint: make doc"
+def printed_pages(folder):
+    """{name: text} of the pages of the run spec."""
+    parts = re.split(r"^(?=<!-- run-spec)", folder.ztrain("--help-spec", "--markdown").out, flags=re.M)
+    assert parts[0] == ""
+    return {part.split()[1].rstrip(":"): part for part in parts[1:]}
+
+
+def test_the_pages_of_the_run_spec_are_up_to_date(folder):
+    names = [name for name in os.listdir(os.path.join(ROOT, "docs")) if name.startswith("run-spec")]
+    stored = {}
+    for name in names:
+        with open(os.path.join(ROOT, "docs", name), encoding="utf-8") as f:
+            stored[name] = f.read()
+    assert stored == printed_pages(folder), "docs/run-spec*.md are not what the binary prints; hint: make doc"
+
+
+def test_every_key_of_the_run_spec_is_on_one_short_page(folder):
+    pages = printed_pages(folder)
+    first = pages.pop("run-spec.md")
+    assert all(f"({name}" in first for name in pages)
+    used = re.findall(r"^([a-z_0-9.]+)  \(", folder.ztrain("--help-spec").out, flags=re.M)
+    unused = re.findall(r"^([a-z_0-9.]+)$", folder.ztrain("--help-spec").out, flags=re.M)
+    assert len(used) > 200 and len(unused) > 40
+    for key in used + unused:
+        assert len([name for name, text in pages.items() if f"\n| `{key}` | " in text]) == 1, key
+    for name, text in pages.items():
+        assert len(text.split()) <= 2000, name
+
+
+def test_no_word_of_an_explanation_is_lost_on_the_pages(folder):
+    """The cell has the first clauses of a long explanation, the list below the table has the others."""
+    plain = folder.ztrain("--help-spec").out.split("cuda_graphs  (")[1].split("\ntrain.sm_count")[0]
+    clauses = [clause.strip() for clause in " ".join(plain.split("\n", 1)[1].split()).split("; ")]
+    page = printed_pages(folder)["run-spec-train.md"]
+    row = re.search(r"^\| `train.cuda_graphs` \|.*\| (.*) \|$", page, flags=re.M)[1]
+    rest = page.split("\n`train.cuda_graphs`:\n\n")[1].split("\n\n")[0]
+    assert [row, *(" ".join(item.split()) for item in rest.removeprefix("- ").split("\n- "))] == clauses and len(clauses) > 2
 
 
 def test_version(folder):

@@ -122,10 +122,12 @@ def pages(tmp_path):
     (tmp_path / "core" / "log.h").write_text("/* log.h: lines; tests/unit/test_*.c tries them */\n", encoding="utf-8")
     (tmp_path / "tests" / "unit" / "test_log.c").write_text('#include "core/log.h"\n', encoding="utf-8")
     (tmp_path / "tests" / "test_log.py").write_text("def test_a_full_log():\n    pass\n", encoding="utf-8")
-    (tmp_path / "docs" / "README.md").write_text("[a](architecture.md), `pytest tests/test_log.py -k full`\n", encoding="utf-8")
+    (tmp_path / "docs" / "README.md").write_text(
+        "# Pages\n\nThis is the [list](architecture.md).\n\n    pytest tests/test_log.py -k full\n", encoding="utf-8")
     (tmp_path / "README.md").write_text("Rooms: core/\n", encoding="utf-8")
     (tmp_path / "docs" / "architecture.md").write_text(
-        "# Rooms\n\n    core/   log.h\n\n[core/log.h](../core/log.h), [above](#rooms), core/NAME.c\n", encoding="utf-8")
+        "# Rooms\n\nThis page has the rooms:\n\n    ls core/   # log.h\n\n[core/log.h](../core/log.h), [above](#rooms), core/NAME.c\n",
+        encoding="utf-8")
     return tmp_path
 
 
@@ -135,12 +137,12 @@ def test_pages_that_name_what_is_there(pages):
 
 
 @pytest.mark.parametrize("file, text, message", [
-    ("docs/architecture.md", "see core/lock.h", "docs/architecture.md:6: there is no 'core/lock.h'"),
-    ("docs/architecture.md", "as lock.c does", "docs/architecture.md:6: no file is called 'lock.c'"),
+    ("docs/architecture.md", "see core/lock.h", "docs/architecture.md:8: there is no 'core/lock.h'"),
+    ("docs/architecture.md", "as lock.c does", "docs/architecture.md:8: no file is called 'lock.c'"),
     ("docs/architecture.md", "[x](operations.md#signals)", "the link 'operations.md#signals' leads nowhere"),
     ("docs/architecture.md", "[x](#signals)", "'docs/architecture.md' has no heading for '#signals'"),
     ("docs/architecture.md", "`pytest -q tests/test_log.py -q -k empty`",
-     "docs/architecture.md:6: no test of tests/test_log.py has 'empty' in its name"),
+     "docs/architecture.md:8: no test of tests/test_log.py has 'empty' in its name"),
     ("docs/signals.md", "# Signals", "docs/README.md:1: the page 'signals.md' is missing"),
     ("core/log.h", "/* opened by\n * log_file.c */", "core/log.h:3: no file is called 'log_file.c'"),
     ("core/spec/spec.h", "/* keys */", "docs/architecture.md:1: the room 'core/spec/' is missing"),
@@ -151,6 +153,33 @@ def test_pages_that_name_what_is_not_there(pages, file, text, message):
     append(pages / file, text)
     code, out = check_docs(pages)
     assert code == 1 and message in out, out
+
+
+OPENED = "This page says it:\n\n    ztrain version\n"
+
+
+@pytest.mark.parametrize("text", ["# T\n\n" + OPENED, "<!-- made -->\n# T\n\n" + OPENED, "# T\n\nIt says it.\n\n```bash\nztrain version\n```\n",
+                                  "# T\n\nIt says it.\n\n`ztrain version`\n", "# T\n\n" + "It says it.\n" * 8 + "\n    ztrain version\n"])
+def test_a_page_that_opens_with_what_it_is_for_and_a_command(pages, text):
+    (pages / "docs" / "architecture.md").write_text(text + "\ncore/\n", encoding="utf-8")
+    assert check_docs(pages)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["# T\n\n    ztrain version\n\nIt says it.\n", "# T\n\nIt says it.\n\n```yaml\na: b\n```\n",
+                                  "# T\n\nIt says `ztrain version`.\n", "# T\n\n" + "It says it.\n" * 9 + "\n    ztrain version\n"])
+def test_a_page_that_opens_otherwise(pages, text):
+    (pages / "docs" / "architecture.md").write_text(text + "\ncore/\n", encoding="utf-8")
+    code, out = check_docs(pages)
+    assert code == 1 and out == ("docs/architecture.md:1: the first 12 lines are not a title, what the page is for, and a command\n"), out
+
+
+def test_the_longest_cell_of_a_table(pages):
+    row = "| `a \\| b` | [two words](../core/log.h) {} |\n"
+    append(pages / "docs" / "architecture.md", "| key | |\n|---|---|\n" + row.format("word " * 23))
+    assert check_docs(pages)[0] == 0
+    append(pages / "docs" / "architecture.md", row.format("word " * 24))
+    code, out = check_docs(pages)
+    assert code == 1 and "docs/architecture.md:12: a cell has 26 words, more than 25: '[two words](../core/log.h) word word" in out, out
 
 
 # --- make and install-deps.sh -----------------------------------------------------------------------------------------

@@ -481,9 +481,7 @@ static void test_newer_keys(void **state)
         {"\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 2}", "'expert_parallel' is not supported", false},
         {"\"expert_parallel\": {\"enabled\": 0, \"autoep_size\": 2}", NULL, true},
         {"\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 64}",
-         "hint: remove the section, and start the run "
-         "again with --resume auto",
-         false},
+         "hint: remove the section, and restart with --resume auto", false},
         {"\"cuda_visible_devices\": \"0,1\"", "the environment chooses the GPUs: CUDA_VISIBLE_DEVICES=0,1", true},
         {"\"log\": {\"level\": \"info\"}", "'log' has no effect here", true},
         {"\"data_types\": {\"param_dtype\": \"bf16\"}", "bf16.enabled and fp16.enabled choose", false},
