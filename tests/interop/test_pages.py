@@ -1,6 +1,7 @@
 """The pages that begin with data and end with a model in transformers, command by command: what they promise comes out."""
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -42,6 +43,21 @@ def follow(page, tmp_path):
     return printed
 
 
+# The words of fine-tuning.md's first command that stand for the reader's files, and what the page has made.
+READERS = {" chats.jsonl": " build/chat/chats.jsonl", " MODEL": " build/chat/tokenizer", " data/": " build/chat/own-"}
+
+
+def run_opening(page, tmp_path):
+    """Runs the command that the page opens with. What it prints."""
+    with open(os.path.join(ROOT, "docs", page), encoding="utf-8") as file:
+        command = re.search(r"^ {4}(.*)$", file.read(), re.M)[1]
+    for words, others in READERS.items():
+        assert words in command, words
+        command = command.replace(words, others)
+    return subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True,
+                          timeout=120 * SLOWNESS).stdout
+
+
 def promised_lines(page):
     """The lines of the blocks that show what is printed, but those in which ... stands for something."""
     return [line for block in blocks(page, "") for line in block.splitlines() if line and "…" not in line]
@@ -60,6 +76,7 @@ def test_fine_tuning(tmp_path):
     printed = follow("fine-tuning.md", tmp_path)
     check_promises("fine-tuning.md", printed)
     assert printed[-1].strip() == "After seven comes eight.<|im_end|>"
+    assert "build/chat/own-chats.bin" in run_opening("fine-tuning.md", tmp_path)
 
 
 def test_classification(tmp_path):
