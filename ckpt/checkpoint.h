@@ -165,7 +165,7 @@ void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 /* Verifies every byte; err names the file and offset of the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
 /* The same of one of `parts` shares (from 0) of about the same size, in the files' order. With as many shares as ranks
- * wrote the checkpoint, share r is the file of rank r; the last one has the tokenizer's files as well. */
+ * wrote the checkpoint, share r is the file of rank r; the last one also has the tokenizer's files. */
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
@@ -173,7 +173,7 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
-/* Freezes the tensors of the table that are frozen in the checkpoint, for readers of the parameters alone. */
+/* Freezes the tensors of the table that are frozen in the checkpoint, for readers of only the parameters. */
 void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
 
 /* Checks that the checkpoint has the tensors of this table; the error names the first difference. */

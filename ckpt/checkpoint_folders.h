@@ -35,7 +35,7 @@ bool checkpoint_own_name(const char *name, bool *aside);
  */
 enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err);
 
-/* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts as well. */
+/* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts too. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
 /* The identity (inode) of the folder that has this name now; false: there is none. */

@@ -75,7 +75,7 @@ bool checkpoint_name_fits(const struct checkpoint_entry *entry);
 /* What the entry has of a position. */
 struct train_position checkpoint_entry_position(const struct checkpoint_entry *entry);
 
-/* Lists those that were moved aside by their names alone. */
+/* Lists those that were moved aside, only by their names. */
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 

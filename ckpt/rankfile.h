@@ -5,9 +5,9 @@
  *     | header: skippable frame, 64 bytes | frame | frame | … | table: skippable frame |
  *
  * A frame holds up to RANKFILE_FRAME_ELEMENTS fp32 values of one slice, state by state, unit by unit, so that any range
- * can be read alone. Its bytes are in four planes (all lowest bytes, …, all highest bytes): the exponents compress, the
- * low bits of the mantissa do not. The table has the elements, offset, length and checksum (XXH3 of the stored bytes)
- * of each frame; the manifest has the file's size and the checksum of header and table.
+ * can be read by itself. Its bytes are in four planes (all lowest bytes, …, all highest bytes): the exponents compress,
+ * the low bits of the mantissa do not. The table has the elements, offset, length and checksum (XXH3 of the stored
+ * bytes) of each frame; the manifest has the file's size and the checksum of header and table.
  *
  * Readers trust nothing: the table must list exactly the slices that follow from the manifest. OpenMP threads share the
  * frames; bytes are written, and faults reported, in order. */

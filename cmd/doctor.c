@@ -516,9 +516,8 @@ static const char USAGE[] =
     "usage: ztrain doctor [--gpu-test [--gpu N]]\n\n"
     "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"
     "  --gpu-test   compares every op of a GPU with the CPU's on small shapes, and a step that is launched as a CUDA\n"
-    "               graph with the same step op by op; exit code 5 if one is wrong, also where runs do without what\n"
-    "               is wrong\n"
-    "  --gpu N      tests this one of the visible GPUs, counted from 0; without it the first\n";
+    "               graph with the same step op by op; exit code 5 if one is wrong, even if runs do without it\n"
+    "  --gpu N      tests this visible GPU, counted from 0 (default: 0)\n";
 
 struct doctor_arguments {
     bool test;

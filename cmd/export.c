@@ -27,21 +27,22 @@
 #include <string.h>
 #include <strings.h>
 
-static const char USAGE[] = "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]\n"
-                            "\n"
-                            "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
-                            "safetensors, config.json, and the tokenizer files that came with the model.\n"
-                            "\n"
-                            "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
-                            "  --out HFDIR     the folder to write: a new one, an empty one, or one with an earlier\n"
-                            "                  export, which stays until the new one is whole. One export at a time\n"
-                            "                  writes it; another is refused\n"
-                            "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
-                            "  --best          of a run folder: the checkpoint with the best evaluation, by the run's\n"
-                            "                  checkpoint.metric and checkpoint.mode\n"
-                            "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n"
-                            "  --force         also a model that has diverged: no step changed it, its evaluation\n"
-                            "                  has no finite loss, or its weights hold NaN or infinities\n";
+static const char USAGE[] =
+    "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]\n"
+    "\n"
+    "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
+    "safetensors, config.json, and the tokenizer files that came with the model.\n"
+    "\n"
+    "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
+    "  --out HFDIR     the folder to write: a new one, an empty one, or one with an earlier\n"
+    "                  export, which stays until the new one is whole. One export at a time\n"
+    "                  writes it; another is refused\n"
+    "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
+    "  --best          take the run folder's checkpoint with the best evaluation, by the run's\n"
+    "                  checkpoint.metric and checkpoint.mode\n"
+    "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n"
+    "  --force         write a model that has diverged: no step changed it, its evaluation has\n"
+    "                  no finite loss, or its weights hold NaN or infinities\n";
 
 struct arguments {
     const char *dir, *out, *dtype;

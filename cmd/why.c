@@ -28,8 +28,8 @@ static const char USAGE[] =
     "\n"
     "Names the rank of a run that was killed, stood still, was slow or diverged, with what it did last, from the "
     "flight\n"
-    "records of all ranks in RUN/flight. Works while the run lasts, too; SIGQUIT makes the ranks write them at once.\n"
-    "Says so if the run has ended in order since.\n"
+    "records of all ranks in RUN/flight. Also works while the run lasts; SIGQUIT makes the ranks write them at once.\n"
+    "If the run has ended in order since, it says so.\n"
     "\n"
     "  RUN             a run folder\n"
     "  --start NAME    an earlier start of the run, by its folder in RUN/flight; default: the newest\n"
@@ -78,8 +78,8 @@ static void why_free_names(struct dirent **names, int count)
 static enum status why_no_records(const char *folder, struct error *err)
 {
     error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
-    return error_hint(err, "RUN is a run folder; ranks write them while a run lasts, and they stay when it fails, not "
-                           "when it ends in order");
+    return error_hint(err, "RUN must be a run folder; ranks write records while a run lasts, and a run that ended in "
+                           "order has deleted them");
 }
 
 static int why_by_start(const struct dirent **a, const struct dirent **b)

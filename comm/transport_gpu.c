@@ -45,7 +45,7 @@ static enum status choose_transport(struct transport_gpu *gpu, bool may_share, i
     if (!may_share) {
         error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
         return error_hint(
-            err, "NCCL needs a whole GPU for each rank, not a part of one (MIG); where ranks do not see each other's "
+            err, "NCCL needs a whole GPU for each rank, not a part of one (MIG); if ranks do not see each other's "
                  "processes (containers), set CUDA_VISIBLE_DEVICES or use srun --gpus-per-task=1");
     }
     *way = "through host memory: ranks share a GPU";

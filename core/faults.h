@@ -8,7 +8,7 @@
  *                                      (core/storage), or any; N from 1: the Nth such call
  *                                 ACTION ENOSPC, EIO, EACCES, EDQUOT: that call fails with it, and writes, fsyncs and
  *                                        reservations after it do too (a full disk stays full)
- *                                        EINVAL, EOPNOTSUPP: that call alone (a file system that cannot do this)
+ *                                        EINVAL, EOPNOTSUPP: only that call (a file system that cannot do this)
  *                                        kill: SIGKILL to itself at that call; a write first writes half its bytes
  *
  * Several threads may make these calls. */

@@ -4,8 +4,8 @@
  * for all else, whose failure must not look like something else: a text that could not be copied is not an unset key, a
  * folder that could not be listed is not an empty one. Libraries that cannot report a failure (jansson) use it too.
  *
- * Any thread may call these functions. Without memory the calling thread prints the final error, informs the rank's
- * peers, and ends the process: no destructor runs. */
+ * Any thread may call these functions. If there is no memory, the calling thread prints the final error, informs the
+ * rank's peers, and ends the process: no destructor runs. */
 #pragma once
 
 #include "core/status.h"

@@ -1,9 +1,9 @@
 /* output.h: writes text to stdout, stderr and the log file without keeping a step waiting.
  *
  * The reader of stdout may pause (ctrl-S, a pager, a stopped srun), and the log's file system may be slow. So each
- * destination has a queue of fixed size and a thread, which alone waits. Lines that do not fit are dropped and counted;
- * later one line gives their number. stdout and stderr share a queue if they are the same file. The descriptors keep
- * their flags, because the process that started this one shares them.
+ * destination has a queue of fixed size and a thread; only the thread waits. Lines that do not fit are dropped and
+ * counted; later one line gives their number. stdout and stderr share a queue if they are the same file. The
+ * descriptors keep their flags, because the process that started this one shares them.
  *
  *     output_put() -> | record | record | …            | reserve    | -> thread -> write()
  *                       OUTPUT_BYTES                     final error

@@ -87,7 +87,7 @@ void autotune_cache_tune_again(struct autotune_cache *cache);
 char *autotune_cache_export(const struct autotune_cache *cache);
 
 /* From now on the configs of such a text, unless it is of another GPU model or library version, count more than those
- * of the file, in which they are not written. complete: another process has tuned for this one as well. */
+ * of the file, in which they are not written. complete: another process has tuned for this one too. */
 void autotune_cache_import(struct autotune_cache *cache, const char *text, bool complete);
 bool autotune_cache_follows(const struct autotune_cache *cache); /* whether a complete text was taken */
 

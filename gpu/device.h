@@ -72,7 +72,7 @@ const char *device_attention_obstacle(struct device *device);
 
 /* The kernels that ops_prepare() has chosen by measuring, as a text, without those of device_take_choices(): for ranks
  * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.h). Its first three lines name the format,
- * the GPU model and the library version, before ops_prepare() as well. Owned by the caller; NULL: this device chooses
+ * the GPU model and the library version, also before ops_prepare(). Owned by the caller; NULL: this device chooses
  * nothing. */
 char *device_choices(struct device *device);
 
@@ -119,7 +119,7 @@ void stream_submit(struct stream *stream, void (*function)(void *argument), cons
 
 void stream_sync(struct stream *stream); /* the host waits for all work submitted so far */
 
-/* dst and src are device or host memory. CUDA: pinned memory (device_alloc_host()) is copied by the GPU alone. Other
+/* dst and src are device or host memory. CUDA: pinned memory (device_alloc_host()) is copied by the GPU itself. Other
  * host memory is staged: as `src` it may be reused when the call returns; as `dst` it is written by a host thread in
  * stream order, and must not be freed before stream_sync(). */
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes);

@@ -1,4 +1,4 @@
-/* noise.h: the values of stream_fill_noise(), for the host and for device code (CUDA compiles this header as well). */
+/* noise.h: the values of stream_fill_noise(), for the host and for device code (CUDA compiles this header too). */
 #pragma once
 
 #include <stdint.h>

@@ -177,7 +177,7 @@ struct head_norm_bwd_args {
 };
 
 /* Rotary position embedding in place, the "rotate half" kind, of the first R elements of every head: pairs (i, i +
- * R/2). The other elements are left alone. inverse: the transposed rotation, for backward. */
+ * R/2). The other elements stay. inverse: the transposed rotation, for backward. */
 struct rope_args {
     enum dtype dtype;
     int64_t M, heads, D, ld;
@@ -209,7 +209,7 @@ struct attention_fwd_args {
     float *lse;               /* (H, M): log of the sum of the exponentials of a row's scaled (and capped) scores */
     struct dropout dropout;   /* of the weights, after the softmax; lse is without it */
     bool bidirectional;
-    bool ragged; /* the sequences may differ in length; without it a device may prepare for equal ones alone */
+    bool ragged; /* the sequences may differ in length; without it a device may prepare only for equal ones */
 };
 
 struct attention_bwd_args {
@@ -594,7 +594,7 @@ struct linear_products {
 };
 
 /* Announces the matrix products of a run, before its memory is allocated: a device that chooses its kernels by
- * measuring (CUDA) does so now, on memory of its own. A product that was not announced is computed as well. */
+ * measuring (CUDA) does so now, on memory of its own. A product that was not announced is computed too. */
 enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
 /* For every op within the limits: stream_set_workspace(). */

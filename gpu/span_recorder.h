@@ -22,7 +22,7 @@ enum status span_recorder_new(struct device *device, const struct span_recorder_
                               struct span_recorder **recorder, struct error *err);
 void span_recorder_free(struct span_recorder *recorder); /* undelivered spans are dropped; may be NULL */
 
-/* Delivers the spans that are over; wait: all of them, which must have been ended. Where there is no room, span_begin()
+/* Delivers the spans that are over; wait: all of them, which must have been ended. If there is no room, span_begin()
  * waits for the oldest span and delivers it; while that was not ended, new ones are not recorded. */
 void span_recorder_collect(struct span_recorder *recorder, bool wait);
 

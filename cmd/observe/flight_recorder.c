@@ -204,7 +204,7 @@ static void note_flight_end(void)
     const int reason =
         sweep_other_flight_starts() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
     if (reason && !recorder.warned)
-        log_warn("'%s/ended' cannot be written, which tells ztrain why that the run ended in order: %s",
+        log_warn("cannot write '%s/ended', so ztrain why does not learn that the run ended in order: %s",
                  recorder.folder, strerror(reason));
 }
 

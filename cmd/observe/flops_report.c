@@ -317,7 +317,7 @@ void flops_report_announce(const struct run *run)
     int64_t step = run->spec->flops_profiler.profile_step, first = run->position.step + 1,
             last = run->engine.total_steps;
     if (run->spec->flops_profiler.enabled && (step < first || step > last) && first <= last)
-        log_warn("flops_profiler: profile_step %" PRId64 " is none of the steps %" PRId64 " to %" PRId64
+        log_warn("flops_profiler: profile_step %" PRId64 " is not among the steps %" PRId64 " to %" PRId64
                  " of this process, and nothing is profiled",
                  step, first, last);
 }

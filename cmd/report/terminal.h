@@ -25,7 +25,7 @@ int terminal_width(const char *text);
 const char *terminal_tail(const char *text, int columns);
 
 /* Prints a text in a field of |columns| columns (0: as long as it is), cut if it is longer: to its right end if
- * `columns` is negative, else to its left end. Without UTF-8, characters that are not ASCII become "?". */
+ * `columns` is negative, else to its left end. Characters that are not ASCII become "?" without UTF-8. */
 void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);
 
 /* A line of at most `columns` characters: the mean of each part of a series; "×" ("!" without UTF-8) where one has a

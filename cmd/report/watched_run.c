@@ -149,7 +149,7 @@ static void warn_about_lines(const struct run_metrics *h, int64_t damaged_before
         log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
                  h->damaged == 1 ? " is" : "s are", h->first_damaged);
     if (h->unordered > unordered_before)
-        log_warn("'%s': %" PRId64 " line%s left out, whose steps had come before", h->path, h->unordered,
+        log_warn("'%s': %" PRId64 " line%s left out: an earlier line has the step", h->path, h->unordered,
                  h->unordered == 1 ? " is" : "s are");
 }
 
@@ -202,7 +202,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     char spec[FS_PATH_MAX];
     TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));
     if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK)
-        log_warn("%s; the report goes without the run's spec", why.text);
+        log_warn("%s; the report lacks the run's spec", why.text);
     const char *mode = spec_pairs_find(&run->spec, "checkpoint.mode");
     const enum eval_metric metric = eval_metric_find(spec_pairs_find(&run->spec, "checkpoint.metric"));
     run_metrics_init(&run->metrics, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,

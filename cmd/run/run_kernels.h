@@ -11,7 +11,7 @@
  * the caller). NULL: there are none that it can take, or ZTRAIN_GEMM_MEASURE=again. */
 char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint);
 
-/* After that: the text of `taken` (owned, NULL is allowed) and of what the device has chosen besides. Owned by the
+/* After that: the text of `taken` (owned, NULL is allowed) and of what the device has also chosen. Owned by the
  * caller; NULL: the device chooses nothing. */
 char *run_kernels_join(struct device *device, char *taken);
 

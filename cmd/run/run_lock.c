@@ -404,7 +404,7 @@ static enum status take(struct run_lock *lock, struct error *err)
             continue;
         }
         if (lock->config.asked_to_stop()) {
-            log_info("asked to stop while '%s' was waited for", lock->folder);
+            log_info("asked to stop while it waited for '%s'", lock->folder);
             return STATUS_REQUEUE;
         }
         log_watching(lock, &t);

@@ -333,7 +333,7 @@ static enum status report_save(struct run *run, const char *name, int64_t bytes,
     TRY(metrics_checkpoint(run->metrics, folder, step, bytes, stalled, seconds, err));
     console_break(&run->console);
     if (stalled < seconds)
-        snprintf(waited, sizeof waited, ", of which training waited %.2f s", stalled);
+        snprintf(waited, sizeof waited, ", training waited for %.2f s of it", stalled);
     log_info("checkpoint %s  %.1f MB in %.2f s%s", folder, (double)bytes / 1e6, seconds, waited);
     return STATUS_OK;
 }

@@ -25,7 +25,7 @@
  *
  * A stop, the last step, the next checkpoint that is due, an evaluation with checkpoint.keep_best, and a run that fails
  * on all ranks together wait until no save is under way (seconds_stalled). With a stop a save that fails is not tried
- * again, because the last one follows. Where a peer has died, the next start sweeps away the .tmp- folder. */
+ * again, because the last one follows. If a peer has died, the next start sweeps away the .tmp- folder. */
 #pragma once
 
 #include "cmd/run/run_state.h"

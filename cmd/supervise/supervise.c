@@ -310,8 +310,8 @@ static void rank_ended(struct job *job, int rank, int status)
     if (!strcmp(status_name((enum status)child->code), "unknown")) {
         error_set(
             &err, STATUS_BROKEN,
-            "rank %d on %s (process %d) ended with exit code %d, which is none of ztrain's; hint: a library or the "
-            "dynamic linker ended it, whose own message may stand above",
+            "rank %d on %s (process %d) ended with exit code %d, which is not one of ztrain's; hint: a library or the "
+            "dynamic linker ended it; its own message may stand above",
             rank, job->host, (int)child->pid, child->code);
         fail_job(job, rank, FAILURE_DIED, false, &err);
     } else if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {

@@ -154,12 +154,12 @@ enum status zero_end_step(struct zero *zero, struct stream *compute, struct erro
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
 /* Bytes that this rank gathers and reduces in one step by theory, as comm_stats counts them: (N-1)/N of the data,
- * padding included. At every stage the reports (a double for each unit, and the loss) are gathered as well.
+ * padding included. At every stage the reports (a double for each unit, and the loss) are gathered too.
  *
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
  *   stage 2   gather all parameters; reduce all gradients in each micro-batch
  *   stage 3   as 2, but a unit is gathered when it is acquired and not in its slot (zero_gather_reduce.c)
  *
- * With Muon the blocks' updates in bf16 are gathered and reduced once as well. */
+ * Muon also gathers and reduces the blocks' updates once, in bf16. */
 void zero_theory(const struct zero *zero, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes);

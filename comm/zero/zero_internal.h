@@ -62,7 +62,7 @@ struct step_record {
 struct decay_range {
     int64_t offset, count;
     bool decays;
-    const struct tensor_info *matrix; /* that Muon updates, of which this is all or a part; NULL: another optimizer's */
+    const struct tensor_info *matrix; /* that Muon updates, and that has this part; NULL: another optimizer's */
     int64_t second; /* optimizer Muon, matrix NULL: the element of state[STATE_EXP_AVG_SQ] with its first value */
     int joined;     /* ranges, this one and those after it, that one launch updates; 0: a range before it has it */
 };
@@ -525,7 +525,7 @@ void zero_muon_begin(struct zero *zero, int unit, struct stream *compute);
 void zero_muon_update(struct zero *zero, int unit, struct stream *compute);
 
 /* Copies the second moments in [first, first + count) of a sparse unit to `values` (fp32, of element `first`), or back;
- * elements without one are left alone. */
+ * elements without one stay. */
 void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t count, float *values, bool back,
                             struct stream *stream);
 

@@ -221,7 +221,7 @@ static enum status check_classes(struct label_set *set, struct error *err)
 {
     int64_t names = (int64_t)json_object_size(set->names);
     if (set->names && names < set->classes)
-        return error_set(err, STATUS_DATA, "the data hold label %lld, but names for %lld labels only",
+        return error_set(err, STATUS_DATA, "the data hold label %lld, but names for only %lld labels",
                          (long long)set->classes - 1, (long long)names);
     set->classes = set->names ? names : set->classes;
     return STATUS_OK;

@@ -69,7 +69,7 @@ struct mixture {
     bool shuffle;
 };
 
-/* Whether any source has a loss mask. In one without, every target counts. */
+/* Whether any source has a loss mask. Every target of one without counts. */
 bool mixture_has_mask(const struct mixture *mixture);
 
 /* Takes the sample at the cursor, which is one of mixture->order: its source, and its number there. */

@@ -23,5 +23,5 @@ struct sample_reader {
 enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *length,
                         struct error *err);
 
-/* The targets that count in the sample that was read last. The first token of each of its sequences is none. */
+/* The targets that count in the sample that was read last. The first token of each of its sequences is not a target. */
 int64_t sample_targets(const struct sample_reader *reader);

@@ -1,7 +1,7 @@
 /* token_set.h: one or more shard files, of Megatron-LM or llm.c (token_set.c), as one stream of tokens and documents.
  *
  * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for
- * the loss, else 0. In a set with a mask, every token of a shard without one counts.
+ * the loss, else 0. If a set has a mask, every token of a shard without one counts.
  *
  * The files of a shard that scripts/tokenize.py wrote must be of one run, and every file must stay as it was when it
  * was opened (shard_file.h). Several threads may read a set. */

@@ -12,7 +12,7 @@
  * With document_mask each document of a sample is a sequence of its own, with positions from 0 and no target for its
  * last token. Evaluation, packed, has one more sample for the tokens after the last whole one.
  *
- * With a loss mask, target i+1 of a sample is -1 where the mask of its token is 0, and counts in no sum.
+ * If there is a loss mask, target i+1 of a sample is -1 if the mask of its token is 0, and counts in no sum.
  *
  * With classification sample i is document i, whole: its L <= T tokens are inputs, and one has the document's label as
  * its target. A longer document is STATUS_DATA.

@@ -2,7 +2,7 @@
  * RUN/flight/START/rank-00003.ring.
  *
  *     bytes 0, 4096   two heads, written in turn; the valid one with the larger count is the newest: a line
- *                     "ztrain-flight 2 HASH LENGTH COUNT", then LENGTH bytes of JSON, of which HASH is the XXH3
+ *                     "ztrain-flight 2 HASH LENGTH COUNT", then LENGTH bytes of JSON; HASH is their XXH3
  *     bytes 8192 …    FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
  *
  * The file has its full size from the start, and is renewed in place about once a second. Heads and entries have checks

@@ -10,7 +10,7 @@ struct metrics_summary {
     int64_t first_step, last_step; /* of those lines; first_step is not 1 in a run that branched off */
     int64_t tokens;                /* of the steps that have lines */
     double seconds;                /* the time of those steps, without evaluations and checkpoints */
-    double best_accuracy, best_f1; /* of a classifier at best_step; NAN: it is none */
+    double best_accuracy, best_f1; /* of a classifier at best_step; NAN: another model's */
     double best_loss;              /* eval_loss of the best evaluation; NAN: nothing was evaluated */
     int64_t best_step;             /* the step after which it was first measured; 0: none */
     char best_checkpoint[256]; /* name of the checkpoint in the folder `checkpoints` that is nearest to it; "": none */

@@ -559,7 +559,7 @@ static void check_metric(const struct rules *r, const char *key, bool used, cons
             key);
     if (metric != EVAL_METRIC_LOSS && named && r->spec->model.task != TASK_SEQUENCE_CLASSIFICATION)
         spec_error(r->ctx, named->pos,
-                   "'%s' %s is measured with model.task sequence_classification only; hint: use eval_loss", metric_key,
+                   "'%s' %s is measured only with model.task sequence_classification; hint: use eval_loss", metric_key,
                    eval_metric_name(metric));
 }
 

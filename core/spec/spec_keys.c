@@ -529,7 +529,7 @@ const struct spec_key spec_keys[] = {
           "the parameters are the only copy of the weights, updated with stochastic rounding; 12 bytes a parameter "
           "instead of 18; gradients are accumulated in bf16 unless data_types.grad_accum_dtype is given")},
     {USED("bf16.bf16_optimizer_states", BOOL, spec.bf16_moments, "false", NOTICE,
-          "Adam's moments in bf16 as well, with stochastic rounding: 8 bytes a parameter; needs "
+          "Adam's moments in bf16 too, with stochastic rounding: 8 bytes a parameter; needs "
           "bf16_master_weights_and_grads")},
     {NOTICE("bf16.loss_scale", REAL, NULL, NO_SCALE)},
     {NOTICE("bf16.initial_scale_power", REAL, NULL, NO_SCALE)},

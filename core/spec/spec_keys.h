@@ -166,7 +166,7 @@ json_t *spec_auto_value(const struct spec_key *key);
 /* Records that a key was "auto" and where its value comes from; NULL: from where the table of autos says. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 
-/* With a DeepSpeed file, a gradient_clipping that is not set is DeepSpeed's default. */
+/* A gradient_clipping that is not set is DeepSpeed's default if there is a DeepSpeed file. */
 void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
 /* Corrects where the value of a recorded key comes from. */

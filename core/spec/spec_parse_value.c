@@ -150,7 +150,7 @@ static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key
 {
     if (node->kind == NODE_MAPPING && spec_child(node, "path")) {
         spec_error(ctx, node->pos,
-                   "'%s' cannot be a mixture of sources, as data.train can; hint: list the paths alone, and the shards "
+                   "'%s' cannot be a mixture of sources, as data.train can; hint: list only the paths, and the shards "
                    "form one stream",
                    key->path);
         return NULL;
@@ -339,7 +339,7 @@ static json_t *convert_source(struct spec_context *ctx, const struct spec_key *k
     if (source->kind != NODE_MAPPING) {
         spec_error(ctx, source->pos,
                    "'%s' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
-                   "{path: %s, weight: 1}, or list paths only",
+                   "{path: %s, weight: 1}, or list only paths",
                    key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
         return NULL;
     }

@@ -1,6 +1,6 @@
 /* async_io.h: asynchronous reads and writes of large pieces of files, for state that is kept on a local disk.
  *
- * A request moves a range of a file to or from memory, in blocks of `block_size` bytes, of which up to `queue_depth`
+ * A request moves a range of a file to or from memory, in blocks of `block_size` bytes; up to `queue_depth` of them
  * are in flight, those of earlier requests first:
  *
  *     async_io_submit ─> | request | request | …  ─ blocks ─>  engine: io_uring, or threads with pread() and pwrite()

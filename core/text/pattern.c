@@ -52,7 +52,7 @@ static enum status pattern_not_known(const struct translator *t, const char *wha
 
 static enum status pattern_broken(const struct translator *t, const char *what)
 {
-    error_set(t->err, STATUS_DATA, "this is no regular expression (%s): '%.200s'", what, t->expression);
+    error_set(t->err, STATUS_DATA, "this is not a regular expression (%s): '%.200s'", what, t->expression);
     return STATUS_DATA;
 }
 

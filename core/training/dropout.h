@@ -13,7 +13,7 @@
  *     weights of attention    the number of the sequence's first token; query q and key k of the sequence, head h:
  *                             a = k / 4 | h % 1024 << 22, b = q / 2 | h / 1024 << 23     element q % 2 · 4 + k % 4
  *
- * The same functions serve the host and device code (CUDA compiles this header as well). */
+ * The same functions serve the host and device code (CUDA compiles this header too). */
 #pragma once
 
 #include "core/training/philox_round.h"

@@ -4,7 +4,7 @@
  * and an overflow at min_scale ends the run (exhausted). After every `window` steps without overflow, a step doubles
  * the scale and resets the hysteresis; with consecutive_hysteresis every step without overflow resets it.
  *
- * The same function serves the host and device code (CUDA compiles this header as well). */
+ * The same function serves the host and device code (CUDA compiles this header too). */
 #pragma once
 
 #include <stdbool.h>

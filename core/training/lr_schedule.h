@@ -72,6 +72,6 @@ int64_t schedule_warmup(const struct schedule_spec *schedule);
 /* The learning rate of optimizer step k (from 1); lr is the optimizer's. */
 double schedule_lr(const struct schedule_spec *schedule, double lr, int64_t k);
 
-/* Whether the schedule sets Adam's betas as well; then, those of optimizer step k. */
+/* Whether the schedule sets Adam's betas too; then, those of optimizer step k. */
 bool schedule_has_betas(const struct schedule_spec *schedule);
 void schedule_betas(const struct schedule_spec *schedule, int64_t k, double *beta1, double *beta2);

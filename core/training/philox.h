@@ -1,5 +1,6 @@
 /* philox.h: counter-based random numbers, Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011). There is no state: a value is a function of key and counter, so any rank can compute any element alone. */
+ * SC 2011). There is no state: a value is a function of key and counter, so any rank can compute any element by itself.
+ */
 #pragma once
 
 #include <stdint.h>

@@ -8,7 +8,7 @@
  *     counter  place / 8, 48 bits | step, bits 32 to 47 | unit, 24 bits | state, 8 bits | step, bits 0 to 31
  *     words    word 0: elements 0 (low half) and 1; word 1: elements 2 and 3; …
  *
- * The same functions serve the host and device code (CUDA compiles this header as well). */
+ * The same functions serve the host and device code (CUDA compiles this header too). */
 #pragma once
 
 #include "core/training/philox_round.h"

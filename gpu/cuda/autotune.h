@@ -34,7 +34,7 @@ void autotuner_close(struct autotuner *tuner); /* also after autotuner_open() ha
 /* Ends the tuning of an op: logs it; configs of a GPU that is throttled are not kept. */
 void autotuner_finish(struct autotuner *tuner, enum autotune_op op);
 
-/* An operand or a result of an op: rows of ld elements, of which the first `width` count. */
+/* An operand or a result of an op: rows of ld elements; the first `width` of each count. */
 struct autotune_tensor {
     void *pointer; /* of the op, which is set; its alignment, up to 16, is kept */
     enum dtype dtype;
@@ -48,7 +48,7 @@ struct autotune_tensor {
 enum autotune_reference {
     REFERENCE_NONE,     /* candidates are only timed */
     REFERENCE_VERIFIES, /* they are compared with it; a single candidate is not timed */
-    REFERENCE_COMPETES  /* it is timed as well, and may be the best */
+    REFERENCE_COMPETES  /* it is timed too, and may be the best */
 };
 
 /* Candidates are numbered from 0. */

@@ -27,7 +27,7 @@ static inline size_t cuda_scratch_size(size_t bytes)
     return (bytes + CUDA_SCRATCH_ALIGN - 1) / CUDA_SCRATCH_ALIGN * CUDA_SCRATCH_ALIGN;
 }
 
-/* Bytes that cublasLt's kernels may ask for to split k. They depend on the GPU's memory alone, so that all ranks and
+/* Bytes that cublasLt's kernels may ask for to split k. They depend only on the GPU's memory, so that all ranks and
  * resumed runs choose among the same kernels. */
 size_t cuda_gemm_workspace(size_t memory);
 

@@ -79,7 +79,7 @@ static inline struct cuda_stream *cuda_stream_of(struct stream *stream)
 /* ---- errors -------------------------------------------------------------- */
 
 /* STATUS_BROKEN: the device or its driver has failed. STATUS_PEER: a fault that programs cause, such as an illegal
- * address, and broken GPUs as well; the job may go on. STATUS_DEVICE: another call would have succeeded. */
+ * address, and that broken GPUs cause too; the job may go on. STATUS_DEVICE: another call would have succeeded. */
 enum status cuda_status_of(cudaError_t code);
 
 /* Whether a library's message quotes CUDA's text of such a fault. */

@@ -1,5 +1,5 @@
 /* nvml.h: the state of this machine's GPUs as NVIDIA's management library (NVML) reports it: driver, memory, clocks,
- * throttling. The library belongs to the driver and is opened at run time, in builds without CUDA as well. */
+ * throttling. The library belongs to the driver and is opened at run time, also in builds without CUDA. */
 #pragma once
 
 #include <stddef.h>
@@ -19,7 +19,7 @@ struct nvml_gpu {
 int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, size_t driver_size, char *why);
 
 /* The reasons of a machine in trouble: hardware slowdown, heat (two kinds), power brake. The software's power cap is
- * none: large products hold a healthy GPU at its power limit, in a step as well. */
+ * not one: large products hold a healthy GPU at its power limit, also in a step. */
 enum { NVML_THROTTLE_FAULTS = 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 };
 
 /* A process that computes on a GPU. */

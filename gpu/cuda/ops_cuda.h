@@ -2,7 +2,7 @@
  *
  * A launcher enqueues its work and returns: it allocates nothing, waits for nothing, and reports a failed launch
  * through cuda_check(). Scratch memory is the stream's workspace. Results repeat bit for bit: no float atomics, and
- * orders of summation that depend on shapes alone. */
+ * orders of summation that depend only on shapes. */
 #pragma once
 
 #include "gpu/cuda/device_cuda.h"

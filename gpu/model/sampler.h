@@ -3,7 +3,7 @@
  * In the order of transformers' generate: the logits are divided by the temperature; the top_k highest stay (and those
  * that equal the last of them); of these, the most probable ones stay whose probabilities together reach top_p; the
  * token is drawn from what is left. Temperature 0 takes the highest logit, of equal ones the first. Random numbers are
- * counter-based (philox.h): the token depends on the logits, the settings and the number of the draw alone. */
+ * counter-based (philox.h): the token depends only on the logits, the settings and the number of the draw. */
 #pragma once
 
 #include "core/status.h"

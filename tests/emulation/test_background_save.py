@@ -22,7 +22,7 @@ def test_the_rank_files_are_those_of_a_run_that_waits(folder, precision, places,
     changes, env = merged(changes_of(2, precision, 6), away(folder, *places)), environment(2, order)
     for name, decoupled in ("waits", False), ("run", True if places else "auto"):
         done = folder.train(merged(changes, {"checkpoint": {"writer": {"decoupled": decoupled}}}), name=name, ranks=2, env=env)
-    assert done.out.count(", of which training waited ") == 2
+    assert done.out.count(", training waited for ") == 2
     assert folder.checkpoints() == folder.checkpoints("waits") == ["step-00000002", "step-00000004", "step-00000006"]
     for checkpoint in folder.checkpoints():
         for rank in "rank-00000.zst", "rank-00001.zst":
@@ -42,7 +42,7 @@ def test_memory_that_cannot_be_pinned(folder):
                      r"cannot pin 0.00\d GiB of host memory, only 0.000 GiB: out of memory\n", done[0].out), done
     assert folder.checkpoints("pins-200000") == ["step-00000002", "step-00000003"]
     done = train(True, "0")
-    assert ", of which training waited " in done[0].out and "training waits for checkpoints" not in done[0].out, done
+    assert ", training waited for " in done[0].out and "training waits for checkpoints" not in done[0].out, done
     with open(os.path.join(folder.run_folder("pins-0"), "log", "rank-00001.log"), encoding="utf-8") as f:
         assert "GiB of pinned host memory itself: cannot pin " in f.read()
     assert folder.metrics("pins-0").numbers() == folder.metrics("pins-200000").numbers()

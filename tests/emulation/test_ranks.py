@@ -211,7 +211,7 @@ def test_a_slow_call_is_never_silence(folder):
     for rank, d in enumerate(done):
         for call in slow[rank]:
             assert f"emulation: slow: {call.split('@')[0]}\n" in d.err, (call, d)
-    assert ", of which training waited " in done[0].out, done[0]
+    assert ", training waited for " in done[0].out, done[0]
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_the_files_and_the_numbers_are_those_of_a_run_that_waits(folder, ranks, 
     beside = {**every, "checkpoint": {**every["checkpoint"], **BESIDE["checkpoint"]}}
     folder.train(every, name="waits", ranks=ranks)
     done = folder.train(beside, ranks=ranks)
-    assert ", of which training waited " in done.out, done
+    assert ", training waited for " in done.out, done
     names = ["epoch-0001", "step-00000004", "step-00000005", "epoch-0002"]
     assert folder.checkpoints() == folder.checkpoints("waits") == names
     for name in names:

@@ -165,8 +165,8 @@ def test_a_resumed_run_goes_on_counting(folder):
     ({"train": {"early_stopping": {"patience": 2}}, "data": {"validation": None}},
      "'train.early_stopping.patience' needs evaluations"),
     ({"train": {"early_stopping": {"min_delta": 0.1}}}, "'train.early_stopping.min_delta' needs train.early_stopping.patience"),
-    ({"checkpoint": {"keep_best": 1, "metric": "f1"}}, "'checkpoint.metric' f1 is measured with model.task "
-                                                       "sequence_classification only"),
+    ({"checkpoint": {"keep_best": 1, "metric": "f1"}}, "'checkpoint.metric' f1 is measured only with model.task "
+                                                       "sequence_classification"),
     ({"checkpoint": {"mode": "higher"}}, "checkpoint.mode"),
 ])
 def test_specs_that_ask_for_what_is_not_measured(folder, changes, words):

@@ -147,7 +147,7 @@ def test_modules_by_depth_in_a_file(folder):
 
 def test_a_step_that_does_not_come_and_a_file_that_cannot_be(folder):
     done = folder.train(profiled(profile_step=9))
-    assert "profile_step 9 is none of the steps 1 to 3" in done.err and "fwd MACs" not in done.out
+    assert "profile_step 9 is not among the steps 1 to 3" in done.err and "fwd MACs" not in done.out
     done = folder.train(profiled(output_file=folder.at("no", "such", "folder", "x")), name="other")
     assert "the tables are logged: " in done.err and "fwd MACs" in done.out
 

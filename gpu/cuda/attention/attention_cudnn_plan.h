@@ -10,7 +10,7 @@
  *
  * A plan whose workspace would be large is made for an equal part of the sequences (a piece) and runs once per piece.
  * Ragged sequences always go in pieces, the last one filled up with empty ones: so one plan serves any number of
- * sequences, and none depends on the others. Where lse of ops (H, M) and of cuDNN (B, H, T) differ in order, lse goes
+ * sequences, and none depends on the others. If lse of ops (H, M) and of cuDNN (B, H, T) differ in order, lse goes
  * through the workspace. One thread: the device's. */
 #pragma once
 

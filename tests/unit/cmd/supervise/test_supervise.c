@@ -227,7 +227,9 @@ static void test_deaths(void **state)
         const char *words[2];
     } cases[] = {
         {"absent", STATUS_PEER, {"supervisor: rank ", "left with exit code 0 without the others' consent"}},
-        {"foreign", STATUS_BROKEN, {"supervisor: rank ", "ended with exit code 1, which is none of ztrain's; hint: "}},
+        {"foreign",
+         STATUS_BROKEN,
+         {"supervisor: rank ", "ended with exit code 1, which is not one of ztrain's; hint: "}},
         {"killed", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9 (Killed)"}},
         {"crash", STATUS_PEER, {"supervisor: rank 2 on ", "was killed by signal 6"}},
         {"stubborn", STATUS_PEER, {"supervisor: rank 1 on ", "was killed by signal 9"}},

@@ -90,7 +90,7 @@ static void names_of_labels(void **state)
     token_set_close(set);
     set = open_one("n1");
     write_file("n1.labels.json", two, sizeof two - 1);
-    expect_error(set, "the data hold label 2, but names for 2 labels only");
+    expect_error(set, "the data hold label 2, but names for only 2 labels");
     write_file("n1.labels.json", gap, sizeof gap - 1);
     expect_error(set, "id2label must be an object that maps");
     write_file("n1.labels.json", "{", 1);

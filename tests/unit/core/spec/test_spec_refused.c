@@ -148,7 +148,7 @@ static const struct bad_case bad_cases[] = {
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
     {"model: {config: a}\ndata: {train: [{path: a, weight: 2.0}, b], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:40: 'data.train' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
-      "{path: b, weight: 1}, or list paths only"}},
+      "{path: b, weight: 1}, or list only paths"}},
     {"model: {config: a}\ndata: {train: {path: a, weight: 2.0}, seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list"}},
     {"model: {config: a}\ndata:\n  seq_length: 8\n  train:\n  - {path: a, wieght: 2.0}\n  - {weight: 1}\n  - {path: "
@@ -175,7 +175,7 @@ static const struct bad_case bad_cases[] = {
     {"model: {config: a}\ndata: {train: [{path: x.jsonl, weight: 1}], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' names text, 'x.jsonl', and not token shards"}},
     {"model: {config: a}\ndata: {train: a, validation: [{path: a, weight: 2.0}], seq_length: 8}\ntrain_batch_size: 8\n",
-     {":2:31: 'data.validation' cannot be a mixture of sources, as data.train can; hint: list the paths alone"}},
+     {":2:31: 'data.validation' cannot be a mixture of sources, as data.train can; hint: list only the paths"}},
     {"model: {config: a}\ndata: {train: [a, [b]], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:19: 'data.train' must be a path, or a list of paths, not a list"}},
     {"model: {config: a}\ndata: {train: a, seq_length: 8}\ngradient_accumulation_steps: 8\n",
