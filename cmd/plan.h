@@ -18,5 +18,5 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err);
 
-/* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is not a size. */
+/* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
 enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);

@@ -56,7 +56,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"early_stopping_patience", "train.early_stopping.patience", NULL},
     {"early_stopping_threshold", "train.early_stopping.min_delta", NULL},
     {"save_strategy", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint"},
-    {"save_only_model", NULL, "checkpoints are whole; `ztrain export` writes only the model"},
+    {"save_only_model", NULL, "checkpoints are whole; `ztrain export` writes the model alone"},
     {"resume_from_checkpoint", NULL, "--resume DIR continues from a checkpoint or a run folder"},
     {"eval_steps", "train.eval_interval_steps", NULL},
     {"evals_per_epoch eval_strategy evaluation_strategy", "train.eval_interval_steps",
@@ -112,7 +112,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"deepspeed", NULL, "--deepspeed FILE names the DeepSpeed configuration"},
     {"fsdp fsdp_config", "zero_optimization.stage", "3 shards parameters as FSDP does"},
     {"ddp_find_unused_parameters", NULL, "every parameter is used"},
-    {"stage", "zero_optimization.stage", "0 to 3; LLaMA-Factory's pt and sft differ only in the data"},
+    {"stage", "zero_optimization.stage", "0 to 3; LLaMA-Factory's pt and sft differ in the data alone"},
     {"pure_bf16", "bf16.bf16_master_weights_and_grads", "with bf16.enabled"},
     {"gradient_accumulation_dtype", "data_types.grad_accum_dtype", NULL},
     {"fp32_allreduce", "communication_data_type", "fp32 is the default"},
@@ -154,12 +154,10 @@ void spec_print_names(FILE *out)
     fputs("| their name | in a run spec | |\n|---|---|---|\n", out);
     for (int i = 0; i < spec_num_foreign_names; i++) {
         const struct spec_foreign_name *row = &spec_foreign_names[i];
-        const char *tick = row->key ? "`" : "", *before = "| ";
-        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ') {
-            fprintf(out, "%s`%.*s`", before, (int)strcspn(name, " "), name);
-            before = ", ";
-        }
-        fprintf(out, " | %s%s%s | %s |\n", tick, row->key ? row->key : "-", tick, row->note ? row->note : "");
+        const char *tick = row->key ? "`" : "";
+        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
+            fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
+                    tick, row->note ? row->note : "");
     }
 }
 
