@@ -151,6 +151,16 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
+/* The values that a key takes, "integer 0 to 3", "AdamW, Adam", "number above 0, or auto"; its default, for people; the
+ * schedules or optimizers that have it, "WarmupLR, WarmupDecayLR". */
+void spec_help_value(FILE *out, const struct spec_key *key);
+const char *spec_help_default(const struct spec_key *key);
+void spec_help_types(FILE *out, const struct spec_key *key);
+
+/* The first `size` bytes of a text, in lines of 100 columns: the first one begins with `begin`, whose width is
+ * `indent`, the others with blanks. */
+void spec_help_wrapped(FILE *out, const char *begin, int indent, const char *text, size_t size);
+
 /* Applies the rules that tie keys together, and sets the values that follow from several keys. */
 void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
@@ -193,16 +203,6 @@ void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, c
 
 /* The table of names as Markdown. */
 void spec_print_names(FILE *out);
-
-/* The values that a key takes, "integer 0 to 3", "AdamW, Adam", "number above 0, or auto"; its default, for people; the
- * schedules or optimizers that have it, "WarmupLR, WarmupDecayLR". */
-void spec_help_value(FILE *out, const struct spec_key *key);
-const char *spec_help_default(const struct spec_key *key);
-void spec_help_types(FILE *out, const struct spec_key *key);
-
-/* The first `size` bytes of a text, in lines of 100 columns: the first one begins with `begin`, whose width is
- * `indent`, the others with blanks. */
-void spec_help_wrapped(FILE *out, const char *begin, int indent, const char *text, size_t size);
 
 /* Replaces old names and places by those of the table. */
 void spec_normalise(struct spec_context *ctx, struct spec_node *root);
