@@ -110,7 +110,7 @@ def check_opening(page, lines):
             if not said:
                 break
             return
-        said = said or line[:1].isalnum()
+        said = said or bool(line) and line[0] not in "#|-<>!"
     yield f"{page}:1: the first {OPENING_LINES} lines are not a title, what the page is for, and a command"
 
 

@@ -159,7 +159,7 @@ OPENED = "This page says it:\n\n    ztrain version\n"
 
 
 @pytest.mark.parametrize("text", ["# T\n\n" + OPENED, "<!-- made -->\n# T\n\n" + OPENED, "# T\n\nIt says it.\n\n```bash\nztrain version\n```\n",
-                                  "# T\n\nIt says it.\n\n`ztrain version`\n", "# T\n\n" + "It says it.\n" * 8 + "\n    ztrain version\n"])
+                                  "# T\n\n`ztrain` says it.\n\n`ztrain version`\n", "# T\n\n" + "It says it.\n" * 8 + "\n    ztrain version\n"])
 def test_a_page_that_opens_with_what_it_is_for_and_a_command(pages, text):
     (pages / "docs" / "architecture.md").write_text(text + "\ncore/\n", encoding="utf-8")
     assert check_docs(pages)[0] == 0
