@@ -2,6 +2,7 @@
  * The spec's batch sizes are resolved. */
 #pragma once
 
+#include "cmd/engine/memory_tunables.h"
 #include "cmd/engine/simulated_run.h"
 
 /* --dry-run, for `world` ranks that share `cores`. Reads the headers of the data and, unless the run resumes, of the
@@ -17,6 +18,17 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
  * the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err);
+
+/* The setting that --fit prints first. */
+struct plan_choice {
+    struct memory_setting setting;
+    size_t device_bytes, node_bytes; /* of a rank's device; of the host memory that a node's ranks take */
+    double seconds, mfu;             /* of a step */
+};
+
+/* Finds it without printing; parameters and errors are those of plan_fit(). */
+enum status plan_fit_choose(const struct machine_question *question, const char *memory, const struct run_spec *spec,
+                            struct plan_choice *choice, struct error *err);
 
 /* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
 enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);

@@ -32,7 +32,8 @@ struct fit_candidate {
 };
 
 struct fit_plan {
-    const struct run_spec *spec; /* without train.memory_limit */
+    struct run_spec unlimited;   /* the spec without train.memory_limit */
+    const struct run_spec *spec; /* that one */
     struct simulated_machine machine;
     int64_t device_limit, node_limit; /* bytes; node_limit 0: none */
     struct memory_setting given;
@@ -355,32 +356,57 @@ static enum status find_limit(struct fit_plan *p, const char *memory, const stru
     return STATUS_OK;
 }
 
+/* Fills *p, all zeros before, and finds the best candidate. The caller frees p->fitting, after an error too. */
+static enum status plan_fit_search(struct fit_plan *p, const struct machine_question *question, const char *memory,
+                                   const char *node_memory, const struct run_spec *spec,
+                                   const struct fit_candidate **best, struct error *err)
+{
+    p->unlimited = *spec;
+    p->unlimited.train.memory_limit = 0;
+    p->spec = &p->unlimited;
+    TRY(simulated_machine_find(question, &p->machine, err));
+    TRY(find_limit(p, memory, spec, err));
+    TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
+    memory_setting_of(p->spec, &p->given);
+    p->samples = spec->train_batch_size / p->machine.world;
+    p->uses_disk = p->node_limit || memory_setting_uses_disk(&p->given);
+    TRY(find_fitting(p, err));
+    if (p->built == 0) /* the spec's own setting is refused too: a reason that none of the tunables removes */
+        return STATUS_USAGE;
+    if (p->fits == 0)
+        return refuse(p, err);
+    TRY(walk_fitting(p, err));
+    *best = best_candidate(p);
+    return STATUS_OK;
+}
+
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
                      const struct run_spec *spec, struct error *err)
 {
-    struct run_spec unlimited = *spec;
-    struct fit_plan p = {.spec = &unlimited};
-    enum status status;
-    unlimited.train.memory_limit = 0;
-    TRY(simulated_machine_find(question, &p.machine, err));
-    TRY(find_limit(&p, memory, spec, err));
-    TRY(plan_size("node-memory", node_memory, &p.node_limit, err));
-    memory_setting_of(&unlimited, &p.given);
-    p.samples = spec->train_batch_size / p.machine.world;
-    p.uses_disk = p.node_limit || memory_setting_uses_disk(&p.given);
-    TRY_END(find_fitting(&p, err));
-    if (p.built == 0) /* the spec's own setting is refused as well: a reason that none of the tunables removes */
-        goto end;
-    if (p.fits == 0) {
-        status = refuse(&p, err);
-        goto end;
+    struct fit_plan p = {.built = 0};
+    const struct fit_candidate *best;
+    const enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
+    if (status == STATUS_OK) {
+        print_fit_head(&p);
+        print_table(&p, best);
+        print_lines(&p, best);
     }
-    TRY_END(walk_fitting(&p, err));
-    const struct fit_candidate *best = best_candidate(&p);
-    print_fit_head(&p);
-    print_table(&p, best);
-    print_lines(&p, best);
-end:
+    free(p.fitting);
+    return status;
+}
+
+enum status plan_fit_choose(const struct machine_question *question, const char *memory, const struct run_spec *spec,
+                            struct plan_choice *choice, struct error *err)
+{
+    struct fit_plan p = {.built = 0};
+    const struct fit_candidate *best;
+    const enum status status = plan_fit_search(&p, question, memory, NULL, spec, &best, err);
+    if (status == STATUS_OK)
+        *choice = (struct plan_choice){.setting = best->setting,
+                                       .device_bytes = best->device,
+                                       .node_bytes = best->node,
+                                       .seconds = best->seconds,
+                                       .mfu = best->mfu};
     free(p.fitting);
     return status;
 }

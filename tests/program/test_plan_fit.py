@@ -224,6 +224,12 @@ def test_what_fits_nowhere_ends_with_5_and_the_smallest_need(folder):
     assert need.group(1) in done.err
 
 
+def test_a_spec_that_no_setting_can_run_is_refused(folder):
+    spec = folder.spec(merged(BASE, {"data": {"seq_length": 40000}}), "fit")
+    done = folder.ztrain("plan", "--fit", "--config", spec, "--world", 8, expect=USAGE)
+    assert "data.seq_length 40000 is longer than the model's 4096 positions" in done.final_error
+
+
 def test_the_memory_of_a_node_is_a_cap_as_well(folder):
     spec = folder.spec(BASE, "fit")
     free = fit(folder, "--memory", "7GiB", world=2)
