@@ -138,6 +138,10 @@ void spec_report_release(struct spec_report *report);
  * one line in report->errors. The caller owns *spec (spec_free). */
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
                       struct run_spec **spec, struct spec_report *report);
+
+/* The same for YAML that is not in a file yet: `path` names it in messages, and names the run. */
+enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report);
+
 void spec_free(struct run_spec *spec);
 
 /* Fills in the three batch sizes for `world` ranks, or names those that do not fit. `world_source`: where the world
@@ -186,6 +190,9 @@ void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 /* Writes YAML that spec_load() reads back to the same values. all: also keys that have their default. Values derived
  * from the world size or the data are comments, so that the file fits any world size. */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
+
+/* Writes UTF-8 as a value in YAML, in quotes if it needs them. */
+void spec_write_string(FILE *out, const char *text);
 
 /* The spec after spec_resolve_…() as flat JSON, {"data.seq_length": 1024, …}, without unset keys. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);

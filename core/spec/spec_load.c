@@ -29,11 +29,12 @@ static void name_sources(struct spec_context *ctx, const char *path, const char 
     }
 }
 
-static struct spec_node *load_source(struct spec_context *ctx, int source)
+/* given: the source's text; NULL: it is a file. */
+static struct spec_node *load_source(struct spec_context *ctx, int source, const char *given)
 {
     static const char mark[] = "\xef\xbb\xbf"; /* of the byte order, as some editors write it */
-    size_t size;
-    const char *text = spec_read_file(ctx, source, &size);
+    size_t size = given ? strlen(given) : 0;
+    const char *text = given ? given : spec_read_file(ctx, source, &size);
     if (!text)
         return NULL;
     if (size >= 3 && memcmp(text, mark, 3) == 0) {
@@ -98,8 +99,8 @@ static void load_folders(struct spec_full *full)
         spec->model.tokenizer_folder = spec->model.folder;
 }
 
-enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
-                      struct run_spec **spec, struct spec_report *report)
+static enum status load_sources(const char *path, const char *text, const char *deepspeed, const char *const *overrides,
+                                int num_overrides, struct run_spec **spec, struct spec_report *report)
 {
     struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch};
@@ -110,8 +111,8 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
     full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
     name_sources(&ctx, path, deepspeed, overrides, num_overrides);
 
-    struct spec_node *root = load_source(&ctx, 0);
-    struct spec_node *more = deepspeed ? load_source(&ctx, 1) : NULL;
+    struct spec_node *root = load_source(&ctx, 0, text);
+    struct spec_node *more = deepspeed ? load_source(&ctx, 1, NULL) : NULL;
     if (root)
         spec_normalise(&ctx, root);
     if (more)
@@ -137,6 +138,17 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
     load_folders(full);
     *spec = &full->spec;
     return STATUS_OK;
+}
+
+enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
+                      struct run_spec **spec, struct spec_report *report)
+{
+    return load_sources(path, NULL, deepspeed, overrides, num_overrides, spec, report);
+}
+
+enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report)
+{
+    return load_sources(path, text, NULL, NULL, 0, spec, report);
 }
 
 void spec_free(struct run_spec *spec)

@@ -47,7 +47,7 @@ static void write_quoted(FILE *out, const char *text)
     fputc('"', out);
 }
 
-static void write_string(FILE *out, const char *text)
+void spec_write_string(FILE *out, const char *text)
 {
     static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
                                         "off",  "y",     "n",    "inf", "nan", "infinity"};
@@ -72,7 +72,7 @@ static void write_flow(FILE *out, const json_t *value)
     case JSON_FALSE:
     case JSON_INTEGER: json_dumpf(value, out, JSON_ENCODE_ANY); return;
     case JSON_REAL: write_real(out, json_real_value(value)); return;
-    case JSON_STRING: write_string(out, json_string_value(value)); return;
+    case JSON_STRING: spec_write_string(out, json_string_value(value)); return;
     case JSON_ARRAY:
         fputc('[', out);
         for (size_t i = 0; i < json_array_size(value); i++, glue = ", ") {

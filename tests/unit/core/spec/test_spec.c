@@ -1,4 +1,5 @@
 /* test_spec.c: the run spec's reader: the key table, accepted values, derived values, printing and comparison. */
+#include "core/memory.h"
 #include "tests/unit/fixtures/spec_case.h"
 
 /* ---- the key table ------------------------------------------------------- */
@@ -32,6 +33,28 @@ static void test_table(void **state)
 }
 
 /* ---- values -------------------------------------------------------------- */
+
+static void test_text_without_a_file(void **state)
+{
+    (void)state;
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    char *text;
+    size_t size;
+    FILE *out = memory_stream(&text, &size);
+    fputs("model: {config: a}\ndata: {seq_length: 8, train: ", out);
+    spec_write_string(out, "no: \"b\\ #");
+    fputs("}\ntrain_batch_size: 1\noptimizer: {params: {lr: 1e-3}}\n", out);
+    fclose(out);
+    assert_int_equal(spec_load_text("some/new.yaml", text, &spec, &report), STATUS_OK);
+    assert_string_equal(spec->run.name, "new");
+    assert_string_equal(spec->data.train.items[0], "no: \"b\\ #");
+    spec_free(spec);
+    free(text);
+    assert_int_equal(spec_load_text("new.yaml", "model: 1\n", &spec, &report), STATUS_USAGE);
+    assert_non_null(strstr(report.errors.items[0], "new.yaml:1:"));
+    spec_report_release(&report);
+}
 
 static void test_usual_spec(void **state)
 {
@@ -1054,6 +1077,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_text_without_a_file),
         cmocka_unit_test(test_usual_spec),
         cmocka_unit_test(test_home_folder),
         cmocka_unit_test(test_defaults),
