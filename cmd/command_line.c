@@ -2,6 +2,7 @@
 
 #include "core/edit_distance.h"
 #include "core/printable.h"
+#include "core/string_list.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,9 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
         if (row) {
             void *field = (char *)arguments + row->offset;
             TRY(option_take_value(row, argc, argv, &i, &value, err));
-            if (value)
+            if (value && row->kind == OPTION_LIST)
+                string_list_add(field, value);
+            else if (value)
                 *(const char **)field = value;
             else
                 *(bool *)field = true;

@@ -11,7 +11,8 @@ enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST }
 
 struct option_row {
     const char *name, *value; /* without dashes; of its value in help and errors: "FILE", NULL: it takes none */
-    size_t offset;            /* of its field in the command's struct: bool, const char *; a count: int */
+    size_t offset;            /* of its field in the command's struct: bool, const char *; a list: struct
+                               * string_list (options.c: an array); a count: int */
     enum option_kind kind;
     int scope;        /* options.c: the commands that have it */
     const char *help; /* options.c */
@@ -33,7 +34,8 @@ struct command_line {
 };
 
 /* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each of its words; the strings are
- * borrowed. *helped: --help was given, and its text is printed. STATUS_USAGE names the word that is wrong or absent. */
+ * borrowed; the caller releases lists, after an error too. *helped: --help was given, and its text is printed.
+ * STATUS_USAGE names the word that is wrong or absent. */
 enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
                                struct error *err);
 

@@ -191,6 +191,9 @@ void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
  * from the world size or the data are comments, so that the file fits any world size. */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
 
+/* The length of a file's name before the ending of text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
+size_t spec_text_stem(const char *name);
+
 /* Writes UTF-8 as a value in YAML, in quotes if it needs them. */
 void spec_write_string(FILE *out, const char *text);
 

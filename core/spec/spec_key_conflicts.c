@@ -97,8 +97,7 @@ static void check_name(const struct rules *r)
                    spec_show(r->ctx, name));
 }
 
-/* The length of a file's name before the ending of a text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
-static size_t conflict_stem(const char *name)
+size_t spec_text_stem(const char *name)
 {
     static const char *const packed[] = {".gz", ".zst"};
     static const char *const kinds[] = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet"};
@@ -121,7 +120,7 @@ static void check_shards(const struct rules *r, const char *key, const struct st
                                                         : "DIR";
     for (int i = 0; i < shards->count; i++) {
         const char *name = shards->items[i];
-        int stem = (int)conflict_stem(name);
+        int stem = (int)spec_text_stem(name);
         if (stem == 0)
             continue;
         while (stem > 1 && strchr("*?[]", name[stem - 1])) /* a glob's shards need a name */

@@ -1,0 +1,200 @@
+/* init.c: `ztrain init` writes a run spec from flags, and on a terminal from answers to a few questions. What it writes
+ * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
+#include "cmd/init.h"
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/printable.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+static const char USAGE[] =
+    "usage: ztrain init [--model DIR --data PREFIX] [options]\n"
+    "\n"
+    "Writes a run spec with a reason at each choice. ZeRO stage, micro-batch, recomputation and offload are those "
+    "that\n"
+    "`ztrain plan --fit` puts first. On a terminal it asks for the model, the data, the GPUs and the epochs, unless\n"
+    "flags give them.\n"
+    "\n"
+    "  --model DIR          a Hugging Face folder, the name of a model in the local Hugging Face cache\n"
+    "                       (Qwen/Qwen2.5-0.5B), or a config.json; without weights the run trains from scratch\n"
+    "  --data PREFIX        token shards that ztrain-tokenize wrote, or a glob in quotes (repeatable: one stream)\n"
+    "  --validation PREFIX  shards for evaluation (default: PREFIX-validation of the data, if it is there)\n"
+    "  --gpus N             GPUs of all nodes; 0: the CPU (default: those of this machine)\n"
+    "  --device NAME        the GPU, as `ztrain plan --help` names them, or cpu (default: this machine's, else h100)\n"
+    "  --memory SIZE        memory of each GPU that the run may take, e.g. 40GiB (default: all of it)\n"
+    "  --method NAME        full: all weights are trained (default). lora is not there yet\n"
+    "  --seq-length N       tokens of a sample (default: by the lengths of the documents)\n"
+    "  --batch N            samples of a step on all GPUs, train_batch_size (default: about 128 Ki tokens)\n"
+    "  --epochs N           passes over the data (default: 3 with a loss mask or labels, else 1)\n"
+    "  --lr X               learning rate (default: 2e-5, from scratch 3e-4)\n"
+    "  --out FILE           the run spec (default: run.yaml); -: standard output\n"
+    "  --force              replace FILE\n";
+
+static const struct option_row options[] = {
+    OPTION(struct init_flags, model, "model", "DIR"),
+    {.name = "data", .value = "PREFIX", .offset = offsetof(struct init_flags, data), .kind = OPTION_LIST},
+    OPTION(struct init_flags, validation, "validation", "PREFIX"),
+    OPTION(struct init_flags, gpus, "gpus", "N"),
+    OPTION(struct init_flags, device, "device", "NAME"),
+    OPTION(struct init_flags, memory, "memory", "SIZE"),
+    OPTION(struct init_flags, method, "method", "NAME"),
+    OPTION(struct init_flags, seq_length, "seq-length", "N"),
+    OPTION(struct init_flags, batch, "batch", "N"),
+    OPTION(struct init_flags, epochs, "epochs", "N"),
+    OPTION(struct init_flags, lr, "lr", "X"),
+    OPTION(struct init_flags, out, "out", "FILE"),
+    OPTION(struct init_flags, force, "force", NULL),
+};
+static const struct command_line command_line = {
+    .command = "init", .usage = USAGE, .options = options, .count = COUNT_OF(options)};
+
+/* ---- before any question ------------------------------------------------- */
+
+static enum status init_check_method(const char *method, struct error *err)
+{
+    if (!method || strcasecmp(method, "full") == 0)
+        return STATUS_OK;
+    if (strcasecmp(method, "lora") && strcasecmp(method, "qlora")) {
+        error_set(err, STATUS_USAGE, "--method: '%s' is not known", PRINTABLE(method));
+        return error_hint(err, "full");
+    }
+    error_set(err, STATUS_USAGE, "--method %s: ztrain trains all weights, and has no adapters yet", method);
+    return error_hint(err, "--method full; ZeRO and offload divide the memory that it takes");
+}
+
+static bool init_to_stdout(const struct init *t)
+{
+    return strcmp(t->flags.out, "-") == 0;
+}
+
+static enum status init_check_out(const struct init *t, struct error *err)
+{
+    const char *out = t->flags.out;
+    char folder[FS_PATH_MAX];
+    if (init_to_stdout(t))
+        return STATUS_OK;
+    fs_parent(out, folder);
+    if (!fs_is_dir(folder))
+        return error_set(err, STATUS_USAGE, "--out %s: there is no folder '%s'", PRINTABLE(out), PRINTABLE(folder));
+    if (t->flags.force || !fs_exists(out))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "'%s' is there already", PRINTABLE(out));
+    return error_hint(err, "--force replaces it; --out names another file");
+}
+
+/* ---- flags and answers --------------------------------------------------- */
+
+static enum status init_take_inputs(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
+                       init_take_model, err));
+    if (f->data.count > 0) {
+        if (init_take_shards(t, &f->data, err) != STATUS_OK)
+            return error_prefix(err, "--data");
+    } else {
+        TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
+    }
+    if (f->validation)
+        return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
+    return init_find_validation(t, err);
+}
+
+static enum status init_take_hardware(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    char text[INIT_TEXT];
+    const char *usual = init_usual_gpus(t, text);
+    TRY(init_take_flag(t, "gpus", f->gpus, f->device ? NULL : "GPUs (0: the CPU)", usual, init_take_gpus, err));
+    if (!t->cuda && !t->asks && !f->gpus && !f->device)
+        init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
+    const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
+    TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
+    if (!f->device && t->machine.gpus && t->memory > t->machine.memory)
+        t->memory = t->machine.memory;
+    if (f->memory)
+        TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
+    if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
+        init_note("no --device: the plan assumes an %s with %.1f GiB (--memory)", t->gpu.name,
+                  (double)t->memory / (double)(1 << 30));
+    return STATUS_OK;
+}
+
+static enum status init_take_length(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    char text[INIT_TEXT];
+    TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
+                       err));
+    TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
+    TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", init_usual_epochs(t), init_take_epochs, err));
+    return init_take_flag(t, "lr", f->lr, NULL, init_usual_lr(t, text), init_take_lr, err);
+}
+
+/* ---- the end ------------------------------------------------------------- */
+
+static void init_print_next(const struct init *t)
+{
+    const char *file = init_to_stdout(t) ? "run.yaml" : t->flags.out;
+    char name[INIT_TEXT], launch[128] = "", local[32] = "";
+    init_run_name(t, name);
+    if (t->ranks > t->node_ranks)
+        snprintf(launch, sizeof launch, "srun --nodes=%d --ntasks-per-node=%d --gpus-per-node=%d ",
+                 t->ranks / t->node_ranks, t->node_ranks, t->node_ranks);
+    else if (t->ranks > 1)
+        snprintf(local, sizeof local, " --local-gpus %d", t->ranks);
+    char *word = init_shell_word(file);
+    if (!init_to_stdout(t))
+        fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
+    fprintf(stderr,
+            "next:\n"
+            "  %sztrain --config %s%s --dry-run  # checks it\n"
+            "  %sztrain --config %s%s  # trains\n"
+            "  ztrain report runs/%s  # shows the curves\n",
+            launch, word, local, launch, word, local, name);
+    free(word);
+}
+
+static enum status init_write(const struct init *t, struct error *err)
+{
+    char *text = init_spec(t);
+    enum status status = init_check_out(t, err); /* again: answers may have taken minutes */
+    if (status == STATUS_OK && init_to_stdout(t))
+        fputs(text, stdout); /* main() looks for errors */
+    else if (status == STATUS_OK)
+        status = named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err);
+    free(text);
+    TRY(status);
+    init_print_next(t);
+    return STATUS_OK;
+}
+
+static enum status init_make(struct init *t, struct error *err)
+{
+    TRY(init_check_method(t->flags.method, err));
+    TRY(init_check_out(t, err));
+    TRY(init_take_inputs(t, err));
+    TRY(init_take_hardware(t, err));
+    TRY(init_take_length(t, err));
+    TRY(init_plan(t, err));
+    return init_write(t, err);
+}
+
+enum status cmd_init(int argc, char **argv, struct error *err)
+{
+    struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
+    bool helped;
+    enum status status = command_line_parse(&command_line, argc, argv, &t.flags, &helped, err);
+    if (status == STATUS_OK && !helped)
+        status = init_make(&t, err);
+    init_release(&t);
+    string_list_release(&t.flags.data);
+    return status;
+}

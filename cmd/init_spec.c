@@ -1,0 +1,224 @@
+/* init_spec.c: the run spec that `ztrain init` writes, with a reason at each choice. See init.h. */
+#include "cmd/init.h"
+#include "core/memory.h"
+#include "core/size_text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double gib = (double)(1 << 30);
+
+/* ---- names and numbers --------------------------------------------------- */
+
+/* The name of a path's last part, without the ending of a shard or a config.json. */
+static void init_add_name(char name[INIT_TEXT], const char *path)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    size_t end = strlen(path), used = strlen(name);
+    if (fs_has_suffix(path, ".bin") || fs_has_suffix(path, ".idx"))
+        end -= strlen(".bin");
+    else if (fs_has_suffix(path, ".json"))
+        end -= strlen(".json");
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    for (; begin < end && used < INIT_TEXT / 2; begin++)
+        name[used++] = strchr(letters, path[begin]) ? path[begin] : '-';
+    name[used] = '\0';
+}
+
+void init_run_name(const struct init *t, char name[INIT_TEXT])
+{
+    name[0] = '\0';
+    init_add_name(name, t->model);
+    const size_t used = strlen(name);
+    snprintf(name + used, INIT_TEXT - used, "-");
+    char data[INIT_TEXT] = "";
+    init_add_name(data, t->data.items[0]);
+    snprintf(name + used + 1, INIT_TEXT - used - 1, "%s", data);
+    if (name[0] == '.')
+        name[0] = '_';
+}
+
+/* A tenth of the run, in a number that is easily read: 1, 2 or 5 times a power of ten. */
+static int64_t init_interval(int64_t steps)
+{
+    int64_t interval = 1;
+    for (int k = 0; interval * 10 < steps; k++)
+        interval = k % 3 == 1 ? interval / 2 * 5 : interval * 2;
+    return interval;
+}
+
+/* 3 % of the steps, rounded up. */
+static int64_t init_warmup(int64_t steps)
+{
+    return (3 * steps + 99) / 100;
+}
+
+/* ---- sections ------------------------------------------------------------ */
+
+static void init_write_head(const struct init *t, FILE *out)
+{
+    const double seconds = t->choice.seconds;
+    fprintf(out, "# Written by `ztrain init` for ");
+    if (!t->cuda) {
+        fprintf(out, "the CPU.\n");
+        return;
+    }
+    fprintf(out, "%d x %s.\n", t->ranks, t->gpu.name);
+    if (seconds > 0)
+        fprintf(
+            out,
+            "# Estimated, not measured: %.3g s a step, %.0f tokens/s, MFU %.0f %%; %.1f of the %.1f GiB of each GPU.\n",
+            seconds, (double)(t->batch * t->seq_length) / seconds, t->choice.mfu, (double)t->choice.device_bytes / gib,
+            (double)t->memory / gib);
+}
+
+static void init_write_shards(FILE *out, const char *key, const struct string_list *shards)
+{
+    fprintf(out, "  %s:", key);
+    for (int i = 0; i < shards->count; i++) {
+        fputs(shards->count == 1 ? " " : "\n    - ", out);
+        spec_write_string(out, shards->items[i]);
+    }
+}
+
+static void init_write_model(const struct init *t, FILE *out)
+{
+    char name[INIT_TEXT];
+    init_run_name(t, name);
+    fprintf(out, "run:\n  name: ");
+    spec_write_string(out, name);
+    fprintf(out, "  # the run's folder in runs/\nmodel:\n  %s: ", t->pretrained ? "pretrained" : "config");
+    spec_write_string(out, t->model);
+    fprintf(out, "  # %" PRId64 " parameters%s\n", t->params,
+            t->pretrained ? ", all of them trained" : " with random initial values");
+    if (t->labels)
+        fprintf(out, "  task: sequence_classification  # the data have labels\n");
+}
+
+static void init_write_packing(const struct init *t, FILE *out)
+{
+    const int64_t documents = token_set_documents(t->set);
+    if (t->labels)
+        fprintf(out,
+                "  seq_length: %" PRId64 "  # the longest document has %" PRId64 " tokens\n"
+                "  packing: false  # each document has a label\n",
+                t->seq_length, t->longest);
+    else if (t->masked)
+        fprintf(out,
+                "  seq_length: %" PRId64 "  # %" PRId64 " of %" PRId64 " documents are longer and are cut; the "
+                "longest has %" PRId64 "\n"
+                "  packing: first_fit  # as many whole documents as fit\n"
+                "  document_mask: true  # documents of a sample do not see each other\n",
+                t->seq_length, t->cut.documents, documents, t->longest);
+    else
+        fprintf(out,
+                "  seq_length: %" PRId64 "  # tokens of a sample; the model has %" PRId64 " positions\n"
+                "  packing: true  # documents are joined end to end\n",
+                t->seq_length, t->desc.max_positions);
+}
+
+static void init_write_data(const struct init *t, FILE *out)
+{
+    fprintf(out, "data:\n");
+    init_write_shards(out, "train", &t->data);
+    fprintf(out, "  # %" PRId64 " documents, %" PRId64 " tokens%s\n", token_set_documents(t->set),
+            token_set_tokens(t->set), t->masked ? "; a loss mask says which are learned" : "");
+    if (t->validation.count > 0) {
+        init_write_shards(out, "validation", &t->validation);
+        fputc('\n', out);
+    }
+    init_write_packing(t, out);
+}
+
+static void init_write_training(const struct init *t, FILE *out)
+{
+    const int64_t interval = init_interval(t->steps);
+    fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " steps in all\n", t->cuda ? "cuda" : "cpu",
+            t->epochs, t->steps);
+    if (t->validation.count > 0)
+        fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
+    fprintf(out,
+            "checkpoint:\n  interval_steps: %" PRId64 "  # 4 to 10 checkpoints in the run\n"
+            "  keep_last: 2  # each has about %.1f GiB: weights and optimizer state in fp32\n",
+            interval, 12 * (double)t->params / gib);
+    if (t->validation.count > 0)
+        fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
+    fprintf(out, "train_batch_size: %" PRId64 "  # samples of a step on all ranks: %" PRId64 " tokens\n", t->batch,
+            t->batch * t->seq_length);
+    fprintf(out, "train_micro_batch_size_per_gpu: %" PRId64 "  # %s\n", t->choice.setting.micro,
+            t->cuda ? "the fastest that fits, by the plan" : "fits into the memory of this machine, by the plan");
+}
+
+static void init_write_optimizer(const struct init *t, FILE *out)
+{
+    const bool tunes = t->pretrained;
+    fprintf(out, "gradient_clipping: 1.0\noptimizer:\n  type: AdamW\n  params:\n    lr: %.10g  # %s\n", t->lr,
+            t->flags.lr ? "as asked for"
+            : tunes     ? "usual where all weights of a trained model are trained on"
+                        : "usual for a small model from scratch");
+    fprintf(out, "    betas: [0.9, %s]\n    weight_decay: %s\n", tunes ? "0.999" : "0.95", tunes ? "0.01" : "0.1");
+    fprintf(out,
+            "scheduler:\n  type: Cosine\n  params:\n    warmup_steps: %" PRId64 "  # 3 %% of the run\n"
+            "    min_lr: %.10g  # a tenth of lr\n",
+            init_warmup(t->steps), 0.1 * t->lr);
+    fprintf(out, "steps_per_print: %d\n", t->steps < 100 ? 1 : 10);
+}
+
+/* ---- what the plan has chosen -------------------------------------------- */
+
+static void init_write_precision(const struct init *t, FILE *out)
+{
+    const int states = t->choice.setting.values[TUNABLE_STATES];
+    if (!t->cuda)
+        return;
+    fprintf(out, "bf16:\n  enabled: true\n");
+    if (states >= 2)
+        fprintf(out, "  bf16_master_weights_and_grads: true  # nothing fits with master weights in fp32\n");
+    if (states >= 3)
+        fprintf(out, "  bf16_optimizer_states: true\n");
+    if (states >= 1)
+        fprintf(out, "data_types:\n  grad_accum_dtype: bf16  # nothing fits with gradients in fp32\n");
+}
+
+static void init_write_stage(const struct init *t, FILE *out)
+{
+    static const char *const divided[] = {"each GPU has all of the model", "GPUs divide the optimizer state",
+                                          "GPUs divide optimizer state and gradients",
+                                          "GPUs divide optimizer state, gradients and parameters"};
+    const int *values = t->choice.setting.values, stage = values[TUNABLE_STAGE];
+    fprintf(out, "zero_optimization:\n  stage: %d  # %s%s\n", stage,
+            t->ranks == 1 ? "there is one rank" : divided[stage], t->cuda ? "; by the plan" : "");
+    if (values[TUNABLE_OPTIMIZER])
+        fprintf(out, "  offload_optimizer:\n    device: cpu  # by the plan; a node needs %.1f GiB of host memory\n",
+                (double)t->choice.node_bytes / gib);
+    if (values[TUNABLE_PARAM])
+        fprintf(out, "  offload_param:\n    device: cpu  # by the plan\n");
+    if (values[TUNABLE_RECOMPUTE])
+        fprintf(out,
+                "activation_checkpointing:\n  enabled: true\n  policy: %s  # computed again in the backward pass, by "
+                "the plan\n",
+                recompute_name((enum recompute)values[TUNABLE_RECOMPUTE]));
+    if (values[TUNABLE_INPUTS])
+        fprintf(out, "  cpu_checkpointing: true  # inputs of blocks wait in host memory\n");
+}
+
+char *init_spec(const struct init *t)
+{
+    char *text;
+    size_t size;
+    FILE *out = memory_stream(&text, &size);
+    init_write_head(t, out);
+    init_write_model(t, out);
+    init_write_data(t, out);
+    init_write_training(t, out);
+    init_write_optimizer(t, out);
+    init_write_precision(t, out);
+    init_write_stage(t, out);
+    fclose(out);
+    return text;
+}
