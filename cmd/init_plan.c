@@ -77,7 +77,7 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
                 return STATUS_OK;
         }
     }
-    error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and %s are left of this machine's",
+    error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and may take %s of this machine's",
               size_round((int64_t)t->choice.node_bytes, need), size_round((int64_t)most, limit));
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }

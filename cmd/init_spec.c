@@ -43,19 +43,40 @@ void init_run_name(const struct init *t, char name[INIT_TEXT])
         name[0] = '_';
 }
 
-/* A tenth of the run, in a number that is easily read: 1, 2 or 5 times a power of ten. */
-static int64_t init_interval(int64_t steps)
+/* The next number from `least` on that is easily read: 1, 2 or 5 times a power of ten. */
+static int64_t init_readable(double least)
 {
-    int64_t interval = 1;
-    for (int k = 0; interval * 10 < steps; k++)
-        interval = k % 3 == 1 ? interval / 2 * 5 : interval * 2;
-    return interval;
+    int64_t number = 1;
+    for (int k = 0; (double)number < least; k++)
+        number = k % 3 == 1 ? number / 2 * 5 : number * 2;
+    return number;
 }
 
 /* 3 % of the steps, rounded up. */
 static int64_t init_warmup(int64_t steps)
 {
     return (3 * steps + 99) / 100;
+}
+
+/* At least ten minutes by the plan, and whole intervals of evaluations: writing a checkpoint can take longer than a
+ * step.
+ */
+static int64_t init_saves(const struct init *t, int64_t interval)
+{
+    const double least = t->choice.seconds > 0 ? 600 / t->choice.seconds : 0;
+    return interval * init_readable(least / (double)interval);
+}
+
+/* "7.62 billion" */
+static const char *init_count_text(int64_t count, char text[INIT_TEXT])
+{
+    if (count >= 1000000000)
+        snprintf(text, INIT_TEXT, "%.3g billion", 1e-9 * (double)count);
+    else if (count >= 1000000)
+        snprintf(text, INIT_TEXT, "%.3g million", 1e-6 * (double)count);
+    else
+        snprintf(text, INIT_TEXT, "%" PRId64, count);
+    return text;
 }
 
 /* ---- sections ------------------------------------------------------------ */
@@ -70,11 +91,11 @@ static void init_write_head(const struct init *t, FILE *out)
     }
     fprintf(out, "%d x %s.\n", t->ranks, t->gpu.name);
     if (seconds > 0)
-        fprintf(
-            out,
-            "# Estimated, not measured: %.3g s a step, %.0f tokens/s, MFU %.0f %%; %.1f of the %.1f GiB of each GPU.\n",
-            seconds, (double)(t->batch * t->seq_length) / seconds, t->choice.mfu, (double)t->choice.device_bytes / gib,
-            (double)t->memory / gib);
+        fprintf(out,
+                "# Estimated, not measured: %.3g s a step, %.0f tokens/s, %.2g hours in all; %.1f of the %.1f GiB of "
+                "each GPU.\n",
+                seconds, (double)(t->batch * t->seq_length) / seconds, (double)t->steps * seconds / 3600,
+                (double)t->choice.device_bytes / gib, (double)t->memory / gib);
 }
 
 static void init_write_shards(FILE *out, const char *key, const struct string_list *shards)
@@ -88,13 +109,13 @@ static void init_write_shards(FILE *out, const char *key, const struct string_li
 
 static void init_write_model(const struct init *t, FILE *out)
 {
-    char name[INIT_TEXT];
+    char name[INIT_TEXT], params[INIT_TEXT];
     init_run_name(t, name);
     fprintf(out, "run:\n  name: ");
     spec_write_string(out, name);
     fprintf(out, "  # the run's folder in runs/\nmodel:\n  %s: ", t->pretrained ? "pretrained" : "config");
     spec_write_string(out, t->model);
-    fprintf(out, "  # %" PRId64 " parameters%s\n", t->params,
+    fprintf(out, "  # %s parameters%s\n", init_count_text(t->params, params),
             t->pretrained ? ", all of them trained" : " with random initial values");
     if (t->labels)
         fprintf(out, "  task: sequence_classification  # the data have labels\n");
@@ -137,15 +158,16 @@ static void init_write_data(const struct init *t, FILE *out)
 
 static void init_write_training(const struct init *t, FILE *out)
 {
-    const int64_t interval = init_interval(t->steps);
+    const int64_t interval = init_readable((double)t->steps / 10), saves = init_saves(t, interval);
     fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " steps in all\n", t->cuda ? "cuda" : "cpu",
             t->epochs, t->steps);
     if (t->validation.count > 0)
         fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
     fprintf(out,
-            "checkpoint:\n  interval_steps: %" PRId64 "  # 4 to 10 checkpoints in the run\n"
+            "checkpoint:\n  interval_steps: %" PRId64 "  # %s; the end of an epoch has one too\n"
             "  keep_last: 2  # each has about %.1f GiB: weights and optimizer state in fp32\n",
-            interval, 12 * (double)t->params / gib);
+            saves, saves == interval ? "4 to 10 checkpoints in the run" : "ten minutes or more, by the plan",
+            12 * (double)t->params / gib);
     if (t->validation.count > 0)
         fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
     fprintf(out, "train_batch_size: %" PRId64 "  # samples of a step on all ranks: %" PRId64 " tokens\n", t->batch,

@@ -99,6 +99,14 @@ def test_documents_with_a_mask_are_packed_whole(place):
     assert "train.eval_interval_steps" not in spec and "data.validation" not in spec
     assert spec["data.seq_length"] == "64"  # all of the model's positions: four documents of 30 tokens ask for more
     assert "200 documents in" in place.ztrain("--config", place.at("run.yaml"), "--dry-run").out
+    put_model(place, "wide", {**LLAMA, "max_position_embeddings": 32768})
+    assert written(place, "--force", data="chats", model="wide")["data.seq_length"] == "256"
+    docs = documents(20, longest=2000)
+    write_megatron(place.at("long"), docs)
+    write_mask(place.at("long"), sum(map(len, docs)), lambda i: True)
+    mean = sum(map(len, docs)) / len(docs)
+    length = int(written(place, "--force", data="long", model="wide")["data.seq_length"])
+    assert 4 * mean <= length < 8 * mean and length > max(map(len, docs))
 
 
 def test_documents_with_labels_train_a_classifier(place):
@@ -142,6 +150,8 @@ def test_settings_for_gpus_are_those_of_the_plan(place):
     write_megatron(place.at("large"), docs)
     spec = written(place, "--gpus", 8, "--seq-length", 2048, "--batch", 64, model="7b", data="large")
     assert int(spec["zero_optimization.stage"]) >= 1 and spec["bf16.enabled"] == "true" and spec["train.device"] == "cuda"
+    with open(place.at("run.yaml"), encoding="utf-8") as file:
+        assert int(spec["checkpoint.interval_steps"]) * step_seconds(file.read()) > 590  # of a time with three digits
     fit = place.ztrain("plan", "--fit", "--config", place.at("run.yaml"), "--world", 8).out
     (first,) = re.findall(r"^-> .*$", fit, re.M)
     assert first.endswith("this spec"), fit
