@@ -122,7 +122,8 @@ static enum status init_take_hardware(struct init *t, struct error *err)
     if (f->memory)
         TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
     if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
-        init_note("no --device: the plan assumes an %s with %.1f GiB (--memory)", t->gpu.name,
+        init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
+                  t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,
                   (double)t->memory / (double)(1 << 30));
     return STATUS_OK;
 }
