@@ -11,7 +11,7 @@ static const double gib = (double)(1 << 30);
 
 /* ---- names and numbers --------------------------------------------------- */
 
-/* The name of a path's last part, without the ending of a shard or a config.json. */
+/* Appends the name of a path's last part, without the ending of a shard or of JSON. */
 static void init_add_name(char name[INIT_TEXT], const char *path)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
@@ -32,13 +32,15 @@ static void init_add_name(char name[INIT_TEXT], const char *path)
 
 void init_run_name(const struct init *t, char name[INIT_TEXT])
 {
+    char folder[FS_PATH_MAX], data[INIT_TEXT] = "";
+    snprintf(folder, sizeof folder, "%s", t->model);
+    if (strcmp(fs_base_name(t->model), "config.json") == 0)
+        fs_parent(t->model, folder);
     name[0] = '\0';
-    init_add_name(name, t->model);
-    const size_t used = strlen(name);
-    snprintf(name + used, INIT_TEXT - used, "-");
-    char data[INIT_TEXT] = "";
+    init_add_name(name, strcmp(folder, ".") == 0 ? "model" : folder);
     init_add_name(data, t->data.items[0]);
-    snprintf(name + used + 1, INIT_TEXT - used - 1, "%s", data);
+    const size_t used = strlen(name);
+    snprintf(name + used, INIT_TEXT - used, "-%s", data);
     if (name[0] == '.')
         name[0] = '_';
 }

@@ -19,8 +19,10 @@ static void test_name_of_the_run(void **state)
         {"Qwen/Qwen2.5-0.5B", "data/chats", "Qwen2.5-0.5B-chats"},
         {"gpt2", "chats.bin", "gpt2-chats"},
         {"/models/llama 3/", "a/b.idx", "llama-3-b"},
-        {"tiny/config.json", "data/shard-*", "config-shard--"},
-        {".", "x", "_-x"},
+        {"tiny/config.json", "data/shard-*", "tiny-shard--"},
+        {".", "x", "model-x"},
+        {"config.json", "x", "model-x"},
+        {"..", "x", "_.-x"},
         {"ä", "b", "---b"},
     };
     (void)state;
