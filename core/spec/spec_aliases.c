@@ -71,19 +71,6 @@ static void alias_print(struct spec_context *ctx, struct spec_node *node)
     alias_number(node, never);
 }
 
-static void alias_unlink_child(struct spec_node *parent, const struct spec_node *child)
-{
-    struct spec_node **link = &parent->first, *before = NULL;
-    while (*link != child) {
-        before = *link;
-        link = &before->next;
-    }
-    *link = child->next;
-    if (parent->last == child)
-        parent->last = before;
-    parent->count--;
-}
-
 static void alias_merge_at_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *node)
 {
     struct spec_node whole = {0};
@@ -96,7 +83,7 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, where it belongs (DeepSpeed ignores it at top level)",
                 node->key, target);
-    alias_unlink_child(root, node);
+    spec_unlink(root, node);
     node->key = spec_key_leaf(target);
     node->next = NULL;
     struct spec_node *section =
@@ -110,7 +97,7 @@ static void alias_to_top(struct spec_context *ctx, struct spec_node *root, struc
 {
     spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)", path,
                 node->key);
-    alias_unlink_child(parent, node);
+    spec_unlink(parent, node);
     node->next = NULL;
     alias_merge_at_top(ctx, root, node);
 }
@@ -143,8 +130,7 @@ static void alias_drop_zeros(struct spec_context *ctx, struct spec_node *root)
         if (!spec_is_number(node) || node->real != 0 || node->pos.source != 1)
             continue;
         spec_notice(ctx, node->pos, "'%s' 0 is taken as the default, %s", paths[i], spec_key_find(paths[i])->fallback);
-        alias_unlink_child(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))),
-                           node);
+        spec_unlink(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))), node);
     }
 }
 
@@ -153,7 +139,7 @@ static void alias_drop_null(struct spec_node *root, const char *key)
 {
     const struct spec_node *node = spec_child(root, key);
     if (node && node->kind == NODE_NULL && node->pos.source == 1)
-        alias_unlink_child(root, node);
+        spec_unlink(root, node);
 }
 
 static void rename_key(struct spec_context *ctx, struct spec_node *parent, struct spec_node *node, const char *name)

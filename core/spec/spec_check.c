@@ -21,7 +21,7 @@ static void check_switches(const struct spec_node *node, bool *has_switch, bool 
     }
 }
 
-static bool check_foreign_on(const struct spec_node *node)
+bool spec_foreign_is_on(const struct spec_node *node)
 {
     bool has_switch = false, on = false;
     if (node->kind == NODE_NULL)
@@ -179,7 +179,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
                        key->path, check_hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
-        if (check_foreign_on(node))
+        if (spec_foreign_is_on(node))
             check_verdict(ctx, key, node);
     } else if (!applies) {
         if (key->optimizers || spec_find(root, "scheduler.type"))

@@ -167,6 +167,9 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
+/* Writes {"data.seq_length": 1024, …} as YAML in block style, in the order of the table. */
+void spec_write_values(const json_t *values, FILE *out);
+
 /* Whether a key takes "auto": DeepSpeed's keys do. */
 bool spec_auto_is_allowed(const struct spec_key *key);
 
@@ -185,11 +188,21 @@ void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const 
 /* Whether the key is "auto" and its value follows from the model. */
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
 
+/* What `ztrain convert` does with a key of another trainer. */
+enum foreign_use {
+    FOREIGN_COPY,    /* it is `key` under another name */
+    FOREIGN_RULE,    /* a rule of spec_convert_….c reads it */
+    FOREIGN_NOTHING, /* it has no meaning here: all such keys are one line of the notes */
+    FOREIGN_MISSING  /* it changes what is learned, and ztrain lacks it: a note says what happens instead */
+};
+
 /* What other trainers call something. At least one of key and note is set. */
 struct spec_foreign_name {
     const char *names; /* with blanks between them */
     const char *key;   /* the path of the key to write instead, which ztrain uses; NULL: there is none */
     const char *note;  /* what the key takes, or why there is none; or NULL */
+    enum foreign_use use;
+    bool unlisted; /* the table in docs/run-spec.md leaves it out */
 };
 extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;
@@ -203,6 +216,9 @@ void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, c
 
 /* The table of names as Markdown. */
 void spec_print_names(FILE *out);
+
+/* Whether a section of DeepSpeed's that ztrain lacks is switched on. */
+bool spec_foreign_is_on(const struct spec_node *section);
 
 /* Replaces old names and places by those of the table. */
 void spec_normalise(struct spec_context *ctx, struct spec_node *root);

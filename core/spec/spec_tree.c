@@ -228,6 +228,19 @@ static void tree_append(struct spec_node *parent, struct spec_node *child)
     parent->count++;
 }
 
+void spec_unlink(struct spec_node *parent, const struct spec_node *child)
+{
+    struct spec_node **link = &parent->first, *before = NULL;
+    while (*link != child) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = child->next;
+    if (parent->last == child)
+        parent->last = before;
+    parent->count--;
+}
+
 void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child)
 {
     const struct spec_node *twin = child->key ? spec_child(parent, child->key) : NULL;

@@ -107,6 +107,9 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
 /* Appends a child to a list or a mapping. A key that the mapping has is an error, after which reading goes on. */
 void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child);
 
+/* Takes a child out of a list or a mapping. */
+void spec_unlink(struct spec_node *parent, const struct spec_node *child);
+
 /* Whether the value is "auto"; whether it is a number, whose value is `real`. node may be NULL. */
 bool spec_is_auto(const struct spec_node *node);
 bool spec_is_number(const struct spec_node *node);

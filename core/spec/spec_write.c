@@ -177,6 +177,43 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
     }
 }
 
+/* A list of texts or mappings, an item on each line; other values as write_flow(). */
+static void write_block(FILE *out, int level, const json_t *value)
+{
+    const json_t *first = json_array_get(value, 0);
+    if (!json_is_string(first) && !json_is_object(first)) {
+        fputc(' ', out);
+        write_flow(out, value);
+        fputc('\n', out);
+        return;
+    }
+    if (json_array_size(value) == 1 && json_is_string(first)) {
+        write_block(out, level, first);
+        return;
+    }
+    fputc('\n', out);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        fprintf(out, "%*s- ", 2 * level + 2, "");
+        write_flow(out, json_array_get(value, i));
+        fputc('\n', out);
+    }
+}
+
+void spec_write_values(const json_t *values, FILE *out)
+{
+    const char *previous = NULL;
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        const json_t *value = json_object_get(values, key->path);
+        if (!value)
+            continue;
+        const int level = spec_open_sections(out, key->path, previous);
+        previous = key->path;
+        fprintf(out, "%*s%s:", 2 * level, "", spec_key_leaf(key->path));
+        write_block(out, level, value);
+    }
+}
+
 /* ---- JSON ---------------------------------------------------------------- */
 
 json_t *spec_to_json(const struct run_spec *spec)

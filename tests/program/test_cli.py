@@ -82,7 +82,7 @@ def test_doctor(folder):
 
 
 def test_help_of_commands(folder):
-    for command in ("plan", "export", "verify", "inspect", "report", "why", "doctor", "version"):
+    for command in ("plan", "convert", "export", "verify", "inspect", "report", "why", "doctor", "version"):
         assert f"ztrain {command}" in folder.ztrain(command, "--help").out
 
 

@@ -1,0 +1,101 @@
+/* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "core/fsutil.h"
+#include "core/memory.h"
+#include "core/printable.h"
+#include "core/spec/spec_convert.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char USAGE[] =
+    "usage: ztrain convert FILE… [--deepspeed FILE] [--world N] [--out FILE]\n"
+    "\n"
+    "Prints a run spec that does what the files ask of another trainer; notes on stderr say what ztrain does not\n"
+    "take over. Files, in YAML or JSON: arguments of Hugging Face's Trainer or of TRL's SFT, a configuration of\n"
+    "axolotl or of LLaMA-Factory. A key of a later file counts before that of an earlier one.\n"
+    "Exit code 0: also with notes; 2: a file cannot be read, or is of an unknown kind.\n"
+    "\n"
+    "  FILE               a configuration\n"
+    "  --deepspeed FILE   a DeepSpeed configuration; default: the one that the files name\n"
+    "  --world N          the number of GPUs, which gives train_batch_size\n"
+    "  --out FILE         writes the run spec there, not to stdout\n"
+    "\n"
+    "  ztrain convert axolotl.yaml --out run.yaml\n"
+    "  ztrain convert training_args.json --deepspeed ds_config.json --world 8 > run.yaml\n";
+
+enum { CONVERT_FILES = 16, CONVERT_MOST_RANKS = 1 << 20 };
+
+struct convert_options {
+    const char *files[CONVERT_FILES];
+    const char *deepspeed, *world, *out;
+};
+
+static enum status convert_parse(int argc, char **argv, struct convert_options *options, bool *helped,
+                                 struct error *err)
+{
+    static const struct option_row rows[] = {
+        OPTION(struct convert_options, deepspeed, "deepspeed", "FILE"),
+        OPTION(struct convert_options, world, "world", "N"),
+        OPTION(struct convert_options, out, "out", "FILE"),
+    };
+    static const struct command_line line = {
+        "convert", USAGE, "configuration", CONVERT_FILES, "ztrain convert axolotl.yaml", rows, COUNT_OF(rows)};
+    return command_line_parse(&line, argc, argv, options, helped, err);
+}
+
+/* Prints each line to stderr after its mark: "note: ". */
+static void convert_print(const struct string_list *lines, const char *mark)
+{
+    for (int i = 0; i < lines->count; i++) {
+        const size_t room = 4 * strlen(lines->items[i]) + 8;
+        char *buffer = memory_alloc(room);
+        fprintf(stderr, "%s%s\n", mark, printable(lines->items[i], buffer, room));
+        free(buffer);
+    }
+}
+
+static enum status convert_write(const struct convert_options *options, const char *text, size_t size,
+                                 struct error *err)
+{
+    if (options->out)
+        return named_file_write(options->out, text, size, STATUS_USAGE, err);
+    fwrite(text, 1, size, stdout);
+    return STATUS_OK;
+}
+
+enum status cmd_convert(int argc, char **argv, struct error *err)
+{
+    struct convert_options options = {.out = NULL};
+    struct convert_request request = {.files = options.files};
+    struct string_list notes = {0}, errors = {0};
+    bool helped;
+    TRY(convert_parse(argc, argv, &options, &helped, err));
+    if (helped)
+        return STATUS_OK;
+    char *end = NULL;
+    const long world = options.world ? strtol(options.world, &end, 10) : 0;
+    if (options.world && (*end || world < 1 || world > CONVERT_MOST_RANKS))
+        return error_set(err, STATUS_USAGE, "--world needs a number of ranks from 1 on, not '%s'",
+                         PRINTABLE(options.world));
+    request.world = (int)world;
+    request.deepspeed = options.deepspeed;
+    while (request.num_files < CONVERT_FILES && options.files[request.num_files])
+        request.num_files++;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = memory_stream(&text, &size);
+    enum status status = spec_convert(&request, out, &notes, &errors, err);
+    fclose(out);
+    convert_print(&errors, "ztrain: error: ");
+    if (status == STATUS_OK) {
+        convert_print(&notes, "note: ");
+        status = convert_write(&options, text, size, err);
+    }
+    free(text);
+    string_list_release(&notes);
+    string_list_release(&errors);
+    return status;
+}

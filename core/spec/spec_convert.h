@@ -1,0 +1,20 @@
+/* spec_convert.h: other trainers' configurations as a run spec, for `ztrain convert`. */
+#pragma once
+
+#include "core/status.h"
+#include "core/string_list.h"
+
+#include <stdio.h>
+
+struct convert_request {
+    const char *const *files; /* arguments of Trainer or TRL, of axolotl or LLaMA-Factory; later files win */
+    int num_files;
+    const char *deepspeed; /* a DeepSpeed configuration, or NULL: the one that the files name */
+    int world;             /* ranks, for train_batch_size; 0: it is left out */
+};
+
+/* Writes the run spec to `out` as YAML, and adds to `notes` what the user has to know: keys that could not be taken,
+ * files that are not there, commands that make the data. STATUS_USAGE: a file cannot be read, is not YAML or JSON, or
+ * is of no known kind; then nothing is written, and `errors` has a line for each mistake but the one in err. */
+enum status spec_convert(const struct convert_request *request, FILE *out, struct string_list *notes,
+                         struct string_list *errors, struct error *err);

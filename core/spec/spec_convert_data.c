@@ -1,0 +1,482 @@
+/* spec_convert_data.c: the data of another trainer.
+ *
+ * Its data sets are text, and ztrain reads tokens: the run spec names the shards data/NAME, and a note has the command
+ * that makes them. A set that is not here is a note, too. */
+#include "core/spec/spec_convert_parts.h"
+
+#include "core/fsutil.h"
+#include "core/model/model_folder.h"
+#include "core/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };
+
+struct data_set {
+    const char *input; /* a file or folder, or a name on the hub */
+    enum data_form form;
+    const char *fields;
+    bool unlisted; /* a name of LLaMA-Factory's that stands in no list here */
+};
+
+struct data_sets {
+    struct convert *c;
+    struct spec_node *train, *validation; /* lists */
+    const char *share;                    /* of the documents, for validation; NULL: none */
+};
+
+/* ---- a data set and its command ------------------------------------------ */
+
+/* A word as a shell takes it. */
+static const char *data_word(struct convert *c, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,=+@%:";
+    if (*text && !text[strspn(text, plain)])
+        return text;
+    char *quoted = spec_arena_alloc(c->ctx->arena, 4 * strlen(text) + 3), *at = quoted;
+    *at++ = '\'';
+    for (; *text; text++) {
+        const char *piece = *text == '\'' ? "'\\''" : NULL;
+        const size_t length = piece ? strlen(piece) : 1;
+        memcpy(at, piece ? piece : text, length);
+        at += length;
+    }
+    memcpy(at, "'", 2);
+    return quoted;
+}
+
+static struct spec_node *data_list(struct convert *c)
+{
+    struct spec_node *list = convert_scalar(c, NULL, "");
+    list->kind = NODE_LIST;
+    return list;
+}
+
+static bool data_has(const struct spec_node *list, const char *text)
+{
+    for (const struct spec_node *item = list->first; item; item = item->next)
+        if (strcmp(item->text, text) == 0)
+            return true;
+    return false;
+}
+
+static void data_append(struct convert *c, struct spec_node *list, const char *text)
+{
+    struct spec_node *item = convert_scalar(c, NULL, text);
+    item->kind = NODE_STRING;
+    spec_attach(c->ctx, list, item);
+}
+
+/* "data/alpaca" for "tatsu-lab/alpaca" and "sets/alpaca.jsonl.gz", with a number if another set has the name. */
+static const char *data_shards(struct data_sets *sets, const char *input, const struct spec_node *list)
+{
+    char name[128];
+    size_t length = strlen(input);
+    while (length > 1 && input[length - 1] == '/')
+        length--;
+    const char *base = fs_base_name(spec_arena_copy(sets->c->ctx->arena, input, length));
+    size_t used = 0;
+    for (; *base && *base != '.' && used < sizeof name - 1; base++)
+        name[used++] = strchr(" \t\n'\"*?[]{}$\\", *base) || (unsigned char)*base < 0x20 ? '-' : *base;
+    name[used] = 0;
+    const char *prefix = spec_arena_printf(sets->c->ctx->arena, "data/%s", used ? name : "train");
+    const char *found = prefix;
+    for (int n = 2; data_has(list, found); n++)
+        found = spec_arena_printf(sets->c->ctx->arena, "%s-%d", prefix, n);
+    return found;
+}
+
+static bool data_is_file_name(const char *input)
+{
+    static const char *const ends[] = {".json", ".jsonl", ".csv", ".txt", ".parquet", ".gz", ".zst", ".arrow", ".tsv"};
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        if (fs_has_suffix(input, ends[i]))
+            return true;
+    return false;
+}
+
+/* Where the set is or will be. */
+static const char *data_place(struct convert *c, const struct data_set *set, const char *shards)
+{
+    const char *input = set->input;
+    if (fs_exists(input))
+        return input;
+    if (set->unlisted || data_is_file_name(input) || !model_folder_is_name(input)) {
+        convert_note(c, "the data '%s' are not here", spec_show(c->ctx, input));
+        return input;
+    }
+    const char *raw = spec_arena_printf(c->ctx->arena, "data/raw/%s", fs_base_name(shards));
+    convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s",
+                 spec_show(c->ctx, input), spec_show(c->ctx, input), raw);
+    return raw;
+}
+
+static void data_add(struct data_sets *sets, const struct data_set *set, bool validates)
+{
+    struct convert *c = sets->c;
+    struct spec_node *list = validates ? sets->validation : sets->train;
+    const struct spec_node *own = spec_find(c->to, "model.tokenizer");
+    const char *tokenizer = own && own->text ? own->text : c->model ? c->model : "MODEL";
+    const char *shards = data_shards(sets, set->input, sets->train);
+    if (validates && data_has(list, shards))
+        shards = spec_arena_printf(c->ctx->arena, "%s-%d", shards, list->count + 1);
+    const char *place = data_place(c, set, shards);
+    const char *form = set->form == FORM_CHAT ? " --chat-template"
+                       : set->form == FORM_PAIRS
+                           ? spec_arena_printf(c->ctx->arena, " --completion %s", data_word(c, set->fields))
+                           : "";
+    const char *fields = set->form == FORM_PAIRS || !set->fields
+                             ? ""
+                             : spec_arena_printf(c->ctx->arena, " --fields %s", data_word(c, set->fields));
+    const char *share =
+        validates || !sets->share ? "" : spec_arena_printf(c->ctx->arena, " --validation %s", sets->share);
+    data_append(c, list, shards);
+    convert_note(c, "data.%s has %s, which this makes: ztrain-tokenize %s%s%s --tokenizer %s --output %s%s",
+                 validates ? "validation" : "train", shards, data_word(c, place), form, fields, data_word(c, tokenizer),
+                 data_word(c, shards), share);
+    if (*share)
+        data_append(c, sets->validation, spec_arena_printf(c->ctx->arena, "%s-validation", shards));
+}
+
+/* ---- each source's sets -------------------------------------------------- */
+
+static const char *data_text_of(const struct spec_node *mapping, const char *key)
+{
+    const struct spec_node *node = spec_child(mapping, key);
+    return node && node->kind == NODE_STRING ? node->text : NULL;
+}
+
+#define OR(text, other) ((text) ? (text) : (other))
+
+/* The path of an axolotl set, or its files. */
+static const char *data_axolotl_input(const struct spec_node *item)
+{
+    const struct spec_node *files = spec_child(item, "data_files");
+    const char *path = data_text_of(item, "path");
+    if (files && files->kind == NODE_STRING)
+        return files->text;
+    if (files && files->kind == NODE_LIST && files->first && files->first->text)
+        return files->first->text;
+    return path;
+}
+
+static const char *const ALPACA = "instruction,input,output";
+
+static void data_axolotl_form(struct convert *c, const struct spec_node *item, struct data_set *set)
+{
+    const struct spec_node *type = spec_child(item, "type");
+    const char *name = type && type->kind == NODE_STRING    ? type->text
+                       : type && type->kind == NODE_MAPPING ? ""
+                                                            : "alpaca";
+    if (strcmp(name, "completion") == 0 || strcmp(name, "pretrain") == 0) {
+        set->form = FORM_TEXT;
+        set->fields = OR(data_text_of(item, "field"), data_text_of(item, "text_column"));
+    } else if (strcmp(name, "chat_template") == 0 || strncmp(name, "sharegpt", 8) == 0) {
+        set->form = FORM_CHAT;
+        set->fields = data_text_of(item, "field_messages");
+    } else if (!*name) { /* fields of one's own */
+        const char *input = data_text_of(type, "field_input");
+        set->form = FORM_PAIRS;
+        set->fields =
+            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(data_text_of(type, "field_instruction"), "instruction"),
+                              input ? "," : "", OR(input, ""), OR(data_text_of(type, "field_output"), "output"));
+        if (spec_child(type, "format"))
+            convert_note(c, "'datasets' format: ztrain-tokenize joins the fields with line ends; write the prompt that "
+                            "you want into the data");
+    } else {
+        set->form = FORM_PAIRS;
+        set->fields = ALPACA;
+        if (strcmp(name, "alpaca") == 0)
+            convert_note(c, "'datasets' type alpaca: the prompt is the fields, without Alpaca's sentences around them");
+        else
+            convert_note(c,
+                         "'datasets' type %s is not here: Alpaca's fields are assumed; for rows of messages give "
+                         "--chat-template",
+                         spec_show(c->ctx, name));
+    }
+}
+
+static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bool validates, bool pretrains)
+{
+    const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : list;
+    for (; item; item = list->kind == NODE_LIST ? item->next : NULL) {
+        struct data_set set = {.input = item->kind == NODE_MAPPING ? data_axolotl_input(item) : item->text};
+        if (!set.input || (item->kind != NODE_MAPPING && item->kind != NODE_STRING)) {
+            convert_note(sets->c, "'%s' has a set without a path", OR(list->key, "datasets"));
+            continue;
+        }
+        if (pretrains)
+            set.fields = data_text_of(item, "text_column");
+        else
+            data_axolotl_form(sets->c, item, &set);
+        data_add(sets, &set, validates);
+    }
+}
+
+static void data_axolotl(struct data_sets *sets)
+{
+    struct convert *c = sets->c;
+    struct spec_node *pretrain = convert_take(c, "pretraining_dataset"), *tests = convert_take(c, "test_datasets");
+    struct spec_node *train = convert_take(c, "datasets"), *packs = convert_take(c, "sample_packing");
+    const char *template = convert_take_text(c, "chat_template"), *jinja = convert_take_text(c, "chat_template_jinja");
+    const bool all = convert_take_switch(c, "train_on_inputs"), flat = convert_take_switch(c, "batch_flattening");
+    (void)flat; /* padding is left out anyway */
+    data_axolotl_list(sets, train, false, false);
+    data_axolotl_list(sets, pretrain, false, true);
+    data_axolotl_list(sets, tests, true, false);
+    if (jinja || (template && strncmp(template, "tokenizer_default", 17) != 0))
+        convert_note(c,
+                     "'chat_template' %s: ztrain-tokenize takes the tokenizer folder's; put this one there as "
+                     "chat_template.jinja",
+                     jinja ? "of your own" : spec_show(c->ctx, template));
+    if (all)
+        convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
+    convert_set_yaml(c, "data.packing", pretrain ? "true" : convert_is_on(packs) ? "first_fit" : "false");
+    if (pretrain || convert_is_on(packs))
+        convert_set_yaml(c, "data.document_mask", "true");
+}
+
+/* The entry of a LLaMA-Factory data set in dataset_info.json; NULL: neither file nor entry. */
+static const struct spec_node *data_factory_info(struct convert *c, const char *folder)
+{
+    const char *places[] = {spec_arena_printf(c->ctx->arena, "%s/dataset_info.json", folder),
+                            spec_arena_printf(c->ctx->arena, "%s/%s/dataset_info.json", c->folder, folder)};
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        char *text;
+        size_t size;
+        struct spec_context ctx = {.arena = c->ctx->arena, .sources = places + i, .num_sources = 1};
+        if (fs_read_file(places[i], SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK)
+            continue;
+        const char *copy = spec_arena_copy(c->ctx->arena, text, size);
+        free(text);
+        const struct spec_node *info = spec_parse_json(&ctx, 0, copy, size);
+        if (info && ctx.errors.count == 0)
+            return info;
+    }
+    return NULL;
+}
+
+static void data_factory_set(struct data_sets *sets, const char *name, const struct spec_node *info, const char *folder,
+                             bool pretrains, bool validates)
+{
+    struct convert *c = sets->c;
+    const struct spec_node *entry = spec_child(info, name), *columns = spec_child(entry, "columns");
+    const char *file = data_text_of(entry, "file_name"), *hub = data_text_of(entry, "hf_hub_url");
+    const char *form = OR(data_text_of(entry, "formatting"), "alpaca");
+    struct data_set set = {.input = file ? spec_arena_printf(c->ctx->arena, "%s/%s", folder, file) : hub ? hub : name};
+    if (pretrains) {
+        set.fields = OR(data_text_of(columns, "prompt"), "text");
+    } else if (strcmp(form, "alpaca") != 0) {
+        set.form = FORM_CHAT;
+        set.fields = OR(data_text_of(columns, "messages"), "conversations");
+    } else {
+        const char *query = entry && columns ? data_text_of(columns, "query") : "input";
+        set.form = FORM_PAIRS;
+        set.fields =
+            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(data_text_of(columns, "prompt"), "instruction"),
+                              query ? "," : "", OR(query, ""), OR(data_text_of(columns, "response"), "output"));
+    }
+    set.unlisted = !entry;
+    if (!entry)
+        convert_note(c, "'%s' is in no dataset_info.json here: give its file to ztrain-tokenize; %s",
+                     spec_show(c->ctx, name),
+                     pretrains ? "the field text is assumed"
+                               : "Alpaca's fields are assumed; for rows of messages give --chat-template");
+    data_add(sets, &set, validates);
+}
+
+/* Names with commas between them, or a list. */
+static void data_factory_names(struct data_sets *sets, const struct spec_node *names, const struct spec_node *info,
+                               const char *folder, bool pretrains, bool validates)
+{
+    struct spec_arena *arena = sets->c->ctx->arena;
+    const struct spec_node *item = names && names->kind == NODE_LIST ? names->first : names;
+    for (; item; item = names->kind == NODE_LIST ? item->next : NULL) {
+        const char *rest = item->text ? item->text : "";
+        for (; *rest; rest += strcspn(rest, ","), rest += *rest == ',') {
+            rest += strspn(rest, " ");
+            size_t length = strcspn(rest, ",");
+            while (length > 0 && rest[length - 1] == ' ')
+                length--;
+            if (length)
+                data_factory_set(sets, spec_arena_copy(arena, rest, length), info, folder, pretrains, validates);
+        }
+    }
+}
+
+static void data_factory(struct data_sets *sets)
+{
+    struct convert *c = sets->c;
+    const struct spec_node *stage = spec_child(c->from, "stage");
+    const bool pretrains = stage && stage->text && strcmp(stage->text, "pt") == 0;
+    struct spec_node *names = convert_take(c, "dataset"), *tests = convert_take(c, "eval_dataset");
+    struct spec_node *packs = convert_take(c, "packing");
+    const char *folder = convert_take_text(c, "dataset_dir"), *template = convert_take_text(c, "template");
+    const bool neat = convert_take_switch(c, "neat_packing"), whole = convert_take_switch(c, "train_on_prompt");
+    const bool last = convert_take_switch(c, "mask_history");
+    convert_take(c, "do_train");
+    convert_take(c, "do_eval");
+    const struct spec_node *info = data_factory_info(c, OR(folder, "data"));
+    data_factory_names(sets, names, info, OR(folder, "data"), pretrains, false);
+    data_factory_names(sets, tests, info, OR(folder, "data"), pretrains, true);
+    if (template && !pretrains)
+        convert_note(c,
+                     "'template' %s: ztrain-tokenize takes the tokenizer folder's chat template, and renders rows of "
+                     "messages; Alpaca's fields stand without it",
+                     spec_show(c->ctx, template));
+    if (whole)
+        convert_note(c, "'train_on_prompt' true: here only answers are learned from a chat or a completion");
+    if (last)
+        convert_note(
+            c, "'mask_history' true: here each answer of a chat is learned; \"weight\": 0 in a turn leaves it out");
+    convert_take(c, "default_system");
+    const bool joins = packs ? convert_is_on(packs) : pretrains;
+    convert_set_yaml(c, "data.packing", neat || (joins && !pretrains) ? "first_fit" : joins ? "true" : "false");
+    if (neat || joins)
+        convert_set_yaml(c, "data.document_mask", neat ? "true" : "false");
+}
+
+/* ---- Trainer, TRL -------------------------------------------------------- */
+
+static void data_sft_packing(struct convert *c)
+{
+    const bool packs = convert_take_switch(c, "packing");
+    const char *strategy = convert_take_text(c, "packing_strategy");
+    convert_take(c, "padding_free");
+    const bool cut = strategy && strcmp(strategy, "wrapped") == 0;
+    convert_set_yaml(c, "data.packing", !packs ? "false" : cut ? "true" : "first_fit");
+    if (packs)
+        convert_set_yaml(c, "data.document_mask", cut ? "false" : "true");
+}
+
+static void data_sft(struct data_sets *sets, const char *name, const char *split)
+{
+    struct convert *c = sets->c;
+    const char *field = convert_take_text(c, "dataset_text_field"),
+               *template = convert_take_text(c, "chat_template_path");
+    const bool answers = convert_take_switch(c, "assistant_only_loss");
+    const bool pairs = convert_take_switch(c, "completion_only_loss");
+    struct spec_node *list = convert_take(c, "datasets");
+    struct data_set set = {.input = name, .form = field ? FORM_TEXT : FORM_CHAT};
+    if (field)
+        set.fields = field;
+    if (pairs && !answers)
+        set = (struct data_set){.input = name, .form = FORM_PAIRS, .fields = "prompt,completion"};
+    for (const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : NULL; item; item = item->next) {
+        set.input = data_text_of(item, "path");
+        if (set.input)
+            data_add(sets, &set, false);
+    }
+    set.input = name;
+    if (name && (!list || !list->first))
+        data_add(sets, &set, false);
+    if (!name && (!list || !list->first))
+        return;
+    if (set.form == FORM_CHAT)
+        convert_note(c,
+                     "the data are taken as rows of messages; for a text give --fields text in place of "
+                     "--chat-template%s",
+                     answers ? ""
+                             : ". TRL learns from every token without assistant_only_loss, "
+                               "and --chat-template from what the assistant says");
+    if (template)
+        convert_note(c, "'chat_template_path' %s: put this template into the tokenizer folder",
+                     spec_show(c->ctx, template));
+    if (split)
+        convert_note(c, "the split '%s' is for evaluation: make data.validation from its files", split);
+}
+
+static void data_trainer(struct data_sets *sets)
+{
+    struct convert *c = sets->c;
+    const bool sft = c->kind == CONVERT_SFT;
+    const struct spec_node *strategy = spec_child(c->from, "eval_strategy"),
+                           *old = spec_child(c->from, "evaluation_strategy");
+    const bool evaluates = (convert_is_on(strategy) && convert_is_given(strategy)) || convert_is_on(old) ||
+                           convert_take_switch(c, "do_eval");
+    convert_take(c, "do_train");
+    const char *name = convert_take_text(c, "dataset_name"), *files = convert_take_text(c, "train_file");
+    const char *tests = convert_take_text(c, "validation_file"), *split = convert_take_text(c, "dataset_test_split");
+    const char *percentage = convert_take_text(c, "validation_split_percentage");
+    const char *share = convert_take_text(c, "test_split_size");
+    convert_take(c, "dataset_train_split");
+    convert_take(c, "dataset_config");
+    convert_take(c, "dataset_config_name");
+    sets->share = share;
+    if (!sft && evaluates && !tests)
+        sets->share = spec_arena_printf(c->ctx->arena, "%g", strtod(OR(percentage, "5"), NULL) / 100);
+    if (sft) {
+        data_sft_packing(c);
+        data_sft(sets, OR(files, name), evaluates && !share && !tests ? OR(split, "test") : NULL);
+    } else {
+        struct data_set set = {.input = OR(files, name)};
+        if (set.input)
+            data_add(sets, &set, false);
+        convert_set_yaml(c, "data.packing", "true");
+        convert_set_yaml(c, "data.document_mask", "false");
+    }
+    if (tests)
+        data_add(sets, &(struct data_set){.input = tests, .form = sft ? FORM_CHAT : FORM_TEXT}, true);
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+static void data_share(struct data_sets *sets)
+{
+    struct convert *c = sets->c;
+    struct spec_node *share = convert_take(c, "val_set_size"), *other = convert_take(c, "val_size");
+    share = share ? share : other;
+    if (!share)
+        return;
+    convert_unquote(share);
+    if (!spec_is_number(share) || !(share->real > 0))
+        return;
+    sets->share = share->text;
+    if (share->real < 1)
+        return;
+    convert_note(c, "'%s' %s counts rows: --validation takes a share of the documents, and 0.02 is written", share->key,
+                 convert_show(c, share));
+    sets->share = "0.02";
+}
+
+/* The longest sample; a value of a file counts before the source's default. */
+static void data_length(struct convert *c)
+{
+    static const char *const names[] = {"sequence_len", "cutoff_len",       "max_length", "max_seq_length",
+                                        "max_seq_len",  "model_max_length", "block_size"};
+    struct spec_node *length = NULL;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct spec_node *node = convert_take(c, names[i]);
+        if (node && (!length || convert_is_given(node)))
+            length = node;
+    }
+    if (length) {
+        convert_unquote(length);
+        convert_set(c, "data.seq_length", length);
+    }
+    struct spec_node *most = convert_take(c, "max_samples");
+    if (convert_is_on(most))
+        convert_note(c, "'max_samples' %s: all of the data are read; train.max_steps limits the steps",
+                     convert_show(c, most));
+}
+
+void convert_data(struct convert *c)
+{
+    struct data_sets sets = {.c = c, .train = data_list(c), .validation = data_list(c)};
+    struct spec_node *tokenizer = convert_take(c, "tokenizer_name");
+    if (tokenizer && tokenizer->text && (!c->model || strcmp(tokenizer->text, c->model) != 0))
+        convert_set(c, "model.tokenizer", tokenizer);
+    data_length(c);
+    data_share(&sets);
+    if (c->kind == CONVERT_AXOLOTL)
+        data_axolotl(&sets);
+    else if (c->kind == CONVERT_FACTORY)
+        data_factory(&sets);
+    else
+        data_trainer(&sets);
+    if (sets.train->count)
+        convert_set(c, "data.train", sets.train);
+    if (sets.validation->count)
+        convert_set(c, "data.validation", sets.validation);
+}

@@ -1,0 +1,134 @@
+/* spec_convert_parts.c: what the rules of a conversion take, set and note. */
+#include "core/spec/spec_convert_parts.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct spec_node *convert_take(struct convert *c, const char *name)
+{
+    struct spec_node *node = spec_child(c->from, name);
+    if (!node)
+        return NULL;
+    spec_unlink(c->from, node);
+    node->next = NULL;
+    return node->kind == NODE_NULL ? NULL : node;
+}
+
+const char *convert_take_text(struct convert *c, const char *name)
+{
+    const struct spec_node *node = convert_take(c, name);
+    return node && node->text && *node->text ? node->text : NULL;
+}
+
+bool convert_is_on(const struct spec_node *node)
+{
+    if (!node)
+        return false;
+    switch (node->kind) {
+    case NODE_NULL: return false;
+    case NODE_BOOL: return node->boolean;
+    case NODE_INT:
+    case NODE_REAL: return node->real != 0;
+    case NODE_STRING:
+        return *node->text && strcasecmp(node->text, "none") != 0 && strcasecmp(node->text, "no") != 0 &&
+               strcasecmp(node->text, "false") != 0;
+    case NODE_LIST:
+    case NODE_MAPPING: return node->count > 0;
+    }
+    BUG("a node of kind %d", (int)node->kind);
+}
+
+bool convert_take_switch(struct convert *c, const char *name)
+{
+    return convert_is_on(convert_take(c, name));
+}
+
+bool convert_is_given(const struct spec_node *node)
+{
+    return node && node->key_pos.line > 0;
+}
+
+struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml)
+{
+    struct spec_node *node = spec_arena_alloc(c->ctx->arena, sizeof *node);
+    node->kind = NODE_STRING;
+    node->key = key;
+    node->text = yaml;
+    node->plain = true;
+    spec_yaml_plain(node);
+    return node;
+}
+
+void convert_unquote(struct spec_node *node)
+{
+    if (node->kind != NODE_STRING)
+        return;
+    struct spec_node bare = *node;
+    spec_yaml_plain(&bare);
+    if (spec_is_number(&bare) || bare.kind == NODE_BOOL)
+        *node = bare;
+}
+
+void convert_set(struct convert *c, const char *path, const struct spec_node *value)
+{
+    spec_override(c->ctx, c->to, spec_arena_printf(c->ctx->arena, "%s=", path), value);
+    struct spec_node *node = spec_find(c->to, path);
+    ASSERT(node);
+    node->key_pos = value->key_pos;
+}
+
+void convert_set_yaml(struct convert *c, const char *path, const char *yaml)
+{
+    convert_set(c, path, convert_scalar(c, NULL, yaml));
+}
+
+void convert_set_text(struct convert *c, const char *path, const char *text)
+{
+    struct spec_node *node = convert_scalar(c, NULL, text);
+    node->kind = NODE_STRING;
+    node->plain = false;
+    convert_set(c, path, node);
+}
+
+void convert_unset(struct convert *c, const char *path)
+{
+    const struct spec_node *node = spec_find(c->to, path);
+    const size_t length = spec_key_section_length(path);
+    struct spec_node *section = length ? spec_find(c->to, spec_arena_copy(c->ctx->arena, path, length)) : c->to;
+    if (node)
+        spec_unlink(section, node);
+}
+
+void convert_mark(struct spec_node *node, int source)
+{
+    node->pos.source = node->key_pos.source = source;
+    for (struct spec_node *child = node->first; child; child = child->next)
+        convert_mark(child, source);
+}
+
+void convert_note(struct convert *c, const char *format, ...)
+{
+    char *text;
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    ASSERT(length >= 0);
+    text = spec_arena_alloc(c->ctx->arena, (size_t)length + 1);
+    va_start(args, format);
+    vsnprintf(text, (size_t)length + 1, format, args);
+    va_end(args);
+    string_list_add(c->notes, text);
+}
+
+void convert_nothing(struct convert *c, const char *name)
+{
+    name = spec_show(c->ctx, name);
+    c->nothing = c->nothing ? spec_arena_printf(c->ctx->arena, "%s, %s", c->nothing, name) : name;
+}
+
+const char *convert_show(struct convert *c, const struct spec_node *node)
+{
+    return node->text ? spec_show(c->ctx, node->text) : node->kind == NODE_LIST ? "[…]" : "{…}";
+}

@@ -1,0 +1,79 @@
+/* spec_convert_parts.h: what the files spec_convert….c share.
+ *
+ * The source's keys are a mapping, `from`. A rule takes its keys out of it and sets keys of the run spec, `to`. What no
+ * rule has taken goes the way that its row in spec_foreign_names.c says. */
+#pragma once
+
+#include "core/spec/spec_keys.h"
+
+enum convert_kind { CONVERT_TRAINER, CONVERT_SFT, CONVERT_AXOLOTL, CONVERT_FACTORY, CONVERT_KINDS };
+
+struct convert {
+    struct spec_context *ctx;
+    enum convert_kind kind;
+    struct spec_node *from, *to;
+    struct string_list *notes;
+    const char *nothing;                          /* names without a meaning here: "a, b"; NULL: none */
+    const char *folder;                           /* of the last file */
+    const char *model;                            /* the model's folder or name; NULL: none is named */
+    const char *deepspeed;                        /* --deepspeed, or NULL */
+    int world;                                    /* --world, or 0 */
+    bool shards;                                  /* a DeepSpeed configuration counts */
+    const struct spec_node *optimizer, *schedule; /* of a file, under the source's names; NULL: none */
+};
+
+/* Takes a key out of the source. NULL: it is not there, or null. */
+struct spec_node *convert_take(struct convert *c, const char *name);
+
+/* Its text; NULL also if it is a list or a mapping. */
+const char *convert_take_text(struct convert *c, const char *name);
+
+/* Takes it out; whether it is on: not false, 0, "", none, no, or an empty list. */
+bool convert_take_switch(struct convert *c, const char *name);
+bool convert_is_on(const struct spec_node *node);
+
+/* Whether a file has the value; else it is the source's default. */
+bool convert_is_given(const struct spec_node *node);
+
+/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text. */
+void convert_set(struct convert *c, const char *path, const struct spec_node *value);
+void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
+void convert_set_text(struct convert *c, const char *path, const char *text);
+
+/* Takes a key of the run spec out again. */
+void convert_unset(struct convert *c, const char *path);
+
+/* A scalar without quotes, as if the source had it. */
+struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml);
+
+/* A number that is in quotes becomes one, as every source takes it. */
+void convert_unquote(struct spec_node *node);
+
+void convert_note(struct convert *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Makes `source` the source of a value and all in it. */
+void convert_mark(struct spec_node *node, int source);
+
+/* Adds a name to those without a meaning here. */
+void convert_nothing(struct convert *c, const char *name);
+
+/* What a value is called in a note. */
+const char *convert_show(struct convert *c, const struct spec_node *node);
+
+/* The rules, in the order in which they run. */
+void convert_model(struct convert *c);  /* spec_convert_training.c */
+void convert_length(struct convert *c); /* epochs, steps, batches */
+void convert_optimizer(struct convert *c);
+void convert_schedule(struct convert *c);
+void convert_precision(struct convert *c); /* spec_convert_run.c */
+void convert_memory(struct convert *c);    /* recomputation, FSDP */
+void convert_checkpoints(struct convert *c);
+void convert_evaluation(struct convert *c);
+void convert_output(struct convert *c);
+void convert_method(struct convert *c); /* adapters, preferences */
+void convert_data(struct convert *c);   /* spec_convert_data.c */
+
+/* spec_convert_deepspeed.c: lays the DeepSpeed configuration over the run spec; `named`: what the files say of it, or
+ * NULL. STATUS_USAGE: it is not JSON, or has none of DeepSpeed's keys. */
+enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors,
+                              struct error *err);

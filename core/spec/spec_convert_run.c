@@ -1,0 +1,267 @@
+/* spec_convert_run.c: precision, memory, checkpoints, evaluation, output and method of another trainer. */
+#include "core/spec/spec_convert_parts.h"
+
+#include "core/fsutil.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool run_is_text(const struct spec_node *node, const char *text)
+{
+    return node && node->text && strcmp(node->text, text) == 0;
+}
+
+/* ---- precision ----------------------------------------------------------- */
+
+/* "bf16", "fp16", or NULL: fp32. *weights: so are the weights themselves. */
+static const char *run_precision(struct convert *c, bool *weights)
+{
+    struct spec_node *bf16 = convert_take(c, "bf16"), *fp16 = convert_take(c, "fp16");
+    struct spec_node *mixed = convert_take(c, "mixed_precision");
+    struct spec_node *dtype = convert_take(c, "torch_dtype"), *other = convert_take(c, "dtype");
+    const bool bfloat16 = convert_take_switch(c, "bfloat16"), float16 = convert_take_switch(c, "float16");
+    const bool pure = convert_take_switch(c, "pure_bf16");
+    dtype = dtype ? dtype : other;
+    *weights = pure || bfloat16 || run_is_text(bf16, "full");
+    const bool half = convert_is_on(fp16) || float16 || run_is_text(mixed, "fp16");
+    if (*weights || run_is_text(mixed, "bf16") || (convert_is_on(bf16) && (convert_is_given(bf16) || !half)))
+        return "bf16";
+    if (half)
+        return "fp16";
+    if (run_is_text(dtype, "bfloat16") || run_is_text(dtype, "torch.bfloat16")) {
+        *weights = true;
+        return "bf16";
+    }
+    if (run_is_text(dtype, "float16") || run_is_text(dtype, "torch.float16"))
+        convert_note(c, "'%s' float16: the run computes in fp32; fp16.enabled: true computes in fp16", dtype->key);
+    return NULL;
+}
+
+void convert_precision(struct convert *c)
+{
+    bool weights;
+    const char *name = run_precision(c, &weights);
+    const char *sums = convert_take_text(c, "gradient_accumulation_dtype");
+    if (name)
+        convert_set_yaml(c, spec_arena_printf(c->ctx->arena, "%s.enabled", name), "true");
+    if (weights)
+        convert_set_yaml(c, "bf16.bf16_master_weights_and_grads", "true");
+    else if (name && c->kind == CONVERT_AXOLOTL && !c->shards)
+        convert_note(c, "axolotl keeps the weights in %s; here AdamW updates fp32 weights%s", name,
+                     strcmp(name, "bf16") == 0 ? "; bf16.bf16_master_weights_and_grads: true keeps bf16 ones" : "");
+    if (sums)
+        convert_set_text(c, "data_types.grad_accum_dtype", sums);
+    convert_take(c, "fp32_allreduce"); /* the default */
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+static void run_fsdp(struct convert *c)
+{
+    struct spec_node *fsdp = convert_take(c, "fsdp"), *config = convert_take(c, "fsdp_config");
+    convert_take(c, "fsdp_version");
+    bool offload = false, gradients = false;
+    for (const struct spec_node *word = fsdp ? fsdp->first : NULL; word; word = word->next) {
+        offload = offload || run_is_text(word, "offload");
+        gradients = gradients || run_is_text(word, "shard_grad_op");
+    }
+    if (fsdp && fsdp->kind == NODE_STRING) {
+        offload = strstr(fsdp->text, "offload");
+        gradients = strstr(fsdp->text, "shard_grad_op");
+    }
+    const struct spec_node *device = spec_child(config, "offload_params"),
+                           *old = spec_child(config, "fsdp_offload_params");
+    offload = offload || convert_is_on(device) || convert_is_on(old);
+    const bool given = fsdp ? convert_is_on(fsdp) : c->kind == CONVERT_AXOLOTL && config && config->count;
+    if (!given)
+        return;
+    convert_set_yaml(c, "zero_optimization.stage", gradients ? "2" : "3");
+    if (!offload)
+        return;
+    convert_set_text(c, "zero_optimization.offload_optimizer.device", "cpu");
+    if (!gradients)
+        convert_set_text(c, "zero_optimization.offload_param.device", "cpu");
+}
+
+void convert_memory(struct convert *c)
+{
+    struct spec_node *recompute = convert_take(c, "gradient_checkpointing");
+    struct spec_node *other = convert_take(c, "enable_activation_checkpointing");
+    const bool offload = convert_take_switch(c, "activation_offloading"),
+               also = convert_take_switch(c, "enable_activation_offloading");
+    const bool off = convert_take_switch(c, "disable_gradient_checkpointing");
+    const bool wants = (convert_is_on(recompute) || convert_is_on(other)) && !off;
+    const bool host = offload || also || run_is_text(recompute, "offload") || run_is_text(recompute, "offload_disk");
+    if (wants || host)
+        convert_set_text(c, "activation_checkpointing.policy", "block");
+    if (host)
+        convert_set_yaml(c, "activation_checkpointing.cpu_checkpointing", "true");
+    run_fsdp(c);
+    const bool shuffled = convert_take_switch(c, "disable_shuffling");
+    struct spec_node *order = convert_take(c, "train_sampling_strategy");
+    if (shuffled || run_is_text(order, "sequential"))
+        convert_set_yaml(c, "data.shuffle", "false");
+    else if (run_is_text(order, "group_by_length"))
+        convert_note(c, "'train_sampling_strategy' group_by_length: the seed decides the order of the samples");
+    if (convert_take_switch(c, "use_cpu"))
+        convert_set_text(c, "train.device", "cpu");
+    struct spec_node *seed = convert_take(c, "seed"), *data_seed = convert_take(c, "data_seed");
+    if (seed)
+        convert_set(c, "run.seed", seed);
+    if (data_seed && data_seed->text && !run_is_text(seed, data_seed->text))
+        convert_note(c, "'data_seed' %s: run.seed is the seed of weights and order", convert_show(c, data_seed));
+}
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+/* An interval in steps: a number of them, or a share of a run of max_steps. 0: it is not known. */
+static int64_t run_interval(struct convert *c, struct spec_node *node)
+{
+    const struct spec_node *length = spec_find(c->to, "train.max_steps");
+    if (node)
+        convert_unquote(node);
+    if (!spec_is_number(node) || !(node->real > 0) || node->real > 1e15)
+        return 0;
+    if (node->real >= 1)
+        return (int64_t)node->real;
+    return length && length->real <= 1e15 ? (int64_t)ceil(length->real * node->real) : 0;
+}
+
+static void run_set_interval(struct convert *c, const char *path, int64_t steps)
+{
+    convert_set_yaml(c, path, spec_arena_printf(c->ctx->arena, "%lld", (long long)steps));
+}
+
+/* `steps` or `per_epoch` where the strategy counts steps. */
+static void run_counted(struct convert *c, struct spec_node *steps, struct spec_node *per_epoch, const char *path,
+                        const char *what)
+{
+    const int64_t interval = run_interval(c, steps);
+    if (interval > 0)
+        run_set_interval(c, path, interval);
+    else if (steps && convert_is_given(steps))
+        convert_note(c,
+                     "'%s' %s is a share of the run: each epoch ends with %s; set %s to a number of steps, which "
+                     "--dry-run prints",
+                     steps->key, convert_show(c, steps), what, path);
+    else if (per_epoch && spec_is_number(per_epoch) && per_epoch->real > 1)
+        convert_note(c,
+                     "'%s' %s: each epoch ends with %s; for more set %s to a number of steps, which --dry-run "
+                     "prints for an epoch",
+                     per_epoch->key, convert_show(c, per_epoch), what, path);
+}
+
+void convert_checkpoints(struct convert *c)
+{
+    struct spec_node *strategy = convert_take(c, "save_strategy"), *steps = convert_take(c, "save_steps");
+    struct spec_node *per_epoch = convert_take(c, "saves_per_epoch");
+    struct spec_node *better = convert_take(c, "greater_is_better");
+    const char *metric = convert_take_text(c, "metric_for_best_model");
+    const bool best = convert_take_switch(c, "load_best_model_at_end");
+    const char *word = strategy && strategy->text ? strategy->text : "steps";
+    if (c->kind == CONVERT_AXOLOTL && (!strategy || !convert_is_given(strategy)))
+        word = steps ? "steps" : per_epoch && !convert_is_on(per_epoch) ? "no" : "epoch";
+    const bool counted = strcmp(word, "steps") == 0, none = strcmp(word, "no") == 0 || strcmp(word, "false") == 0;
+    const int64_t interval = counted ? run_interval(c, steps) : 0;
+    if (counted || per_epoch)
+        run_counted(c, steps, per_epoch, "checkpoint.interval_steps", "a checkpoint");
+    if ((counted && interval > 0) || none || strcmp(word, "best") == 0)
+        convert_set_yaml(c, "checkpoint.save_at_epoch_end", "false");
+    if (best || strcmp(word, "best") == 0)
+        convert_set_yaml(c, "checkpoint.keep_best", "1");
+    if (metric && best)
+        convert_set_text(c, "checkpoint.metric", metric);
+    if (better && metric && best)
+        convert_set_text(c, "checkpoint.mode", convert_is_on(better) ? "max" : "min");
+}
+
+/* ---- evaluation, output -------------------------------------------------- */
+
+void convert_evaluation(struct convert *c)
+{
+    struct spec_node *strategy = convert_take(c, "eval_strategy"), *old = convert_take(c, "evaluation_strategy");
+    struct spec_node *steps = convert_take(c, "eval_steps"), *per_epoch = convert_take(c, "evals_per_epoch");
+    struct spec_node *logging = convert_take(c, "logging_steps"), *others = convert_take(c, "log_every_n_steps");
+    logging = others ? others : logging;
+    strategy = strategy && (convert_is_given(strategy) || !old) ? strategy : old;
+    const bool counted = run_is_text(strategy, "steps") || (c->kind == CONVERT_AXOLOTL && steps);
+    if (counted || per_epoch)
+        run_counted(c,
+                    steps     ? steps
+                    : counted ? logging
+                              : NULL,
+                    per_epoch, "train.eval_interval_steps", "an evaluation");
+    const int64_t lines = run_interval(c, logging);
+    if (lines > 0 && convert_is_given(logging))
+        run_set_interval(c, "steps_per_print", lines);
+}
+
+static void run_reports(struct convert *c)
+{
+    struct spec_node *report = convert_take(c, "report_to");
+    const char *folder = convert_take_text(c, "logging_dir");
+    bool board = run_is_text(report, "tensorboard") || run_is_text(report, "all");
+    const char *service =
+        report && report->kind == NODE_STRING && !board && convert_is_on(report) ? report->text : NULL;
+    for (const struct spec_node *item = report ? report->first : NULL; item; item = item->next) {
+        board = board || run_is_text(item, "tensorboard");
+        if (!run_is_text(item, "tensorboard") && !run_is_text(item, "none") && item->text)
+            service = item->text;
+    }
+    if (service)
+        convert_note(c, "'report_to' %s: nothing is sent while training; ztrain-wandb RUN sends a run's folder",
+                     spec_show(c->ctx, service));
+    if (board)
+        convert_set_yaml(c, "tensorboard.enabled", "true");
+    if (board && folder)
+        convert_set_text(c, "tensorboard.output_path", folder);
+}
+
+/* The run's folder is output_dir: run.dir and run.name are its parts. */
+void convert_output(struct convert *c)
+{
+    struct spec_node *folder = convert_take(c, "output_dir"), *name = convert_take(c, "run_name");
+    run_reports(c);
+    char parent[FS_PATH_MAX];
+    const char *path = folder && folder->kind == NODE_STRING ? folder->text : "runs/run";
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    path = spec_arena_copy(c->ctx->arena, path, length);
+    const char *base = fs_base_name(path);
+    const bool named = name && name->text && *name->text && !strchr(name->text, '/') && !convert_is_given(folder);
+    if (named || !*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 || length >= sizeof parent) {
+        convert_set_text(c, "run.dir", *path ? path : "runs");
+        convert_set_text(c, "run.name", named ? name->text : "run");
+        return;
+    }
+    fs_parent(path, parent);
+    convert_set_text(c, "run.dir", spec_arena_copy(c->ctx->arena, parent, strlen(parent)));
+    convert_set_text(c, "run.name", base);
+    if (name && convert_is_given(name))
+        convert_nothing(c, "run_name");
+}
+
+/* ---- method -------------------------------------------------------------- */
+
+void convert_method(struct convert *c)
+{
+    struct spec_node *adapter = convert_take(c, "adapter"), *type = convert_take(c, "finetuning_type");
+    const bool peft = convert_take_switch(c, "use_peft");
+    struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
+    const char *key = adapter && convert_is_on(adapter) ? "adapter" : peft ? "use_peft" : NULL;
+    const char *value = key && !peft ? convert_show(c, adapter) : "true";
+    if (type && type->text && strcmp(type->text, "full") != 0) {
+        key = "finetuning_type";
+        value = convert_is_given(type) ? convert_show(c, type)
+                                       : spec_arena_printf(c->ctx->arena, "%s (the default)", type->text);
+    }
+    if (key)
+        convert_note(c,
+                     "'%s' %s: all weights are trained, and there are no adapters; their learning rate is usually "
+                     "a tenth of an adapter's",
+                     key, value);
+    if (stage && !run_is_text(stage, "sft") && !run_is_text(stage, "pt"))
+        convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
+                     convert_show(c, stage));
+}

@@ -1,0 +1,282 @@
+/* spec_foreign_names.c: what other trainers call something: Hugging Face's Trainer and Accelerate, TRL, LLaMA-Factory,
+ * axolotl, torchtune.
+ *
+ * One table serves two readers. A run spec that has such a name is refused with the row's hint, which docs/run-spec.md
+ * shows, too, unless the row is `unlisted`. `ztrain convert` takes the name as `use` says. */
+#include "core/spec/spec_keys.h"
+
+#include <string.h>
+
+#define LORA "all weights are trained, and there are no adapters"
+#define QUANTIZED "weights are not quantized"
+#define TOKENIZE "data are tokenized beforehand, by scripts/tokenize.py"
+#define BEST "`ztrain export RUN --best` takes the best checkpoint"
+#define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
+#define SERVICE "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"
+#define PREFERENCES "the model is fine-tuned on the text: there is no preference or reward training"
+
+const struct spec_foreign_name spec_foreign_names[] = {
+    /* length of the run */
+    {"num_train_epochs num_epochs epochs", "train.epochs", NULL, .use = FOREIGN_RULE},
+    {"max_steps max_train_steps max_iters train_iters", "train.max_steps", NULL, .use = FOREIGN_RULE},
+    {"max_steps_per_epoch", "train.max_steps", "it counts the steps of the whole run", .use = FOREIGN_MISSING},
+    /* batches */
+    {"per_device_train_batch_size per_gpu_train_batch_size micro_batch_size batch_size",
+     "train_micro_batch_size_per_gpu", NULL, .use = FOREIGN_RULE},
+    {"global_batch_size", "train_batch_size", NULL, .use = FOREIGN_COPY},
+    {"per_device_eval_batch_size eval_batch_size", NULL, "evaluation takes the micro-batch of the training",
+     .use = FOREIGN_NOTHING},
+    {"auto_find_batch_size", NULL, "`ztrain plan --fit` finds the micro-batch that fits", .use = FOREIGN_NOTHING},
+    /* learning rate and schedule */
+    {"learning_rate", "optimizer.params.lr", NULL, .use = FOREIGN_COPY},
+    {"lr_scheduler_type lr_scheduler", "scheduler.type", "linear is Linear, cosine is Cosine, constant is Constant",
+     .use = FOREIGN_RULE},
+    {"warmup_steps num_warmup_steps", "scheduler.params.warmup_steps", NULL, .use = FOREIGN_RULE},
+    {"warmup_ratio", "scheduler.params.warmup_ratio", "for every schedule with a warm-up", .use = FOREIGN_RULE},
+    {"cosine_min_lr_ratio", "scheduler.params.min_lr", "it is a learning rate, not a ratio", .use = FOREIGN_RULE},
+    {"lr_scheduler_kwargs", "scheduler.params", NULL, .use = FOREIGN_RULE},
+    /* optimizer */
+    {"optim", "optimizer.type", NULL, .use = FOREIGN_RULE},
+    {"optim_args", "optimizer.params", NULL, .use = FOREIGN_MISSING},
+    {"weight_decay", "optimizer.params.weight_decay", NULL, .use = FOREIGN_COPY},
+    {"adam_beta1 adam_beta2", "optimizer.params.betas", "it is a list of both: [0.9, 0.999]", .use = FOREIGN_RULE},
+    {"adam_epsilon", "optimizer.params.eps", NULL, .use = FOREIGN_RULE},
+    {"max_grad_norm clip_grad_norm grad_clip", "gradient_clipping", NULL, .use = FOREIGN_COPY},
+    {"label_smoothing_factor", "train.label_smoothing", NULL, .use = FOREIGN_COPY},
+    /* checkpoints, evaluation, output */
+    {"output_dir", "run.dir", "the run's folder in it is run.name", .use = FOREIGN_RULE},
+    {"run_name", "run.name", NULL, .use = FOREIGN_RULE},
+    {"overwrite_output_dir", NULL, "a run folder with checkpoints is continued by --resume, and never overwritten",
+     .use = FOREIGN_NOTHING},
+    {"save_steps", "checkpoint.interval_steps", NULL, .use = FOREIGN_RULE},
+    {"saves_per_epoch", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint",
+     .use = FOREIGN_RULE},
+    {"save_total_limit", "checkpoint.keep_last", NULL, .use = FOREIGN_COPY},
+    {"load_best_model_at_end", "checkpoint.keep_best", BEST, .use = FOREIGN_RULE},
+    {"metric_for_best_model", "checkpoint.metric", "it is eval_loss, accuracy or f1", .use = FOREIGN_RULE},
+    {"greater_is_better", "checkpoint.mode", "it is min or max", .use = FOREIGN_RULE},
+    {"early_stopping_patience", "train.early_stopping.patience", NULL, .use = FOREIGN_COPY},
+    {"early_stopping_threshold", "train.early_stopping.min_delta", NULL, .use = FOREIGN_COPY},
+    {"save_strategy", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint",
+     .use = FOREIGN_RULE},
+    {"save_only_model", NULL, "checkpoints are whole; `ztrain export` writes the model alone", .use = FOREIGN_NOTHING},
+    {"resume_from_checkpoint", NULL, "--resume DIR continues from a checkpoint or a run folder",
+     .use = FOREIGN_NOTHING},
+    {"eval_steps", "train.eval_interval_steps", NULL, .use = FOREIGN_RULE},
+    {"evals_per_epoch eval_strategy evaluation_strategy", "train.eval_interval_steps",
+     "it is a number of steps; each epoch ends with an evaluation", .use = FOREIGN_RULE},
+    {"do_train", NULL, "`ztrain --config` trains", .use = FOREIGN_NOTHING},
+    {"do_eval", "data.validation", "evaluation runs where there are validation data", .use = FOREIGN_NOTHING},
+    {"logging_steps log_every_n_steps", "steps_per_print", "metrics.jsonl has every step", .use = FOREIGN_RULE},
+    {"logging_dir", "tensorboard.output_path", "metrics.jsonl is in the run's folder", .use = FOREIGN_RULE},
+    {"logging_first_step", NULL, "the first step is always printed", .use = FOREIGN_NOTHING},
+    {"logging_strategy", "steps_per_print", "metrics.jsonl has every step", .use = FOREIGN_NOTHING},
+    {"report_to", "tensorboard.enabled", "nothing is sent to a service", .use = FOREIGN_RULE},
+    {"wandb_project wandb_entity wandb_name wandb_watch wandb_log_model", NULL, SERVICE, .use = FOREIGN_NOTHING},
+    {"push_to_hub hub_model_id", NULL, "`ztrain export` writes a folder that you can upload", .use = FOREIGN_NOTHING},
+    {"plot_loss", NULL, "metrics.jsonl in the run's folder has the loss of every step", .use = FOREIGN_NOTHING},
+    /* model */
+    {"model_name_or_path base_model", "model.pretrained", "a folder, or a name in the local Hugging Face cache",
+     .use = FOREIGN_RULE},
+    {"config_name", "model.config", NULL, .use = FOREIGN_RULE},
+    {"model_type", "model.config", "config.json has it", .use = FOREIGN_NOTHING},
+    {"torch_dtype dtype", "bf16.enabled", NULL, .use = FOREIGN_RULE},
+    {"tf32", NULL, "products of fp32 values are computed in fp32", .use = FOREIGN_NOTHING},
+    {"flash_attention flash_attn xformers_attention attn_implementation", NULL,
+     "attention never writes its matrix to memory", .use = FOREIGN_NOTHING},
+    {"gradient_checkpointing enable_activation_checkpointing", "activation_checkpointing.policy", "true is block",
+     .use = FOREIGN_RULE},
+    {"enable_activation_offloading", "activation_checkpointing.cpu_checkpointing", "with policy block",
+     .use = FOREIGN_RULE},
+    {"use_liger_kernel", NULL, "all kernels are ztrain's own", .use = FOREIGN_NOTHING},
+    {"torch_compile", NULL, "there are no Python modules to compile", .use = FOREIGN_NOTHING},
+    {"trust_remote_code", NULL, "no code is read from a model's folder", .use = FOREIGN_NOTHING},
+    /* data */
+    {"dataset datasets train_file", "data.train", TOKENIZE, .use = FOREIGN_RULE},
+    {"validation_file", "data.validation", TOKENIZE, .use = FOREIGN_RULE},
+    {"val_size val_set_size", "data.validation", "scripts/tokenize.py --validation splits off a part",
+     .use = FOREIGN_RULE},
+    {"cutoff_len sequence_len max_seq_len max_seq_length max_length model_max_length block_size", "data.seq_length",
+     NULL, .use = FOREIGN_COPY},
+    {"sample_packing neat_packing", "data.packing", PACKING, .use = FOREIGN_RULE},
+    {"pad_to_sequence_len", "data.packing", "false: each document is a sample", .use = FOREIGN_NOTHING},
+    {"template chat_template", NULL,
+     "scripts/tokenize.py --chat-template renders conversations with the model's template", .use = FOREIGN_RULE},
+    {"train_on_inputs", NULL, "scripts/tokenize.py writes which tokens are learned from", .use = FOREIGN_RULE},
+    {"tokenizer tokenizer_name", "model.tokenizer", TOKENIZE, .use = FOREIGN_COPY},
+    {"tokenizer_type dataset_dir dataset_prepared_path", NULL, TOKENIZE, .use = FOREIGN_NOTHING},
+    {"eval_dataset", "data.validation", TOKENIZE, .use = FOREIGN_RULE},
+    {"max_samples", "train.max_steps", "it limits the steps, not the samples", .use = FOREIGN_RULE},
+    {"special_tokens preprocessing_num_workers overwrite_cache", NULL, TOKENIZE, .use = FOREIGN_NOTHING},
+    {"dataloader_num_workers", NULL, "a thread reads the next batch ahead", .use = FOREIGN_NOTHING},
+    {"group_by_length", NULL, "the seed decides the order of the samples", .use = FOREIGN_MISSING},
+    {"remove_unused_columns", NULL, TOKENIZE, .use = FOREIGN_NOTHING},
+    /* the run */
+    {"seed data_seed", "run.seed", NULL, .use = FOREIGN_RULE},
+    {"device", "train.device", NULL, .use = FOREIGN_NOTHING},
+    {"use_cpu", "train.device", "cpu", .use = FOREIGN_RULE},
+    {"ddp_timeout", "comm.timeout_seconds", "of a rank's silence, however long a step takes; 10 suffice as a rule",
+     .use = FOREIGN_NOTHING},
+    {"local_rank", NULL, "srun or --local-gpus N starts the ranks", .use = FOREIGN_NOTHING},
+    {"deepspeed", NULL, "--deepspeed FILE names the DeepSpeed configuration", .use = FOREIGN_RULE},
+    {"fsdp fsdp_config", "zero_optimization.stage", "3 shards parameters as FSDP does", .use = FOREIGN_RULE},
+    {"ddp_find_unused_parameters", NULL, "every parameter is used", .use = FOREIGN_NOTHING},
+    {"stage", "zero_optimization.stage", "0 to 3; LLaMA-Factory's pt and sft differ in the data alone",
+     .use = FOREIGN_RULE},
+    {"pure_bf16", "bf16.bf16_master_weights_and_grads", "with bf16.enabled", .use = FOREIGN_RULE},
+    {"gradient_accumulation_dtype", "data_types.grad_accum_dtype", NULL, .use = FOREIGN_RULE},
+    {"fp32_allreduce", "communication_data_type", "fp32 is the default", .use = FOREIGN_RULE},
+    {"zero_stage", "zero_optimization.stage", NULL, .use = FOREIGN_COPY},
+    {"offload_optimizer_device", "zero_optimization.offload_optimizer.device", NULL, .use = FOREIGN_COPY},
+    {"offload_param_device", "zero_optimization.offload_param.device", NULL, .use = FOREIGN_COPY},
+    {"mixed_precision", "bf16.enabled", NULL, .use = FOREIGN_RULE},
+    {"zero3_init_flag", NULL, "weights are initialised slice by slice at every stage", .use = FOREIGN_NOTHING},
+    {"zero3_save_16bit_model", NULL, "`ztrain export` makes whole files from any checkpoint", .use = FOREIGN_NOTHING},
+    {"num_processes", NULL, "srun or --local-gpus N starts the ranks", .use = FOREIGN_NOTHING},
+    /* features that ztrain lacks */
+    {"adapter finetuning_type use_peft", NULL, LORA, .use = FOREIGN_RULE},
+    {"lora_r lora_rank lora_alpha lora_dropout lora_target lora_target_modules lora_target_linear", NULL, LORA,
+     .use = FOREIGN_NOTHING},
+    {"load_in_8bit load_in_4bit quantization_bit", NULL, QUANTIZED, .use = FOREIGN_MISSING},
+    {"neftune_noise_alpha", NULL, "there is no noise on embeddings", .use = FOREIGN_MISSING},
+/* what only `ztrain convert` meets as a rule: rules of its own */
+#define CONVERT(names_, key_, note_, use_) .names = names_, .key = key_, .note = note_, .use = use_, .unlisted = true
+    {CONVERT("base_model_config", "model.config", NULL, FOREIGN_RULE)},
+    {CONVERT("tokenizer_config tokenizer_name_or_path", "model.tokenizer", NULL, FOREIGN_COPY)},
+    {CONVERT("packing", "data.packing", PACKING, FOREIGN_RULE)},
+    {CONVERT("packing_strategy padding_free batch_flattening", "data.packing", PACKING, FOREIGN_RULE)},
+    {CONVERT("train_from_scratch", "model.config", NULL, FOREIGN_RULE)},
+    {CONVERT("use_muon", "optimizer.type", "Muon", FOREIGN_RULE)},
+    {CONVERT("disable_gradient_checkpointing activation_offloading", "activation_checkpointing.policy", NULL,
+             FOREIGN_RULE)},
+    {CONVERT("disable_shuffling", "data.shuffle", NULL, FOREIGN_RULE)},
+    {CONVERT("train_sampling_strategy", "data.shuffle", NULL, FOREIGN_RULE)},
+    {CONVERT("early_stopping_steps", "train.early_stopping.patience", NULL, FOREIGN_COPY)},
+    {CONVERT("use_tensorboard", "tensorboard.enabled", NULL, FOREIGN_COPY)},
+    {CONVERT("float16", "bf16.enabled", NULL, FOREIGN_RULE)},
+    {CONVERT("pretraining_dataset test_datasets dataset_name train_split_name", "data.train", TOKENIZE, FOREIGN_RULE)},
+    {CONVERT("dataset_text_field completion_only_loss assistant_only_loss dataset_train_split dataset_test_split", NULL,
+             TOKENIZE, FOREIGN_RULE)},
+    {CONVERT("dataset_config dataset_config_name validation_split_percentage test_split_size", NULL, TOKENIZE,
+             FOREIGN_RULE)},
+    {CONVERT("train_on_prompt mask_history chat_template_path chat_template_jinja default_system", NULL, TOKENIZE,
+             FOREIGN_RULE)},
+    /* features that ztrain lacks, and what happens instead */
+    {CONVERT("rl reward_model process_reward_model ref_model", NULL, PREFERENCES, FOREIGN_MISSING)},
+    {CONVERT("lora_model_dir adapter_name_or_path relora peft use_dora use_rslora", NULL, LORA, FOREIGN_MISSING)},
+    {CONVERT("gptq qat quantization model_quantization_config fp8 use_onebitllms quantize_moe_experts", NULL, QUANTIZED,
+             FOREIGN_MISSING)},
+    {CONVERT("use_galore use_apollo use_badam use_adam_mini use_llama_pro lisa_n_layers mixture_of_depths", NULL,
+             "the optimizer updates all weights in every step", FOREIGN_MISSING)},
+    {CONVERT("unfrozen_parameters freeze_trainable_layers freeze_trainable_modules", NULL,
+             "all weights are trained, and none is frozen", FOREIGN_MISSING)},
+    {CONVERT("use_dft_loss use_asft_loss use_eaft_loss use_eaft", NULL, "the loss is the cross-entropy",
+             FOREIGN_MISSING)},
+    {CONVERT("embedding_lr embedding_lr_scale lr_groups loraplus_lr_ratio", NULL, "all weights have one learning rate",
+             FOREIGN_MISSING)},
+    {CONVERT("cosine_constant_lr_ratio lr_quadratic_warmup lr_div_factor jagged_restart_steps eta_min", NULL,
+             "the schedule has no such part", FOREIGN_MISSING)},
+    {CONVERT("curriculum_sampling sample_packing_sequentially", NULL, "the seed decides the order of the samples",
+             FOREIGN_MISSING)},
+    {CONVERT("context_parallel_size sequence_parallel_degree cp_size", NULL,
+             "there is no sequence parallelism; activation_checkpointing makes room for long sequences",
+             FOREIGN_MISSING)},
+    {CONVERT("tensor_parallel_size expert_parallel_size pipeline_parallel_size", NULL,
+             "weights are split by zero_optimization.stage: 3", FOREIGN_MISSING)},
+    {CONVERT("tokens added_tokens_overrides add_tokens add_special_tokens new_special_tokens_config resize_vocab "
+             "resize_token_embeddings_to_32x",
+             NULL, "the vocabulary is that of the model folder; add tokens there first", FOREIGN_MISSING)},
+    {CONVERT("rope_scaling overrides_of_model_config config_overrides model_init_kwargs", NULL,
+             "config.json in the model folder decides", FOREIGN_MISSING)},
+    {CONVERT("loss_watchdog_threshold", NULL, "train.spike_factor reports a loss above a multiple of its mean",
+             FOREIGN_MISSING)},
+    {CONVERT("max_train_samples max_eval_samples dataset_shard_num", NULL, "all of the data are read",
+             FOREIGN_MISSING)},
+    {CONVERT("mix_strategy interleave_probs", NULL, "data.train takes weights: docs/mixtures.md", FOREIGN_MISSING)},
+    {CONVERT("use_pose", NULL, "positions are those of the tokens", FOREIGN_MISSING)},
+    {CONVERT("full_determinism", NULL, "every run is deterministic", FOREIGN_NOTHING)},
+/* no meaning here */
+#define NO_MEANING(names_) CONVERT(names_, NULL, "it has no meaning here", FOREIGN_NOTHING)
+    {NO_MEANING("per_gpu_eval_batch_size eval_accumulation_steps eval_delay eval_on_start prediction_loss_only "
+                "eval_do_concat_batches eval_use_gather_object include_for_metrics batch_eval_metrics")},
+    {NO_MEANING("include_inputs_for_metrics label_names past_index jit_mode_eval use_ipex half_precision_backend "
+                "fp16_backend fp16_opt_level bf16_full_eval fp16_full_eval use_mps_device no_cuda")},
+    {NO_MEANING("dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
+                "dataloader_processes length_column_name accelerator_config parallelism_config")},
+    {NO_MEANING("average_tokens_across_devices torch_empty_cache_steps use_cache debug skip_memory_metrics do_predict "
+                "log_level_replica log_on_each_node logging_nan_inf_filter disable_tqdm")},
+    {NO_MEANING("include_num_input_tokens_seen include_tokens_per_second include_tkps project trackio_space_id "
+                "use_legacy_prediction_loop ray_scope split_batches mp_parameters sharded_ddp")},
+    {NO_MEANING("save_safetensors save_on_each_node enable_jit_checkpoint ignore_data_skip auto_find_micro_batch "
+                "restore_callback_states_from_checkpoint hub_token hub_private_repo hub_strategy hub_always_push")},
+    {NO_MEANING("hub_revision push_to_hub_model_id push_to_hub_organization push_to_hub_token fsdp_min_num_params "
+                "fsdp_transformer_layer_cls_to_wrap ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend xpu_backend")},
+    {NO_MEANING(
+        "torchdynamo torch_compile_backend torch_compile_mode liger_kernel_config gradient_checkpointing_kwargs "
+        "optim_target_modules dispatch_batches tpu_num_cores tpu_metrics_debug")},
+    {NO_MEANING("dataset_num_proc dataset_batch_size dataset_kwargs dataset_streaming streaming ignore_bias_buffers "
+                "pad_token eos_token truncation_mode pad_to_multiple_of eval_packing shuffle_dataset loss_type")},
+    {NO_MEANING("model_revision cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage keep_linebreaks "
+                "attn_impl use_bnb_nested_quant bnb_4bit_quant_type lora_task_type lora_modules_to_save")},
+    {NO_MEANING("lora_target_parameters lora_fan_in_fan_out lora_on_cpu lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
+                "lora_embedding_kernel additional_target create_new_adapter pissa_init pissa_iter pissa_convert")},
+    {NO_MEANING("bnb_config_kwargs quantization_method quantization_type double_quantization gptq_groupsize "
+                "gptq_model_v1 quantization_device_map upcast_layernorm upcast_lmhead_output print_param_status")},
+    {NO_MEANING("strict plugins tokenizer_use_fast tokenizer_legacy processor_type skip_prepare_dataset eot_tokens "
+                "is_llama_derived_model is_mistral_derived_model is_falcon_derived_model is_qwen_derived_model")},
+    {NO_MEANING("shuffle_merged_datasets dataset_processes dataset_keep_in_memory dataset_exact_deduplication "
+                "push_dataset_to_hub hf_use_auth_token auto_resume_from_checkpoints sample_packing_eff_est")},
+    {NO_MEANING("eval_sample_packing sample_packing_group_size sample_packing_bin_size total_num_tokens "
+                "max_packed_sequence_len multipack_real_batches min_sample_len excess_length_strategy")},
+    {NO_MEANING("flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_mlp flash_attn_fuse_qkv flash_optimum "
+                "sdp_attention flex_attention eager_attention sage_attention s2_attention unsloth_lora_mlp")},
+    {NO_MEANING("liger_rope liger_rms_norm liger_glu_activation liger_swiglu liger_layer_norm enable_liger_kernel "
+                "liger_fused_linear_cross_entropy liger_cross_entropy cut_cross_entropy use_kernels")},
+    {NO_MEANING("device_map max_memory gpu_memory_limit world_size ddp gc_steps torchdistx_path fsdp_version "
+                "loss_watchdog_patience eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_bench_eval")},
+    {NO_MEANING("do_causal_lm_eval save_first_step profiler_steps use_wandb wandb_run_id wandb_mode use_mlflow "
+                "mlflow_experiment_name mlflow_tracking_uri mlflow_run_name use_comet comet_project_name use_trackio")},
+    {NO_MEANING("trackio_project_name trackio_run_name use_swanlab swanlab_project swanlab_workspace swanlab_run_name "
+                "swanlab_experiment_name swanlab_mode use_ray ray_num_workers ray_run_name float32")},
+    {NO_MEANING("buffer_size preprocessing_batch_size ignore_pad_token_for_loss eval_on_each_dataset tool_format "
+                "enable_thinking preserve_thinking tokenized_path data_shared_file_system media_dir")},
+    {NO_MEANING("shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_backend infer_dtype "
+                "offload_folder hf_hub_token ms_hub_token om_hub_token split_special_tokens compute_accuracy")},
+    {NO_MEANING("predict_with_generate generation_max_length generation_num_beams freeze_vision_tower "
+                "freeze_multi_modal_projector freeze_language_model image_max_pixels video_max_pixels video_maxlen")},
+    {NO_MEANING(
+        "include_effective_tokens_per_second disable_gradient_checkpointing_kwargs eval_num_beams adapter_folder "
+        "sortish_sampler generation_config moe_aux_loss_coef router_aux_loss_coef")},
+};
+const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
+
+static bool foreign_has_word(const char *words, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strcspn(at, " ") == length && strncmp(at, word, length) == 0)
+            return true;
+    return false;
+}
+
+const struct spec_foreign_name *spec_foreign_name_find(const char *name)
+{
+    for (int i = 0; i < spec_num_foreign_names; i++)
+        if (foreign_has_word(spec_foreign_names[i].names, name))
+            return &spec_foreign_names[i];
+    return NULL;
+}
+
+void spec_print_names(FILE *out)
+{
+    fputs("| their name | in a run spec | |\n|---|---|---|\n", out);
+    for (int i = 0; i < spec_num_foreign_names; i++) {
+        const struct spec_foreign_name *row = &spec_foreign_names[i];
+        const char *tick = row->key ? "`" : "";
+        if (row->unlisted)
+            continue;
+        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
+            fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
+                    tick, row->note ? row->note : "");
+    }
+}
