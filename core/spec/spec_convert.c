@@ -14,8 +14,22 @@
 
 /* ---- files --------------------------------------------------------------- */
 
-/* yes, no, on and off without quotes: the sources' readers, which know YAML 1.1, take them as truth values. */
-static void convert_truths(struct spec_node *node)
+/* 500_000 is a number. */
+static void convert_underscores(struct spec_context *ctx, struct spec_node *node)
+{
+    if (!strchr(node->text, '_') || node->text[strspn(node->text, "0123456789_")] || *node->text == '_')
+        return;
+    char *digits = spec_arena_copy(ctx->arena, node->text, strlen(node->text)), *to = digits;
+    for (const char *from = digits; *from; from++)
+        if (*from != '_')
+            *to++ = *from;
+    *to = 0;
+    node->text = digits;
+    spec_yaml_plain(node);
+}
+
+/* The sources' readers know YAML 1.1: yes, no, on and off without quotes are truth values. */
+static void convert_old_yaml(struct spec_context *ctx, struct spec_node *node)
 {
     static const char *const words[] = {"no", "off", "yes", "on"};
     for (size_t i = 0; node->kind == NODE_STRING && node->plain && i < COUNT_OF(words); i++)
@@ -23,8 +37,10 @@ static void convert_truths(struct spec_node *node)
             node->kind = NODE_BOOL;
             node->boolean = i >= 2;
         }
+    if (node->kind == NODE_STRING && node->plain)
+        convert_underscores(ctx, node);
     for (struct spec_node *child = node->first; child; child = child->next)
-        convert_truths(child);
+        convert_old_yaml(ctx, child);
 }
 
 static enum status convert_read(struct spec_arena *arena, const char *path, struct spec_node **root,
@@ -49,7 +65,7 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
         spec_error(&ctx, (*root)->pos, "the file must be a mapping: lines of 'key: value'");
     if (ctx.errors.count == 0) {
         if (!json)
-            convert_truths(*root);
+            convert_old_yaml(&ctx, *root);
         return STATUS_OK;
     }
     spec_problems_print(&ctx, &ctx.errors, errors);

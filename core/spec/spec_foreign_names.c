@@ -15,6 +15,11 @@
 #define SERVICE "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"
 #define PREFERENCES "the model is fine-tuned on the text: there is no preference or reward training"
 
+/* Rows of `ztrain convert` that the table in docs/run-spec.md leaves out. A star at the end of a name stands for all
+ * that begin so and have no row before. */
+#define CONVERT(names_, key_, note_, use_) .names = names_, .key = key_, .note = note_, .use = use_, .unlisted = true
+#define NO_MEANING(names_) CONVERT(names_, NULL, "it has no meaning here", FOREIGN_NOTHING)
+
 const struct spec_foreign_name spec_foreign_names[] = {
     /* length of the run */
     {"num_train_epochs num_epochs epochs", "train.epochs", NULL, .use = FOREIGN_RULE},
@@ -139,8 +144,6 @@ const struct spec_foreign_name spec_foreign_names[] = {
      .use = FOREIGN_NOTHING},
     {"load_in_8bit load_in_4bit quantization_bit", NULL, QUANTIZED, .use = FOREIGN_MISSING},
     {"neftune_noise_alpha", NULL, "there is no noise on embeddings", .use = FOREIGN_MISSING},
-/* what only `ztrain convert` meets as a rule: rules of its own */
-#define CONVERT(names_, key_, note_, use_) .names = names_, .key = key_, .note = note_, .use = use_, .unlisted = true
     {CONVERT("base_model_config", "model.config", NULL, FOREIGN_RULE)},
     {CONVERT("tokenizer_config tokenizer_name_or_path", "model.tokenizer", NULL, FOREIGN_COPY)},
     {CONVERT("packing", "data.packing", PACKING, FOREIGN_RULE)},
@@ -178,7 +181,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
              "the schedule has no such part", FOREIGN_MISSING)},
     {CONVERT("curriculum_sampling sample_packing_sequentially", NULL, "the seed decides the order of the samples",
              FOREIGN_MISSING)},
-    {CONVERT("context_parallel_size sequence_parallel_degree cp_size", NULL,
+    {CONVERT("hyper_parallel_cp_size context_parallel_size sequence_parallel_degree cp_size", NULL,
              "there is no sequence parallelism; activation_checkpointing makes room for long sequences",
              FOREIGN_MISSING)},
     {CONVERT("tensor_parallel_size expert_parallel_size pipeline_parallel_size", NULL,
@@ -195,67 +198,63 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {CONVERT("mix_strategy interleave_probs", NULL, "data.train takes weights: docs/mixtures.md", FOREIGN_MISSING)},
     {CONVERT("use_pose", NULL, "positions are those of the tokens", FOREIGN_MISSING)},
     {CONVERT("full_determinism", NULL, "every run is deterministic", FOREIGN_NOTHING)},
-/* no meaning here */
-#define NO_MEANING(names_) CONVERT(names_, NULL, "it has no meaning here", FOREIGN_NOTHING)
-    {NO_MEANING("per_gpu_eval_batch_size eval_accumulation_steps eval_delay eval_on_start prediction_loss_only "
-                "eval_do_concat_batches eval_use_gather_object include_for_metrics batch_eval_metrics")},
-    {NO_MEANING("include_inputs_for_metrics label_names past_index jit_mode_eval use_ipex half_precision_backend "
-                "fp16_backend fp16_opt_level bf16_full_eval fp16_full_eval use_mps_device no_cuda")},
-    {NO_MEANING("dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
-                "dataloader_processes length_column_name accelerator_config parallelism_config")},
-    {NO_MEANING("average_tokens_across_devices torch_empty_cache_steps use_cache debug skip_memory_metrics do_predict "
-                "log_level_replica log_on_each_node logging_nan_inf_filter disable_tqdm")},
-    {NO_MEANING("include_num_input_tokens_seen include_tokens_per_second include_tkps project trackio_space_id "
-                "use_legacy_prediction_loop ray_scope split_batches mp_parameters sharded_ddp")},
-    {NO_MEANING("save_safetensors save_on_each_node enable_jit_checkpoint ignore_data_skip auto_find_micro_batch "
-                "restore_callback_states_from_checkpoint hub_token hub_private_repo hub_strategy hub_always_push")},
-    {NO_MEANING("hub_revision push_to_hub_model_id push_to_hub_organization push_to_hub_token fsdp_min_num_params "
-                "fsdp_transformer_layer_cls_to_wrap ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend xpu_backend")},
+    {CONVERT("model_config reinit_weights shrink_embeddings fix_untrained_tokens scaling_softmax", NULL,
+             "weights and config.json are those of the model folder", FOREIGN_MISSING)},
+    {CONVERT("num_labels", "model.num_labels", NULL, FOREIGN_COPY)},
+    {CONVERT("trl ebft diffusion vllm use_mca use_megatron_bridge use_hyper_parallel use_kt", NULL,
+             "the model is fine-tuned on the text, by ztrain alone", FOREIGN_MISSING)},
+    {CONVERT("selective_checkpointing layer_offloading", NULL,
+             "activation_checkpointing.policy names what is computed again", FOREIGN_MISSING)},
+    /* no meaning here */
     {NO_MEANING(
-        "torchdynamo torch_compile_backend torch_compile_mode liger_kernel_config gradient_checkpointing_kwargs "
-        "optim_target_modules dispatch_batches tpu_num_cores tpu_metrics_debug")},
-    {NO_MEANING("dataset_num_proc dataset_batch_size dataset_kwargs dataset_streaming streaming ignore_bias_buffers "
-                "pad_token eos_token truncation_mode pad_to_multiple_of eval_packing shuffle_dataset loss_type")},
-    {NO_MEANING("model_revision cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage keep_linebreaks "
-                "attn_impl use_bnb_nested_quant bnb_4bit_quant_type lora_task_type lora_modules_to_save")},
-    {NO_MEANING("lora_target_parameters lora_fan_in_fan_out lora_on_cpu lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
-                "lora_embedding_kernel additional_target create_new_adapter pissa_init pissa_iter pissa_convert")},
-    {NO_MEANING("bnb_config_kwargs quantization_method quantization_type double_quantization gptq_groupsize "
-                "gptq_model_v1 quantization_device_map upcast_layernorm upcast_lmhead_output print_param_status")},
-    {NO_MEANING("strict plugins tokenizer_use_fast tokenizer_legacy processor_type skip_prepare_dataset eot_tokens "
-                "is_llama_derived_model is_mistral_derived_model is_falcon_derived_model is_qwen_derived_model")},
-    {NO_MEANING("shuffle_merged_datasets dataset_processes dataset_keep_in_memory dataset_exact_deduplication "
-                "push_dataset_to_hub hf_use_auth_token auto_resume_from_checkpoints sample_packing_eff_est")},
-    {NO_MEANING("eval_sample_packing sample_packing_group_size sample_packing_bin_size total_num_tokens "
-                "max_packed_sequence_len multipack_real_batches min_sample_len excess_length_strategy")},
-    {NO_MEANING("flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_mlp flash_attn_fuse_qkv flash_optimum "
-                "sdp_attention flex_attention eager_attention sage_attention s2_attention unsloth_lora_mlp")},
-    {NO_MEANING("liger_rope liger_rms_norm liger_glu_activation liger_swiglu liger_layer_norm enable_liger_kernel "
-                "liger_fused_linear_cross_entropy liger_cross_entropy cut_cross_entropy use_kernels")},
-    {NO_MEANING("device_map max_memory gpu_memory_limit world_size ddp gc_steps torchdistx_path fsdp_version "
-                "loss_watchdog_patience eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_bench_eval")},
-    {NO_MEANING("do_causal_lm_eval save_first_step profiler_steps use_wandb wandb_run_id wandb_mode use_mlflow "
-                "mlflow_experiment_name mlflow_tracking_uri mlflow_run_name use_comet comet_project_name use_trackio")},
-    {NO_MEANING("trackio_project_name trackio_run_name use_swanlab swanlab_project swanlab_workspace swanlab_run_name "
-                "swanlab_experiment_name swanlab_mode use_ray ray_num_workers ray_run_name float32")},
-    {NO_MEANING("buffer_size preprocessing_batch_size ignore_pad_token_for_loss eval_on_each_dataset tool_format "
-                "enable_thinking preserve_thinking tokenized_path data_shared_file_system media_dir")},
-    {NO_MEANING("shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_backend infer_dtype "
-                "offload_folder hf_hub_token ms_hub_token om_hub_token split_special_tokens compute_accuracy")},
-    {NO_MEANING("predict_with_generate generation_max_length generation_num_beams freeze_vision_tower "
-                "freeze_multi_modal_projector freeze_language_model image_max_pixels video_max_pixels video_maxlen")},
+        "per_gpu_eval_batch_size eval_* prediction_loss_only include_* batch_eval_metrics do_* label_names "
+        "past_index jit_mode_eval use_ipex half_precision_backend fp16_* bf16_full_eval use_mps_device no_cuda")},
+    {NO_MEANING("dataloader_* length_column_name accelerator_config parallelism_config average_tokens_across_devices "
+                "torch_* use_cache debug skip_memory_metrics log_level_replica log_on_each_node logging_*")},
+    {NO_MEANING("disable_tqdm project trackio_* use_legacy_prediction_loop ray_* split_batches mp_parameters "
+                "sharded_ddp save_safetensors save_on_each_node save_first_step enable_jit_checkpoint")},
+    {NO_MEANING("ignore_data_skip auto_find_micro_batch restore_callback_states_from_checkpoint hub_* push_to_hub_* "
+                "fsdp_* ddp ddp_* xpu_backend torchdynamo liger_* gradient_checkpointing_kwargs")},
+    {NO_MEANING("optim_target_modules dispatch_batches tpu_* dataset_* shuffle_* streaming streaming_* "
+                "ignore_bias_buffers pad_token eos_token truncation_mode pad_to_multiple_of loss_type")},
+    {NO_MEANING("model_revision revision_of_model cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage "
+                "keep_linebreaks use_bnb_nested_quant bnb_* lora_* loraplus_* loftq_* peft_* oft_* pissa_*")},
+    {NO_MEANING("additional_target create_new_adapter merge_lora merge_method quantization_* double_quantization "
+                "gptq_* model_quantization_config_kwargs fp8_* upcast_* print_param_status relora_* lisa_*")},
+    {NO_MEANING("galore_* apollo_* badam_* qgalore_* dion_* came_* jagged_restart_* eaft_* asft_alpha pref_* ppo_* "
+                "dpo_* kto_* simpo_* orpo_alpha cpo_alpha rl_beta center_rewards_coefficient ref_model_* "
+                "reward_model_*")},
+    {NO_MEANING("strict plugins trainer_cls tokenizer_* processor_* skip_prepare_dataset eot_tokens is_* preprocess_* "
+                "push_dataset_to_hub hf_* ms_hub_token om_hub_token auto_resume_from_checkpoints")},
     {NO_MEANING(
-        "include_effective_tokens_per_second disable_gradient_checkpointing_kwargs eval_num_beams adapter_folder "
-        "sortish_sampler generation_config moe_aux_loss_coef router_aux_loss_coef")},
+        "sample_packing_* total_num_tokens total_supervised_tokens max_packed_sequence_len pretrain_* "
+        "pretraining_sample_concatenation multipack_real_batches min_sample_len excess_length_strategy pose_*")},
+    {NO_MEANING(
+        "flash_* sdp_attention sdpa_varlen flex_* eager_attention sage_attention s2_attention fused_attn_kernel "
+        "large_head_attention ring_attn_func heads_k_stride unsloth_* enable_liger_kernel cut_cross_entropy")},
+    {NO_MEANING("chunked_* tiled_mlp tiled_mlp_* use_kernels use_scattermoe use_sonicmoe experts_implementation "
+                "deepcompile fp32_norms fp32_norm_classes device_map max_memory gpu_memory_limit world_size gc_*")},
+    {NO_MEANING(
+        "dp_shard_size dp_replicate_size loss_watchdog_patience profiler_* profile_modules "
+        "enable_torch_profiler use_wandb wandb_* use_mlflow mlflow_* use_comet comet_* use_trackio use_swanlab")},
+    {NO_MEANING("swanlab_* use_ray use_otel_metrics otel_* gradio_* float32 buffer_size ignore_pad_token_for_loss "
+                "tool_format enable_thinking preserve_thinking tokenized_path data_shared_file_system media_dir")},
+    {NO_MEANING("shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_* offload_folder "
+                "split_special_tokens compute_accuracy predict_with_generate generation_* generate_samples")},
+    {NO_MEANING("num_generation_samples freeze_* image_* video_* audio_* use_audio_in_video crop_to_patches "
+                "adapter_folder sortish_sampler moe_aux_loss_coef router_aux_loss_coef vllm_* sglang_* kt_* export_*")},
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
 
+/* Whether one of the words is `word`, or its beginning before a star. */
 static bool foreign_has_word(const char *words, const char *word)
 {
-    const size_t length = strlen(word);
-    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
-        if (strcspn(at, " ") == length && strncmp(at, word, length) == 0)
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
+        const size_t length = strcspn(at, " ");
+        const bool star = at[length - 1] == '*';
+        if (strncmp(at, word, length - star) == 0 && (star || !word[length]))
             return true;
+    }
     return false;
 }
 

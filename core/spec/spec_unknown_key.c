@@ -60,6 +60,8 @@ static bool unknown_is_part(const char *name, const char *key, bool same_section
 static const char *unknown_suggestion(struct spec_context *ctx, const char *name)
 {
     const struct spec_foreign_name *foreign = spec_foreign_name_find(name);
+    if (foreign && foreign->unlisted && foreign->use == FOREIGN_NOTHING)
+        return NULL; /* a name of the run spec may be meant */
     if (!foreign || !foreign->key)
         return foreign ? foreign->note : NULL;
     return foreign->note ? spec_arena_printf(ctx->arena, "write %s (%s)", foreign->key, foreign->note)

@@ -288,6 +288,14 @@ def test_a_note_on_a_key_of_factory(folder, keys, words):
     assert ("bf16_master_weights_and_grads" in got.text) == ("pure_bf16" in keys)
 
 
+def test_words_of_old_yaml(folder):
+    """yes and no are truth values, and 2_000 is a number, as the other trainers read them."""
+    text = to_yaml(AXOLOTL).replace("bf16: true", "bf16: yes").replace("sample_packing: true", "sample_packing: no")
+    got = convert(folder, text.replace(f"sequence_len: {SEQUENCE}", "sequence_len: 2_000") + "\nmlflow_experiment_name: a\n")
+    assert got.spec["bf16"] == {"enabled": True} and got.spec["data"]["packing"] is False and got.spec["data"]["seq_length"] == 2000
+    assert "mlflow_experiment_name" in got.note("no meaning here")
+
+
 def test_pretraining_of_axolotl(folder):
     keys = {key: value for key, value in AXOLOTL.items() if key not in ("datasets", "val_set_size")}
     got = convert(folder, {**keys, "pretraining_dataset": [{"path": "people/web", "text_column": "body"}], "max_steps": 9})
