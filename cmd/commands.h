@@ -8,12 +8,13 @@
 
 /* The words that ztrain takes as its first; each is run by cmd_WORD(). */
 #define COMMANDS(X) \
-    X(init) X(plan) X(convert) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(doctor) X(version)
+    X(init) X(plan) X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(doctor) X(version)
 
 enum status cmd_train(int argc, char **argv, struct error *err);   /* ztrain --config run.yaml … */
 enum status cmd_init(int argc, char **argv, struct error *err);    /* ztrain init --model DIR --data PREFIX … */
 enum status cmd_plan(int argc, char **argv, struct error *err);    /* ztrain plan --config run.yaml … */
 enum status cmd_convert(int argc, char **argv, struct error *err); /* ztrain convert FILE… */
+enum status cmd_data(int argc, char **argv, struct error *err);    /* ztrain data PREFIX… */
 enum status cmd_export(int argc, char **argv, struct error *err);  /* ztrain export DIR --out HFDIR --dtype fp32|bf16 */
 enum status cmd_verify(int argc, char **argv, struct error *err);  /* ztrain verify DIR */
 enum status cmd_inspect(int argc, char **argv, struct error *err); /* ztrain inspect DIR [--tensors] */

@@ -251,6 +251,8 @@ void options_help(FILE *out)
           "  ztrain plan --fit --config run.yaml [--device h100] [--memory 80GiB] [--world N]\n"
           "                                              search the fastest settings that fit into that memory\n"
           "  ztrain convert FILE… [--out run.yaml]       turn the configuration of another trainer into a run spec\n"
+          "  ztrain data PREFIX… [--show N] [--tokenizer DIR]\n"
+          "                                              count token shards, and show documents with what is learned\n"
           "  ztrain export DIR --out HFDIR [--dtype fp32|bf16]\n"
           "                                              write a checkpoint as a Hugging Face folder\n"
           "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"

@@ -489,26 +489,12 @@ struct output {
     int64_t count;    /* ids so far */
 };
 
-/* Control characters other than line ends and tabs as \xNN; those of C1 have two bytes: 0xc2 and 0x80 … 0x9f. */
-static void print_sample_for_terminal(const unsigned char *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        const unsigned char byte = bytes[i];
-        if (byte == 0xc2 && i + 1 < count && bytes[i + 1] < 0xa0)
-            printf("\\x%02x", bytes[++i]);
-        else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
-            printf("\\x%02x", byte);
-        else
-            putchar(byte);
-    }
-}
-
 /* Prints output->text, and empties it; what was printed before it becomes visible. */
 static enum status print_sample_text(struct output *output, struct error *err)
 {
     struct text *text = &output->text;
     if (text->count && isatty(STDOUT_FILENO))
-        print_sample_for_terminal((const unsigned char *)text->bytes, text->count);
+        printable_put(stdout, text->bytes, text->count);
     else if (text->count)
         fwrite(text->bytes, 1, text->count, stdout);
     text->count = 0;

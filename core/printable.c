@@ -51,3 +51,15 @@ const char *printable(const char *text, char *buffer, size_t size)
     buffer[used] = 0;
     return buffer;
 }
+
+void printable_put(FILE *out, const char *text, size_t bytes)
+{
+    for (size_t i = 0, n; i < bytes; i += n) {
+        const size_t length = printable_length(text + i);
+        n = length ? length : 1;
+        if (length || text[i] == '\n' || text[i] == '\t')
+            fwrite(text + i, 1, n, out);
+        else
+            fprintf(out, "\\x%02x", (unsigned char)text[i]);
+    }
+}

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdio.h>
 
 enum { PRINTABLE_SIZE = 1024 };
 
@@ -13,3 +14,7 @@ const char *printable(const char *text, char *buffer, size_t size);
 
 /* The same with a buffer that lives to the end of the enclosing block. */
 #define PRINTABLE(text) printable((text), (char[PRINTABLE_SIZE]){0}, PRINTABLE_SIZE)
+
+/* Prints a text of many lines in the same form, but line ends and tabs as they are. text: NUL-terminated after its
+ * `bytes`, among which may be others; NULL if bytes is 0. */
+void printable_put(FILE *out, const char *text, size_t bytes);

@@ -38,6 +38,7 @@ def commands(sweep):
         "dry run": (sweep.template, [*start, "--dry-run"]),
         "dry resume": (half.path, [*start, "--dry-run", "--resume", "runs/run"]),
         "plan": (sweep.template, ["plan", *start, "--world", "2"]),
+        "data": (sweep.template, ["data", "train", "--seq-length", "8", "--show", "2"]),
         "export": (fresh.path, ["export", "runs/run", "--out", "out"]),
         "verify": (fresh.path, ["verify", "runs/run"]),
         "inspect": (fresh.path, ["inspect", "runs/run", "--tensors"]),

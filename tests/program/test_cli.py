@@ -11,7 +11,7 @@ from harness import ROOT, USAGE, ZTRAIN
 def test_help_names_every_command_and_exit_code(folder):
     for arguments in (["--help"], ["-h"]):
         text = folder.ztrain(*arguments).out
-        for word in ("--config", "--resume", "--local-gpus", "--set", "--dry-run", "plan", "export", "verify", "inspect",
+        for word in ("--config", "--resume", "--local-gpus", "--set", "--dry-run", "plan", "data", "export", "verify", "inspect",
                      "report", "why", "doctor", "version", "75"):
             assert word in text, word
 
@@ -82,7 +82,7 @@ def test_doctor(folder):
 
 
 def test_help_of_commands(folder):
-    for command in ("plan", "convert", "export", "verify", "inspect", "report", "why", "doctor", "version"):
+    for command in ("plan", "convert", "data", "export", "verify", "inspect", "report", "why", "doctor", "version"):
         assert f"ztrain {command}" in folder.ztrain(command, "--help").out
 
 

@@ -30,7 +30,7 @@ def test_the_man_page_has_every_option_command_and_key(manual):
     assert len(options) > 8
     for name in options:
         assert f"\\fB{name}\\fR" in text, name
-    for name in ("plan", "export", "verify", "inspect", "report", "sample", "why", "doctor", "version"):
+    for name in ("plan", "data", "export", "verify", "inspect", "report", "sample", "why", "doctor", "version"):
         assert text.count(f".SS {name}\n") == 1
     plan = text.split(".SS plan\n")[1].split(".SS ")[0]
     assert "the bytes that a run needs on each rank" in plan and "Estimates a step's time" in plan

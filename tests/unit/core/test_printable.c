@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -65,12 +66,28 @@ static void what_does_not_fit_is_cut(void **state)
                         "\\x01234..."); /* whole characters */
 }
 
+static void lines_are_kept_where_they_are_printed(void **state)
+{
+    (void)state;
+    static const char raw[] = "a\n\tä\x1b[2J\0b\xff";
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    printable_put(out, raw, sizeof raw - 1);
+    printable_put(out, NULL, 0);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(text, "a\n\tä\\x1b[2J\\x00b\\xff");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_printable_stays),
         cmocka_unit_test(other_bytes_are_escaped),
         cmocka_unit_test(what_does_not_fit_is_cut),
+        cmocka_unit_test(lines_are_kept_where_they_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,287 @@
+/* data.c: `ztrain data PREFIX…` prints what token shards hold, and documents as a model sees them, with what is learned
+ * marked: in green on a terminal, else between ⟦ and ⟧, as scripts/tokenize.py does. */
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/report/terminal.h"
+#include "core/data/data_summary.h"
+#include "core/data/document_fit.h"
+#include "core/fsutil.h"
+#include "core/memory.h"
+#include "core/printable.h"
+#include "core/text/tokenizer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_WORDS = 64,
+    MOST_SHOWN = 1000,      /* documents */
+    SHOWN_TOKENS = 1 << 12, /* of a document */
+    SHOWN_LABELS = 20
+};
+
+static const char USAGE[] =
+    "usage: ztrain data PREFIX… [--seq-length N] [--show N [--tokenizer DIR]]\n"
+    "\n"
+    "Reads token shards, and prints counts, lengths of documents, the largest token id and, with --seq-length, the\n"
+    "samples of an epoch. With --show it prints documents: what is learned (PREFIX.mask) is green on a terminal, else\n"
+    "in white square brackets.\n"
+    "\n"
+    "  PREFIX           as data.train names shards: a Megatron-LM prefix, an llm.c .bin file, or a glob in quotes\n"
+    "  --seq-length N   tokens of a sample (data.seq_length)\n"
+    "  --show N         print the first N documents, each up to 4096 tokens\n"
+    "  --tokenizer DIR  decode them with the tokenizer of a Hugging Face folder (byte-level BPE); byte: ids are "
+    "bytes;\n"
+    "                   without this option they are printed as ids\n";
+
+struct arguments {
+    const char *words[MOST_WORDS];
+    const char *seq_length, *show, *tokenizer; /* or NULL */
+};
+
+/* What is shown, and how. */
+struct data_view {
+    struct token_set *set;
+    struct label_set *labels;    /* NULL: there are none */
+    struct tokenizer *tokenizer; /* NULL: bytes or ids */
+    bool bytes;
+    bool colour;
+    int64_t seq_length, show; /* 0: not asked for */
+};
+
+/* ---- counts -------------------------------------------------------------- */
+
+static const char *data_plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+static void print_data_counts(const struct data_view *view, const struct data_summary *sum)
+{
+    const struct length_summary *l = &sum->lengths;
+    int shards = 0;
+    while (token_set_shard(view->set, shards, &(int64_t){0}, &(int64_t){0}))
+        shards++;
+    printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, data_plural(shards));
+    printf("tokens      %s\n", FIGURE(count, sum->tokens));
+    if (token_set_has_mask(view->set)) {
+        printf("learned     %s tokens", FIGURE(count, sum->learned));
+        printf(" (%s) by the loss mask", FIGURE(percent, (double)sum->learned / (double)sum->tokens));
+        if (sum->unlearned)
+            printf("; nothing in %s document%s", FIGURE(count, sum->unlearned), data_plural(sum->unlearned));
+        putchar('\n');
+    }
+    printf("vocabulary  largest id %" PRId64 ": the model needs vocab_size %" PRId64 " or more\n", sum->largest_id,
+           sum->largest_id + 1);
+    printf("lengths     min %s, median %s", FIGURE(count, l->least), FIGURE(count, l->median));
+    printf(", 90 %% %s, 99 %% %s, max %s\n", FIGURE(count, l->p90), FIGURE(count, l->p99), FIGURE(count, l->most));
+}
+
+/* Samples of an epoch, by data.packing. */
+static enum status print_data_samples(const struct data_view *view, const struct data_summary *sum, struct error *err)
+{
+    struct first_fit *fit;
+    const int64_t longer = sum->lengths.longer;
+    TRY(first_fit_new(view->set, view->seq_length, &fit, err));
+    printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer),
+           data_plural(longer));
+    printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum->documents), longer == 1 ? "is" : "are");
+    printf("epoch       samples by data.packing: true %s",
+           FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
+    printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
+           FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
+    first_fit_free(fit);
+    return STATUS_OK;
+}
+
+/* "LABEL_1" where the shards have no names, as in transformers. */
+static const char *data_label_name(const struct label_set *labels, int64_t label, char text[32])
+{
+    snprintf(text, 32, "%" PRId64, label);
+    const char *name = json_string_value(json_object_get(labels->names, text));
+    if (!name)
+        snprintf(text, 32, "LABEL_%" PRId64, label);
+    return name ? name : text;
+}
+
+static enum status print_data_labels(const struct label_set *labels, struct error *err)
+{
+    int64_t *counts;
+    int shown = 0;
+    TRY(data_summary_labels(labels, &counts, err));
+    printf("labels      %s\n", FIGURE(count, labels->classes));
+    for (int64_t i = 0; i < labels->classes && shown < SHOWN_LABELS; i++) {
+        char text[32];
+        if (!counts[i] && !labels->names)
+            continue;
+        printf("  %-24s %s", PRINTABLE(data_label_name(labels, i, text)), FIGURE(count, counts[i]));
+        printf(" (%s)\n", FIGURE(percent, (double)counts[i] / (double)labels->documents));
+        if (++shown == SHOWN_LABELS && i + 1 < labels->classes)
+            printf("  … and labels %" PRId64 " to %" PRId64 "\n", i + 1, labels->classes - 1);
+    }
+    if (labels->pairs)
+        printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), data_plural(labels->pairs));
+    free(counts);
+    return STATUS_OK;
+}
+
+/* ---- documents ----------------------------------------------------------- */
+
+static void print_data_mark(const struct data_view *view, bool begins)
+{
+    if (view->colour)
+        fputs(begins ? "\033[32m" : "\033[0m", stdout);
+    else
+        fputs(begins ? "⟦" : "⟧", stdout);
+}
+
+/* Prints tokens that are learned, or not, as one piece. */
+static void print_data_piece(const struct data_view *view, const int32_t *ids, int64_t count)
+{
+    struct text text = {0};
+    char id[16];
+    for (int64_t i = 0; i < count && !view->tokenizer; i++) {
+        const int bytes = snprintf(id, sizeof id, view->bytes ? "<%" PRId32 ">" : i ? " %" PRId32 : "%" PRId32, ids[i]);
+        if (view->bytes && ids[i] < 256)
+            text_add(&text, &(char){(char)ids[i]}, 1);
+        else
+            text_add(&text, id, (size_t)bytes);
+    }
+    if (view->tokenizer)
+        tokenizer_decode(view->tokenizer, ids, (size_t)count, false, &text);
+    printable_put(stdout, text.bytes, text.count);
+    text_release(&text);
+}
+
+static void print_data_tokens(const struct data_view *view, const int32_t *ids, const uint8_t *mask, int64_t count)
+{
+    const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
+    for (int64_t i = 0, n; i < count; i += n) {
+        for (n = 1; i + n < count && mask[i + n] == mask[i];)
+            n++;
+        if (i && words)
+            putchar(' ');
+        if (masked && mask[i])
+            print_data_mark(view, true);
+        print_data_piece(view, ids + i, n);
+        if (masked && mask[i])
+            print_data_mark(view, false);
+    }
+}
+
+static enum status show_document(const struct data_view *view, int64_t number, struct error *err)
+{
+    int32_t ids[SHOWN_TOKENS];
+    uint8_t mask[SHOWN_TOKENS];
+    int64_t first, length;
+    char label[32];
+    TRY(token_set_document(view->set, number, &first, &length, err));
+    const int64_t count = length < SHOWN_TOKENS ? length : SHOWN_TOKENS;
+    memset(mask, 1, sizeof mask);
+    TRY(token_set_read(view->set, first, count, INT32_MAX, ids, err));
+    if (token_set_has_mask(view->set))
+        TRY(token_set_read_mask(view->set, first, count, mask, err));
+    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), data_plural(length));
+    if (view->labels)
+        printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
+    putchar('\n');
+    print_data_tokens(view, ids, mask, count);
+    printf(length > count ? "\n… %s more tokens\n" : "\n", FIGURE(count, length - count));
+    return STATUS_OK;
+}
+
+static enum status show_documents(const struct data_view *view, struct error *err)
+{
+    const int64_t documents = token_set_documents(view->set), count = view->show < documents ? view->show : documents;
+    if (count && token_set_has_mask(view->set))
+        printf("\n%s is learned\n", view->colour ? "what is green" : "what stands between ⟦ and ⟧");
+    for (int64_t i = 0; i < count; i++)
+        TRY(show_document(view, i, err));
+    return STATUS_OK;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static enum status read_data_number(const char *option, const char *text, int64_t most, int64_t *number,
+                                    struct error *err)
+{
+    char *end;
+    if (!text)
+        return STATUS_OK;
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    if (end == text || *end || errno || *number < 1 || *number > most)
+        return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %" PRId64 ", not '%s'", option, most,
+                         PRINTABLE(text));
+    return STATUS_OK;
+}
+
+static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
+{
+    if (!name)
+        return STATUS_OK;
+    if (!view->show)
+        return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
+    view->bytes = !strcmp(name, "byte");
+    if (view->bytes)
+        return STATUS_OK;
+    const enum status status = tokenizer_folder_open(name, &view->tokenizer, err);
+    return status == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids") : status;
+}
+
+/* Opens the labels if a shard has some: then every shard must. */
+static enum status open_data_labels(struct data_view *view, struct error *err)
+{
+    const char *bin;
+    bool labelled = false;
+    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
+        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
+        char *path = memory_printf("%.*s.labels", length, bin);
+        labelled |= !fs_is_absent(path);
+        free(path);
+    }
+    return labelled ? label_set_open(view->set, &view->labels, err) : STATUS_OK;
+}
+
+static enum status show_data(const struct arguments *a, struct data_view *view, struct error *err)
+{
+    struct data_summary sum;
+    int words = 0;
+    while (words < MOST_WORDS && a->words[words])
+        words++;
+    TRY(read_data_number("seq-length", a->seq_length, INT32_MAX, &view->seq_length, err));
+    TRY(read_data_number("show", a->show, MOST_SHOWN, &view->show, err));
+    TRY(open_data_tokenizer(a->tokenizer, view, err));
+    TRY(token_set_open(a->words, words, &view->set, err));
+    TRY(open_data_labels(view, err));
+    TRY(data_summary_read(view->set, view->seq_length, &sum, err));
+    print_data_counts(view, &sum);
+    if (view->seq_length)
+        TRY(print_data_samples(view, &sum, err));
+    if (view->labels)
+        TRY(print_data_labels(view->labels, err));
+    return show_documents(view, err);
+}
+
+enum status cmd_data(int argc, char **argv, struct error *err)
+{
+    struct arguments arguments = {.words = {NULL}};
+    static const struct option_row options[] = {OPTION(struct arguments, seq_length, "seq-length", "N"),
+                                                OPTION(struct arguments, show, "show", "N"),
+                                                OPTION(struct arguments, tokenizer, "tokenizer", "DIR")};
+    static const struct command_line line = {
+        "data", USAGE, "shard", MOST_WORDS, "ztrain data PREFIX --show 3", options, COUNT_OF(options)};
+    bool helped;
+    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
+    if (helped)
+        return STATUS_OK;
+    struct data_view view = {.colour = terminal_style_of_stdout().colour};
+    const enum status status = show_data(&arguments, &view, err);
+    label_set_close(view.labels);
+    tokenizer_free(view.tokenizer);
+    token_set_close(view.set);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* data_summary.h: what a token set holds, counted: documents, tokens, lengths, labels. */
+#pragma once
+
+#include "core/data/label_set.h"
+#include "core/data/token_set.h"
+
+/* Lengths of documents, in tokens. Quantiles are lengths of documents: the least that so many are not longer than. */
+struct length_summary {
+    int64_t least, median, p90, p99, most;
+    int64_t longer; /* documents that are longer than a limit */
+};
+
+/* Sorts the lengths (count > 0) in place. limit 0: none. */
+void length_summary_of(int64_t *lengths, int64_t count, int64_t limit, struct length_summary *summary);
+
+struct data_summary {
+    int64_t documents, tokens;
+    int64_t largest_id;
+    int64_t learned;   /* tokens whose prediction counts by the loss mask; without a mask all of them */
+    int64_t unlearned; /* documents that have no such token */
+    struct length_summary lengths;
+};
+
+/* Reads all tokens and masks of a set: seq_length is the limit of lengths. STATUS_DATA as token_set_read();
+ * STATUS_DEVICE: no memory for 8 bytes of each document. */
+enum status data_summary_read(const struct token_set *set, int64_t seq_length, struct data_summary *summary,
+                              struct error *err);
+
+/* counts (labels->classes): owned by the caller, for free(): the documents of each label. STATUS_DEVICE: no memory. */
+enum status data_summary_labels(const struct label_set *labels, int64_t **counts, struct error *err);
