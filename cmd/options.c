@@ -32,6 +32,9 @@ static const struct option_row option_table[] = {
      "take DeepSpeed's keys from its JSON file"},
     {"dry-run", NULL, offsetof(struct options, dry_run), OPTION_USUAL, IN_TRAINING,
      "check the input and print the effective spec, batch sizes, first learning rates and the memory plan"},
+    {"verbose", NULL, offsetof(struct options, verbose), OPTION_USUAL, IN_TRAINING,
+     "print at the start what else goes to log/rank-00000.log only: the memory plan, kernels, collectives, CUDA "
+     "graphs"},
     {"profile", NULL, offsetof(struct options, profile), OPTION_USUAL, IN_TRAINING,
      "print time, FLOP/s and bytes/s of all steps by operation, before the last checkpoint"},
     {"trace", "FILE", offsetof(struct options, trace), OPTION_MAYBE_EMPTY, IN_TRAINING,

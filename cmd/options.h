@@ -23,6 +23,7 @@ struct options {
     const char *device, *link, *assume; /* plan --speed and --fit, or NULL */
     const char *memory, *node_memory;   /* plan --fit, or NULL */
     bool dry_run, help, help_spec, markdown, version;
+    bool verbose;                    /* details that otherwise go to the log file only */
     bool profile;                    /* print the time of each op at the end */
     const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */
 };

@@ -206,6 +206,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     restart_read(&last);
     if (status == STATUS_OK && options.max_restarts && *last.run)
         options.resume = last.run;
+    log_show_details(options.verbose || options.dry_run);
     if (status == STATUS_OK && options.help) {
         options_help(stdout);
         return STATUS_OK;

@@ -581,11 +581,11 @@ static enum status nccl_share(struct transport_nccl *base, size_t bytes, void **
         free_memory(n);
     *memory = n->memory;
     if (n->comm->rank == 0)
-        log_info("collectives: NCCL moves %.1f MiB of parameters and gradients %s%s", (double)bytes / (1 << 20),
-                 names[n->way],
-                 n->way > MEMORY_PLAIN ? ""
-                 : n->why_plain        ? n->why_plain
-                                       : missing);
+        log_detail("collectives: NCCL moves %.1f MiB of parameters and gradients %s%s", (double)bytes / (1 << 20),
+                   names[n->way],
+                   n->way > MEMORY_PLAIN ? ""
+                   : n->why_plain        ? n->why_plain
+                                         : missing);
     return STATUS_OK;
 }
 

@@ -18,7 +18,8 @@ static struct {
     pthread_mutex_t mutex;
     int rank, world;
     char host[256];
-    bool open, opened;   /* the file is open, was open once */
+    bool open, opened; /* the file is open, was open once */
+    bool hides_details;
     size_t early_bytes;  /* of `early`, without the terminating 0 */
     char early[1 << 15]; /* lines from before; those that do not fit are only on the terminal */
 } logger = {.mutex = PTHREAD_MUTEX_INITIALIZER, .world = 1};
@@ -30,6 +31,11 @@ void log_identity(int rank, int world, const char *host)
     logger.world = world;
     snprintf(logger.host, sizeof logger.host, "%s", host ? PRINTABLE(host) : "");
     pthread_mutex_unlock(&logger.mutex);
+}
+
+void log_show_details(bool show)
+{
+    logger.hides_details = !show;
 }
 
 enum status log_open(const char *path, struct error *err)
@@ -116,6 +122,12 @@ void log_info(const char *format, ...)
 {
     FORMAT_LINE(text, format);
     log_put_line(logger.rank == 0 ? OUTLET_STDOUT : OUTLET_FILE, "", false, text, OUTPUT_LINE);
+}
+
+void log_detail(const char *format, ...)
+{
+    FORMAT_LINE(text, format);
+    log_put_line(logger.rank == 0 && !logger.hides_details ? OUTLET_STDOUT : OUTLET_FILE, "", false, text, OUTPUT_LINE);
 }
 
 void log_warn(const char *format, ...)

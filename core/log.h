@@ -10,6 +10,9 @@
 /* The rank and host that messages name; with world 1 they name neither. host is copied. */
 void log_identity(int rank, int world, const char *host);
 
+/* Whether log_detail() prints, as it does unless this says no. */
+void log_show_details(bool show);
+
 /* Appends to `path` from now on (NULL: no file). Its folder must exist, else STATUS_CHECKPOINT. */
 enum status log_open(const char *path, struct error *err);
 /* Closes the file; drains (output.h). */
@@ -17,6 +20,8 @@ void log_close(void);
 
 /* rank 0: stdout and file; other ranks: file only */
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What explains a run, but is not needed to follow it: the file; with log_show_details() as log_info() */
+void log_detail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* every rank: stderr "ztrain: warning: …" (with rank and host if world > 1) and file */
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* one more line for a warning or an error, on stderr only */

@@ -42,13 +42,13 @@ static void view_gpu_choices(int rank, struct gpu_view *view)
 }
 
 /* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */
-static enum status choose_without_gpu(const struct run_spec *spec, const struct bootstrap *boot, int blind,
-                                      const char *why, int seeing, struct error *err)
+static enum status choose_without_gpu(struct engine *t, int blind, const char *why, int seeing, struct error *err)
 {
+    const struct bootstrap *boot = t->boot;
     char who[128] = "";
     if (boot->world > 1)
         snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
-    if (spec->train.device == SPEC_DEVICE_CUDA) {
+    if (t->spec->train.device == SPEC_DEVICE_CUDA) {
         /* the lowest rank prints it for all, and its messages begin with its name */
         error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
         error_blame(err, *who && blind ? blind : -1, FAILURE_NONE);
@@ -59,10 +59,12 @@ static enum status choose_without_gpu(const struct run_spec *spec, const struct 
                        "srun --gpus-per-node=N gives the ranks of a node N GPUs; or set train.device to cpu or auto");
         return error_hint(err, "set train.device to cpu or auto"); /* unless `why` has one */
     }
-    if (seeing && boot->rank == 0)
+    if (seeing && boot->rank == 0) {
         log_warn("device: all ranks use the CPU, though %d of %d have a GPU (%s%s)", seeing, boot->world, who, why);
-    else
-        log_info("device: the CPU (%s%s)", who, why);
+    } else {
+        log_detail("device: the CPU (%s%s)", who, why);
+        snprintf(t->why_cpu, sizeof t->why_cpu, "%s%s", who, why);
+    }
     return STATUS_OK;
 }
 
@@ -72,7 +74,7 @@ struct device_choice {
     bool may_share; /* several ranks may use one GPU (ZTRAIN_SHARE_GPUS=1) */
 };
 
-static enum status choose_own_device(const struct engine *t, struct device_choice *choice, struct error *err)
+static enum status choose_own_device(struct engine *t, struct device_choice *choice, struct error *err)
 {
     const struct bootstrap *boot = t->boot;
     struct gpu_binding binding;
@@ -83,7 +85,7 @@ static enum status choose_own_device(const struct engine *t, struct device_choic
     view_gpu_choices(boot->rank, &own);
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0)
-        return choose_without_gpu(t->spec, boot, binding.blind, binding.why, binding.seeing, err);
+        return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
@@ -274,8 +276,9 @@ static void choose_sms(const struct engine *t, int ctas)
     if (ctas && can)
         device_leave_multiprocessors(t->device, ctas);
     if (ctas && can && says)
-        log_info("matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
-                 all - ctas, all, ctas);
+        log_detail(
+            "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
+            all - ctas, all, ctas);
     else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
         log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
 }
@@ -297,7 +300,7 @@ static void find_near_cores(const struct device *device, cpu_set_t *cores)
         return;
     CPU_AND(cores, cores, &allowed);
     if (CPU_COUNT(cores) == 0)
-        log_info("cores: none of the %d that this rank may use is near its GPU %s", CPU_COUNT(&allowed), device->pci);
+        log_detail("cores: none of the %d that this rank may use is near its GPU %s", CPU_COUNT(&allowed), device->pci);
 }
 
 /* Binds a rank to the cores near its GPU. Ranks with the same cores divide the threads among them. */
@@ -349,7 +352,7 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0)
-        log_info("collectives: %s", way);
+        log_detail("collectives: %s", way);
     choose_sms(t, ctas);
     return STATUS_OK;
 }
@@ -406,14 +409,14 @@ static const char *graph_choice_step_obstacle(const struct engine *t)
 static void log_graph_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
 {
     if (graphs == GRAPHS_BY_STEP)
-        log_info("CUDA graphs: by step: a step is captured once, then launched as one piece");
+        log_detail("CUDA graphs: by step: a step is captured once, then launched as one piece");
     else if (graphs == GRAPHS_BY_BLOCK)
-        log_info(
+        log_detail(
             "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
             "not by step: %s",
             why_not_steps);
     else
-        log_info("CUDA graphs: none: %s", why_not_blocks);
+        log_detail("CUDA graphs: none: %s", why_not_blocks);
 }
 
 enum status choose_graphs(struct engine *t, struct error *err)

@@ -50,14 +50,14 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
     const struct dropout_rates *rates = &desc->dropout;
     char pooled[48] = "";
     if (spec->model.pretrained && strcmp(spec->model.pretrained, spec->model.folder) != 0)
-        log_info("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
+        log_detail("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
     for (int i = 0; i < desc->notices.count; i++)
         log_info("model: %s", desc->notices.items[i]);
     if (desc->pooler)
         snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
-        log_info("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
-                 rates->embedding, rates->attention, rates->residual, pooled);
+        log_detail("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
+                   rates->embedding, rates->attention, rates->residual, pooled);
 }
 
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc, struct error *err)
@@ -149,7 +149,7 @@ static void engine_attention(const struct engine *t)
             "train.deterministic: false: the backward pass of attention by cuDNN adds in any order; results do not "
             "repeat bit for bit, and ranks, stages and resumed runs agree to rounding");
     if (cuda && softcap)
-        log_info("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
+        log_detail("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
 }
 
 static enum status engine_build_model(struct engine *t, struct error *err)

@@ -57,6 +57,7 @@ struct engine {
     struct tensor_table table;
     struct shard_layout layout;
     struct device *device;
+    char why_cpu[320]; /* with train.device auto: what there is no GPU for; empty: one was found, or none looked for */
     struct phase_times *phase_times; /* of the steps; owned */
     struct ops_profiler *profiler;   /* owned; NULL: ops are not timed */
     struct stream *compute;

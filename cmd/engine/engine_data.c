@@ -180,12 +180,12 @@ static void log_data_mixture(const struct run_spec *spec, const struct mixture *
 {
     for (int i = 0; i < mixture->order.count; i++) {
         const double share = (double)mixture->order.shares[i] / (double)mixture->order.period;
-        log_info("data.train: source '%s' has %" PRId64
-                 " samples%s; its share of the run is %.4g %%, %.4g passes over it "
-                 "an epoch",
-                 PRINTABLE(spec->data.train.items[i]), mixture->sizes[i],
-                 token_set_has_mask(mixture->sources[i].set) ? " and a loss mask" : "", 100 * share,
-                 share * (double)mixture->epoch_samples / (double)mixture->sizes[i]);
+        log_detail("data.train: source '%s' has %" PRId64
+                   " samples%s; its share of the run is %.4g %%, %.4g passes over it "
+                   "an epoch",
+                   PRINTABLE(spec->data.train.items[i]), mixture->sizes[i],
+                   token_set_has_mask(mixture->sources[i].set) ? " and a loss mask" : "", 100 * share,
+                   share * (double)mixture->epoch_samples / (double)mixture->sizes[i]);
     }
 }
 
@@ -246,9 +246,9 @@ static enum status pack_documents(const struct engine *t, const char *key, const
         return STATUS_OK;
     TRY(first_fit_new(set, length, fit, err));
     if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
-        log_info("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%", key,
-                 token_set_documents(set), (*fit)->samples,
-                 100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length));
+        log_detail("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%", key,
+                   token_set_documents(set), (*fit)->samples,
+                   100.0 * (double)(*fit)->tokens / ((double)(*fit)->samples * (double)length));
     return STATUS_OK;
 }
 
@@ -294,11 +294,11 @@ static enum status check_data_masks(const struct engine *t, struct error *err)
             "the loss masks beside data.train are not used: with model.task sequence_classification a document has "
             "one target, its label");
     else if (spec_document_mask_was_auto(t->spec) && t->probed && apart)
-        log_info(
+        log_detail(
             "data.document_mask: true, as data.train has loss masks; false lets the documents of a sample attend to "
             "each other");
     else if (spec_document_mask_was_auto(t->spec) && !t->probed && t->spec->data.packing != SPEC_PACKING_NONE)
-        log_info("data.document_mask: %s, as the run began", apart ? "true" : "false");
+        log_detail("data.document_mask: %s, as the run began", apart ? "true" : "false");
     return STATUS_OK;
 }
 

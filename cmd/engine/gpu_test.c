@@ -240,7 +240,7 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
         return STATUS_OK;
     const double start = seconds_now();
     TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
-    log_info("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
+    log_detail("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
     add_gpu_test_record(t->device, *avoid);
     return STATUS_OK;
 }

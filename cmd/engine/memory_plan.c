@@ -221,8 +221,8 @@ static void memory_plan_print_bytes(const struct engine *t, const char *place, c
 {
     char label[LABEL_WIDTH + 1];
     snprintf(label, sizeof label, "%s%s", place, kind);
-    log_info("  %-*s %16" PRIu64 " bytes  %10.1f MiB  %6.2f bytes/parameter", LABEL_WIDTH, label, bytes,
-             (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
+    log_detail("  %-*s %16" PRIu64 " bytes  %10.1f MiB  %6.2f bytes/parameter", LABEL_WIDTH, label, bytes,
+               (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
 }
 
 static void memory_plan_print_reserve(const struct engine *t)
@@ -236,8 +236,8 @@ static void memory_plan_print_reserve(const struct engine *t)
             snprintf(parts + used, sizeof parts - used, "%s%s %.1f", used ? ", " : "", cuda_reserve_names[i],
                      (double)reserve->parts[i] / mib);
     }
-    log_info("  %-*s %16zu bytes  %10.1f MiB outside of the plan, estimated: %s", LABEL_WIDTH, "reserve",
-             reserve->total, (double)reserve->total / mib, parts);
+    log_detail("  %-*s %16zu bytes  %10.1f MiB outside of the plan, estimated: %s", LABEL_WIDTH, "reserve",
+               reserve->total, (double)reserve->total / mib, parts);
 }
 
 int64_t memory_plan_cap(const struct engine *t)
@@ -263,7 +263,7 @@ static void memory_plan_print_cap(const struct engine *t, size_t total)
         snprintf(of, sizeof of, "train.memory_limit %s", size_format(limit, text));
     else
         snprintf(of, sizeof of, "the %s of %s", size_round(cap, size), t->device->name);
-    log_info("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
+    log_detail("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
 }
 
 static void memory_plan_warn_of_gpu(const struct engine *t, size_t total)
@@ -292,10 +292,10 @@ static void memory_plan_print_node(const struct engine *t)
     const bool known = most <= INT64_MAX;
     char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
     if (t->plan.host.used)
-        log_info("  memory of a node: %zu rank%s x %s = %s%s%s", memory_plan_node_ranks(t),
-                 memory_plan_node_ranks(t) == 1 ? "" : "s",
-                 size_round((int64_t)(bytes / memory_plan_node_ranks(t)), each), size_round((int64_t)bytes, size),
-                 known ? " of " : "", known ? size_round((int64_t)most, of) : "");
+        log_detail("  memory of a node: %zu rank%s x %s = %s%s%s", memory_plan_node_ranks(t),
+                   memory_plan_node_ranks(t) == 1 ? "" : "s",
+                   size_round((int64_t)(bytes / memory_plan_node_ranks(t)), each), size_round((int64_t)bytes, size),
+                   known ? " of " : "", known ? size_round((int64_t)most, of) : "");
     if (known && bytes > most)
         log_warn(
             "the ranks of this node need %s of host memory, more than the %s that it has; hint: fewer ranks on each "
@@ -306,24 +306,41 @@ static void memory_plan_print_node(const struct engine *t)
 static void memory_plan_print_dtypes(const struct run_spec *spec, int world)
 {
     if (spec->bf16_master)
-        log_info("  the parameters are the master weights, updated with stochastic rounding%s",
-                 spec->bf16_moments ? "; m and v are bf16 as well" : "");
+        log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
+                   spec->bf16_moments ? "; m and v are bf16 as well" : "");
     if (spec->grad_accum_dtype != DTYPE_F32)
-        log_info("  gradients are accumulated in %s (data_types.grad_accum_dtype)", dtype_name(spec->grad_accum_dtype));
+        log_detail("  gradients are accumulated in %s (data_types.grad_accum_dtype)",
+                   dtype_name(spec->grad_accum_dtype));
     if (spec->communication_data_type != DTYPE_F32 && world > 1)
-        log_info("  gradients are reduced in %s (communication_data_type)", dtype_name(spec->communication_data_type));
+        log_detail("  gradients are reduced in %s (communication_data_type)",
+                   dtype_name(spec->communication_data_type));
+}
+
+void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
+{
+    const size_t device = memory_plan_device_bytes(&t->plan), node = memory_plan_node_bytes(t);
+    const uint64_t most = memory_plan_node_limit(t);
+    char rank[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX], cap[224] = "", host[96] = "";
+    if (memory_plan_cap(t))
+        snprintf(cap, sizeof cap, " of %s%s%s", size_round(memory_plan_cap(t), of),
+                 memory_plan_cap(t) == t->spec->train.memory_limit ? " (train.memory_limit)" : " of ",
+                 memory_plan_cap(t) == t->spec->train.memory_limit ? "" : t->device->name);
+    if (node)
+        snprintf(host, sizeof host, ", %s%s%s of host memory on each node", size_round((int64_t)node, size),
+                 most <= INT64_MAX ? " of " : "", most <= INT64_MAX ? size_round((int64_t)most, of) : "");
+    snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", size_round((int64_t)device, rank), cap, host);
 }
 
 void memory_plan_print(const struct engine *t)
 {
     size_t total = t->plan.local.used + t->plan.shared.used;
-    log_info("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
-             t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
+    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
+               t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
     for (int k = 0; k < MEM_SNAPSHOT; k++) /* that is in host memory alone */
         memory_plan_print_bytes(t, "", mem_kind_name((enum mem_kind)k),
                                 t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
-    log_info("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
-             (double)total / 1048576, (double)t->plan.shared.used / 1048576);
+    log_detail("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
+               (double)total / 1048576, (double)t->plan.shared.used / 1048576);
     for (int k = 0; k < MEM_KIND_COUNT; k++)
         if (t->plan.host.by_kind[k])
             memory_plan_print_bytes(t, "host memory: ", mem_kind_name((enum mem_kind)k), t->plan.host.by_kind[k]);
@@ -343,7 +360,7 @@ void memory_plan_print(const struct engine *t)
     if (t->device->memory_bytes > 0)
         memory_plan_warn_of_gpu(t, total);
     memory_plan_print_node(t);
-    log_info("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
-             " of alignment between tensors",
-             padding, gaps);
+    log_detail("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
+               " of alignment between tensors",
+               padding, gaps);
 }

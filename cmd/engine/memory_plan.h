@@ -50,7 +50,11 @@ enum status memory_plan_allocate(struct engine *engine, struct error *err);
 /* Also after a failure; engine_release() calls it. */
 void memory_plan_free(struct engine *engine);
 
-/* Logs the plan, a line for each kind: "parameters 497.8 MB …". */
+/* "17.2 GiB on each rank, 21.8 % of …; 90.0 GiB of host memory on each node": the plan in a line. */
+enum { MEMORY_SUMMARY = 384 };
+void memory_plan_summary(const struct engine *engine, char text[MEMORY_SUMMARY]);
+
+/* Logs the plan in detail (log_detail()), a line for each kind: "parameters 497.8 MB …". */
 void memory_plan_print(const struct engine *engine);
 
 /* ---- the snapshot (memory_snapshot.c) ------------------------------------ */

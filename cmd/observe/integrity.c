@@ -13,9 +13,9 @@ void integrity_start(struct run *run)
         return;
     zero_check_enable(run->engine.zero);
     if (run->boot->rank == 0)
-        log_info("each step whose number is a multiple of %" PRId64
-                 " is computed twice and compared (train.check_interval_steps)",
-                 interval);
+        log_detail("each step whose number is a multiple of %" PRId64
+                   " is computed twice and compared (train.check_interval_steps)",
+                   interval);
 }
 
 bool integrity_is_due(const struct run *run, int64_t step)

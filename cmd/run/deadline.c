@@ -289,10 +289,10 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
     const double left = limited ? end - squeue_clock() : no_limit;
     if (left < no_limit) {
         print_deadline_time(end, when);
-        log_info("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source, left);
+        log_detail("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source, left);
         deadline->end = seconds_now() + left;
     } else if (!limited) {
-        log_info("job %s has no time limit", job);
+        log_detail("job %s has no time limit", job);
     }
     squeue->runs = true; /* the thread reads it */
     if (thread_start(&squeue->thread, 0, ask_squeue_until_end, squeue) != 0)

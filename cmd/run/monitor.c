@@ -51,7 +51,7 @@ static enum status open_tensorboard(struct monitor *monitor, const struct run_sp
     char folder[FS_PATH_MAX];
     TRY(monitor_folder(&spec->tensorboard, spec, run, "tensorboard", folder, err));
     TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
-    log_info("TensorBoard: events are written to %s", folder);
+    log_detail("TensorBoard: events are written to %s", folder);
     return write_monitor_spec(monitor->tensorboard, run, err);
 }
 
@@ -61,7 +61,7 @@ static enum status open_csv(struct monitor *monitor, const struct run_spec *spec
     char folder[FS_PATH_MAX];
     TRY(monitor_folder(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
     TRY(csv_monitor_open(folder, history, &monitor->csv, err));
-    log_info("csv_monitor: rows are written to %s", folder);
+    log_detail("csv_monitor: rows are written to %s", folder);
     return STATUS_OK;
 }
 

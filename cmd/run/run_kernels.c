@@ -101,7 +101,7 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
     if (!text)
         return NULL;
     device_take_choices(device, text, false);
-    log_info("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
+    log_detail("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
     return text;
 }
 

@@ -99,7 +99,7 @@ static enum status resume_compare_specs(const struct checkpoint *checkpoint, con
         for (int i = 0; i < report.notices.count; i++)
             log_info("%s", report.notices.items[i]);
         if (checkpoint->world != world)
-            log_info("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
+            log_detail("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
     if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
         status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,

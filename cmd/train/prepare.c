@@ -136,20 +136,66 @@ static void prepare_warns_of_threads(const struct run *run)
                  threads, cores, cores == 1 ? "" : "s");
 }
 
-static void prepare_log_start(const struct run *run)
+/* "the CPU (no driver), AMD EPYC, 4 threads" */
+static void prepare_device_text(const struct engine *t, char text[512])
+{
+    char why[sizeof t->why_cpu + 16] = "";
+    if (*t->why_cpu)
+        snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
+    snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads,
+             t->device->threads == 1 ? "" : "s");
+}
+
+/* "data/train and 2 more: 976 samples of 256 tokens an epoch, with loss masks; validation: 20 samples" */
+static void prepare_data_text(const struct engine *t, char text[1024])
+{
+    const struct data_settings *data = &t->spec->data;
+    char more[32] = "", validation[64] = "none";
+    bool masked = false;
+    for (int i = 0; i < t->sources.count; i++)
+        masked |= token_set_has_mask(t->sources.items[i].set);
+    if (data->train.count > 1)
+        snprintf(more, sizeof more, " and %d more", data->train.count - 1);
+    if (t->validation.set)
+        snprintf(validation, sizeof validation, "%" PRId64 " samples", token_stream_samples(&t->validation_config));
+    snprintf(text, 1024, "%.600s%s: %" PRId64 " samples of %s%" PRId64 " tokens an epoch%s%s; validation: %s",
+             data->train.items[0], more, token_stream_samples(&t->train_config),
+             token_stream_cuts(&t->train_config) ? "" : "up to ", data->seq_length, masked ? ", with loss masks" : "",
+             token_stream_masks(&t->train_config) ? ", documents apart" : "", validation);
+}
+
+/* The five lines with which a run begins. */
+static void prepare_log_banner(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const struct run_spec *spec = run->spec;
-    struct string_list autos = {0};
-    log_info("ztrain %s: %s, %" PRId64 " parameters, %s, ZeRO stage %d", ZTRAIN_VERSION,
-             model_family_name(t->desc.family), t->table.num_params, dtype_name(spec->dtype), spec->zero.stage);
-    log_info("ranks: %d (%s); device: %s, %d thread%s; %s", run->boot->world, run->boot->source, t->device->name,
-             t->device->threads, t->device->threads == 1 ? "" : "s", t->device->detail);
+    const struct dropout_rates *rates = &t->desc.dropout;
+    const double dropout = fmax(fmax(rates->embedding, rates->attention), fmax(rates->residual, rates->pooled));
+    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "";
+    prepare_device_text(t, device);
+    prepare_data_text(t, data);
+    memory_plan_summary(t, memory);
+    if (dropout > 0)
+        snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
+    log_info("ztrain %s: %s, %" PRId64 " parameters%s", ZTRAIN_VERSION, model_family_name(t->desc.family),
+             t->table.num_params, dropped);
+    log_info("ranks: %d (%s); device: %s; %s, ZeRO stage %d", run->boot->world, run->boot->source, device,
+             dtype_name(spec->dtype), spec->zero.stage);
     log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
-             " steps, %" PRId64 " an epoch; run folder %s",
+             " steps, %" PRId64 " an epoch",
              spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
-             run->boot->world, t->total_steps, t->steps_per_epoch, run->folder.path);
-    spec_auto_print(spec, &autos);
+             run->boot->world, t->total_steps, t->steps_per_epoch);
+    log_info("data: %s", data);
+    log_info("memory: %s; run folder %s", memory, run->folder.path);
+}
+
+static void prepare_log_start(const struct run *run)
+{
+    const struct engine *t = &run->engine;
+    struct string_list autos = {0};
+    prepare_log_banner(run);
+    log_detail("device: %s; %s", t->device->name, t->device->detail);
+    spec_auto_print(run->spec, &autos);
     for (int i = 0; i < autos.count; i++)
         log_info("%s", autos.items[i]);
     string_list_release(&autos);

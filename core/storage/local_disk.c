@@ -49,8 +49,8 @@ static enum status local_open(const struct disk *disk, const struct disk_file_co
     TRY_GOTO(async_io_new(&config->io, &file->io, err));
     TRY_GOTO(scratch_folder_new(config->folder, config->rank, &file->folder, err));
     TRY_GOTO(scratch_file_new(file->folder, config->name, config->bytes, &file->scratch, err));
-    log_info("%s: %s in '%s', %s", config->name, size_round(config->bytes, size), scratch_folder_path(file->folder),
-             async_io_engine(file->io));
+    log_detail("%s: %s in '%s', %s", config->name, size_round(config->bytes, size), scratch_folder_path(file->folder),
+               async_io_engine(file->io));
     if (!file->scratch.direct)
         log_info("notice: the file system of '%s' refuses direct I/O, so %s pass through the page cache",
                  config->folder, config->name);

@@ -64,8 +64,8 @@ void autotuner_finish(struct autotuner *t, enum autotune_op op)
                  nvml_throttle_text(throttle, text, sizeof text), words[op].kernels, t->tuned[op], words[op].things);
         autotune_cache_discard(t->cache, op);
     } else if (t->tuned[op]) {
-        log_info("measured %s%d %s in %.1f s; %s are kept in %s", words[op].measured, t->tuned[op], words[op].things,
-                 seconds_now() - t->since, words[op].kept, autotune_cache_path(t->cache));
+        log_detail("measured %s%d %s in %.1f s; %s are kept in %s", words[op].measured, t->tuned[op], words[op].things,
+                   seconds_now() - t->since, words[op].kept, autotune_cache_path(t->cache));
     }
     t->throttle = 0;
     t->since = seconds_now();

@@ -15,6 +15,7 @@ SMALL = {**LLAMA, "num_hidden_layers": 3}
 
 def program(monkeypatch):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
 
 

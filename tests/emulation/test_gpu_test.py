@@ -13,6 +13,7 @@ FUSED = "fused epilogues of matrix products"
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch, tmp_path):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ZTRAIN_GPU_TEST", raising=False)
 

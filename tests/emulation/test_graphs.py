@@ -25,7 +25,7 @@ def ztrain(*arguments, status=0, **environment):
 
 
 def short_run(folder, *settings, arguments=(), status=0):
-    command = ["--config", "tests/golden/llama/run.yaml", *arguments]
+    command = ["--config", "tests/golden/llama/run.yaml", "--verbose", *arguments]
     for setting in ("train.device=cuda", f"run.dir={folder}", "run.name=short", "train.max_steps=3", TWO_MICRO_BATCHES,
                     *settings):
         command += ["--set", setting]

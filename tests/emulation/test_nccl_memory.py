@@ -20,6 +20,7 @@ WINDOW, REGISTERED, PLAIN = "in place, as a window", "in place", "through buffer
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", "")
 
 

@@ -25,6 +25,7 @@ TIMEOUT = 5
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", os.path.join(ROOT, "build", "emulation", "gemm-cache"))
 
 

@@ -15,6 +15,7 @@ TARGET_FIELD = 16
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch, tmp_path):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
 
 

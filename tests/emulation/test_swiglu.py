@@ -23,6 +23,7 @@ REASON = {"ZTRAIN_EMULATION_NVML": "xid=79"}  # of a fault: the GPU is broken, w
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch, tmp_path):
     monkeypatch.setattr(harness, "ZTRAIN", os.path.join(ROOT, "build", "emulation", "ztrain"))
+    monkeypatch.setattr(harness, "OPTIONS_OF_RUNS", ["--verbose"])
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ZTRAIN_GPU_TEST", "never")
 

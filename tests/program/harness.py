@@ -14,6 +14,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ZTRAIN = os.path.abspath(os.path.join(ROOT, os.environ.get("ZTRAIN", "build/ztrain")))
+OPTIONS_OF_RUNS = []  # of each run that Folder.start() starts: a file of tests sets them, as tests/emulation does
 SLOWNESS = float(os.environ.get("ZTRAIN_TEST_SLOWNESS", "1"))
 PATIENCE = 60  # no limit is shorter: what takes a second may take many on a busy machine
 
@@ -195,7 +196,7 @@ class Folder:
         """Starts the binary in a new session; output goes to files, or stdout to a descriptor. prefix: a command that executes
         it."""
         number = len(self.processes)
-        command = [*prefix, ZTRAIN, *map(str, arguments)]
+        command = [*prefix, ZTRAIN, *map(str, arguments), *(OPTIONS_OF_RUNS if arguments[:1] == ("--config",) else [])]
         with open(self.at(f"{number}.out"), "wb") as out, open(self.at(f"{number}.err"), "wb") as err:
             process = subprocess.Popen(command, stdout=stdout or out, stderr=err, stdin=subprocess.DEVNULL, cwd=cwd or self.path,
                                        start_new_session=True, env={**os.environ, **(env or {})})

@@ -42,7 +42,7 @@ def test_a_checked_step_has_the_same_bits(folder, case):
     sets = [f"train.{key}={value}" for key, value in BASE["train"].items() if value]
     changes = {**BASE, **changes}
     folder.train(changes, name="plain", ranks=ranks, sets=sets)
-    done = folder.train(changes, name="checked", ranks=ranks, sets=[*sets, "train.check_interval_steps=2"])
+    done = folder.train(changes, name="checked", ranks=ranks, sets=[*sets, "train.check_interval_steps=2"], more=["--verbose"])
     assert "each step whose number is a multiple of 2 is computed twice" in done.out + done.err
     assert folder.metrics("checked").numbers() == folder.metrics("plain").numbers()
     assert contents(folder, "checked") == contents(folder, "plain")

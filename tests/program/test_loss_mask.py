@@ -115,11 +115,12 @@ def test_a_mask_that_does_not_fit(folder):
 def test_documents_are_apart_where_there_is_a_mask(folder):
     """data.document_mask is true by default with a loss mask and false without; a resumed run keeps what it began with."""
     changes, said = {"train": {"epochs": 2}, "checkpoint": {"interval_steps": 3}}, "data.document_mask: true, as data.train has"
-    assert said not in folder.train(changes, name="bare").out
+    assert said not in folder.train(changes, name="bare", more=["--verbose"]).out
     masked(folder)
-    assert said in folder.train(changes, name="auto").out
+    done = folder.train(changes, name="auto", more=["--verbose"]).out
+    assert said in done and ", with loss masks, documents apart; validation: " in done
     for value in (True, False):
-        done = folder.train({**changes, "data": {"document_mask": value}}, name=str(value))
+        done = folder.train({**changes, "data": {"document_mask": value}}, name=str(value), more=["--verbose"])
         assert "data.document_mask:" not in done.out
     auto, apart, together = (folder.metrics(name).numbers() for name in ("auto", "True", "False"))
     assert auto == apart != together and auto[0]["targets"] < together[0]["targets"]
@@ -128,7 +129,7 @@ def test_documents_are_apart_where_there_is_a_mask(folder):
     assert "document_mask: false" in folder.train({**changes, "data": {"packing": False}}, more=["--dry-run"]).out
 
     begun = os.path.join(folder.run_folder("False"), "checkpoints", "epoch-0001")
-    done = folder.train(changes, name="goes-on", more=["--resume", begun])
+    done = folder.train(changes, name="goes-on", more=["--verbose", "--resume", begun])
     assert "data.document_mask: false, as the run began" in done.out
     rest = folder.metrics("goes-on").numbers()
     assert rest == together[-len(rest):] and rest[0]["step"] == 4

@@ -31,7 +31,7 @@ def counts(folder, run="run", key="samples"):
 
 
 def test_weights_are_shares_of_every_step(sources):
-    done = sources.train({"data": mixture(sources, train=2.0, other=1, few=0.2), "train": {"epochs": 2}})
+    done = sources.train({"data": mixture(sources, train=2.0, other=1, few=0.2), "train": {"epochs": 2}}, more=["--verbose"])
     steps = sources.metrics().steps
     assert len(steps) == 2 * (sum(SIZES.values()) // STEP) and [row["epoch"] for row in steps] == [1] * 5 + [2] * 5
     samples = counts(sources)
@@ -123,7 +123,7 @@ def test_labels_and_packing(sources):
     done = sources.train({"model": {"task": "sequence_classification"}, "data": data}, name="names", expect=DATA)
     assert "name their labels differently" in done.final_error
     done = sources.train({"data": {**mixture(sources, "epochs", a=1, b=1), "validation": None, "packing": "first_fit"},
-                          "train_batch_size": 4}, name="whole")
+                          "train_batch_size": 4}, name="whole", more=["--verbose"])
     assert "a: 40 documents in " in done.out and "b: 20 documents in " in done.out
 
 

@@ -62,7 +62,7 @@ def test_names_of_the_local_cache(folder):
         file.write("0123abc")
     env = {"HF_HUB_CACHE": folder.at("hub")}
     changes = {**SHORT, "model": {"config": None, "pretrained": "org/tiny"}, "optimizer": {"params": {"lr": 0}}}
-    done = folder.train(changes, env=env)
+    done = folder.train(changes, env=env, more=["--verbose"])
     assert f"model: org/tiny is in {place}" in done.out + done.err
     assert say(folder, "org/tiny", env=env) == say(folder, folder.run_folder()) == say(folder, place)
     words = folder.train({**changes, "model": {"config": None, "pretrained": "org/none"}}, env=env, name="none", expect=DATA).final_error

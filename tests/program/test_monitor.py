@@ -77,7 +77,7 @@ def rows_of(folder, name, place="csv_monitor"):
 
 
 def test_events_and_rows_are_the_metrics(folder):
-    done = folder.train({"train": {"epochs": 2}, **BOTH})
+    done = folder.train({"train": {"epochs": 2}, **BOTH}, more=["--verbose"])
     for words in ("TensorBoard: events are written to {}/tensorboard\n", "csv_monitor: rows are written to {}/csv_monitor\n"):
         assert words.format(folder.run_folder()) in done.out, done
     metrics, (path,) = folder.metrics(), event_files(folder)

@@ -168,7 +168,7 @@ def test_a_signal_stops_all_after_the_same_step(folder, number, ranks):
 def test_the_end_of_the_jobs_time(folder, ranks):
     """A checkpoint is made ahead of it, without a signal."""
     end = time.time() + (16 if SLOWNESS == 1 else 30)  # less than it takes to start would be no job's time
-    done = folder.train(ENDLESS, ranks=ranks, expect=REQUEUE,
+    done = folder.train(ENDLESS, ranks=ranks, expect=REQUEUE, more=["--verbose"],
                         env={"SLURM_JOB_ID": "77", "SLURM_JOB_END_TIME": str(int(end))})
     assert time.time() < end
     assert "job 77 ends at" in done.out and "stopped before the job's end" in done.out

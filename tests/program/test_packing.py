@@ -31,7 +31,7 @@ def packed(docs):
 
 def test_samples_are_whole_documents(folder):
     samples = packed(prepared(folder))
-    done = folder.train({"data": {"packing": "first_fit", "shuffle": False}, "train": {"epochs": 1}})
+    done = folder.train({"data": {"packing": "first_fit", "shuffle": False}, "train": {"epochs": 1}}, more=["--verbose"])
     assert f"150 documents in {len(samples)} samples" in done.out
     steps = folder.metrics().steps
     assert len(steps) == len(samples) // 12

@@ -258,7 +258,7 @@ def test_what_may_change_is_printed(folder):
     assert "lr" in done.out and "0.003" in done.out and "0.0001" in done.out
     assert [row["lr"] for row in folder.metrics().steps] == [3e-3] * 3 + [1e-4] * 3
     assert "world size" not in done.out
-    done = folder.train({"train": {"epochs": 3}}, ranks=2, more=["--resume", folder.run_folder()])
+    done = folder.train({"train": {"epochs": 3}}, ranks=2, more=["--verbose", "--resume", folder.run_folder()])
     assert "the world size was 1 in the checkpoint and is 2 now" in done.out, done
 
 

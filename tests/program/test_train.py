@@ -52,6 +52,30 @@ def test_a_run_learns_and_says_what_it_did(folder):
     assert os.path.exists(f"{top}/run.yaml") and os.path.exists(f"{top}/log/rank-00000.log")
 
 
+BANNER = r"""ztrain \S+: llama, \d+ parameters
+ranks: 1 \(.*\); device: .*, \d+ threads?; fp32, ZeRO stage 0
+batch: train_batch_size 12 = micro 12 x accumulation 1 x ranks 1; 3 steps, 3 an epoch
+data: \S+/train: 40 samples of 24 tokens an epoch; validation: 10 samples
+memory: [\d.]+ \wiB on each rank, [\d.]+ \wiB of [\d.]+ \wiB of host memory on each node; run folder \S+/runs/run
+"""
+
+
+def test_a_run_begins_with_five_lines(folder):
+    """A resume has one more. The log has the rest, and --verbose prints it."""
+    done = folder.train({"train": {"epochs": 1}})
+    assert re.match(BANNER + "step 1/3 ", done.out), done
+    with open(os.path.join(folder.run_folder(), "log", "rank-00000.log"), encoding="utf-8") as f:
+        rest = [line.split(" ", 1)[1] for line in f.read().split(" step 1/3")[0].splitlines()[5:-1]]
+    assert any("GEMM: " in line for line in rest) and any("activations " in line for line in rest)
+    resume = ["--resume", folder.run_folder()]
+    done = folder.train({"train": {"max_steps": 6}}, more=resume, sets=["train.epochs=2"])
+    banner = "\n" + BANNER.replace("3 steps", "6 steps")
+    assert re.search(banner + r"resumed from \S+ at step 3, epoch 2\nstep 4/6 ", done.out), done
+    done = folder.train({"train": {"epochs": 1}, "data": {"validation": None, "packing": False}}, "said", more=["--verbose"])
+    assert " samples of up to 24 tokens an epoch; validation: none\n" in done.out
+    assert rest[1] in done.out and "GEMM: " in done.out
+
+
 def test_numbers_are_printed_so_that_they_repeat_bit_for_bit(folder):
     folder.train({"train": {"epochs": 1}})
     folder.train({"train": {"epochs": 1}}, name="again")

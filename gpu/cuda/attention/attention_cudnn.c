@@ -279,7 +279,7 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
     if (a->demanded && plan->state == ATTENTION_REFUSED)
         log_warn("%s", text);
     else
-        log_info("%s", text);
+        log_detail("%s", text);
     if (plan->state == ATTENTION_REFUSED)
         add_hint(plan); /* attention_cudnn_obstacle() */
 }
@@ -302,7 +302,7 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner 
     }
     if (a->off && !a->logged) {
         a->logged = true;
-        log_info("attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
+        log_detail("attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
     }
     return STATUS_OK;
 }

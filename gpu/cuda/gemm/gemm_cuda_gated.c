@@ -120,8 +120,8 @@ void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
         if (plan)
             snprintf(how, sizeof how, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
                      version / 100 % 100, version % 100, (long long)plan->cudnn->engine);
-        log_info("%s %s, %s, %lld x %lld: %s", (fwd ? fwd->gated_gelu : bwd->gated_gelu) ? "GeGLU" : "SwiGLU",
-                 fwd ? "forward" : "backward", dtype_name(fwd ? fwd->dtype : bwd->dtype),
-                 (long long)(fwd ? fwd->M : bwd->M), (long long)(fwd ? fwd->N / 2 : bwd->K), how);
+        log_detail("%s %s, %s, %lld x %lld: %s", (fwd ? fwd->gated_gelu : bwd->gated_gelu) ? "GeGLU" : "SwiGLU",
+                   fwd ? "forward" : "backward", dtype_name(fwd ? fwd->dtype : bwd->dtype),
+                   (long long)(fwd ? fwd->M : bwd->M), (long long)(fwd ? fwd->N / 2 : bwd->K), how);
     }
 }

@@ -126,6 +126,36 @@ static void test_the_log_has_the_first_words(void **state)
     assert_null(strstr(logged, "first"));
 }
 
+/* Details are lines on stdout unless they are hidden, and always in the file. */
+static void test_details_can_be_hidden(void **state)
+{
+    (void)state;
+    char terminal[] = "/tmp/ztrain-log-XXXXXX", file[] = "/tmp/ztrain-log-XXXXXX";
+    int to = mkstemp(terminal), kept = dup(1);
+    struct error err;
+    close(mkstemp(file));
+    log_identity(0, 1, "here");
+    assert_int_equal(log_open(file, &err), STATUS_OK);
+    fflush(stdout);
+    dup2(to, 1);
+    log_detail("shown");
+    log_show_details(false);
+    log_detail("hidden");
+    log_info("said");
+    log_show_details(true);
+    log_detail("again");
+    log_close();
+    dup2(kept, 1);
+    close(kept);
+    close(to);
+    read_all(terminal, said, sizeof said);
+    read_all(file, logged, sizeof logged);
+    assert_string_equal(said, "shown\nsaid\nagain\n");
+    assert_non_null(strstr(logged, "Z hidden\n"));
+    unlink(terminal);
+    unlink(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +164,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_is_named_once),
         cmocka_unit_test(test_a_terminal_obeys_nothing_from_outside),
         cmocka_unit_test(test_what_is_printable),
+        cmocka_unit_test(test_details_can_be_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
