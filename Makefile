@@ -34,9 +34,9 @@ CFLAGS_COMMON = -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I. $(DEBUG) -fno-
 CFLAGS_ALL = $(OPTIMIZE) $(CFLAGS_COMMON)
 # A build ID, which not every linker makes by itself: a GPU is tested once for each (cmd/engine/gpu_test.h).
 LDFLAGS_ALL = -Wl,--build-id
-# STATIC_LIBRARIES=1 links the small libraries statically, for a machine that lacks them
+# STATIC_LIBRARIES=1 links the small libraries and gcc's OpenMP statically, for a machine that lacks them
 LIBRARIES = yaml jansson zstd xxhash sodium uring pcre2-8 utf8proc
-LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a),$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)
+LDLIBS_ALL = $(if $(filter 1,$(STATIC_LIBRARIES)),$(LIBRARIES:%=-l:lib%.a) -l:libgomp.a,$(LIBRARIES:%=-l%)) -ldl -lpthread -lm $(LDLIBS)
 
 # Instrumented builds also have the fault hooks (ZTRAIN_FAULTS). The emulated GPU's C files are compiled with the same flags as
 # SANITIZE=address, so that a compiler cache has most of them once. Their warnings are no errors: some are false at -O1.
@@ -60,7 +60,7 @@ ifneq ($(filter thread fuzzer,$(SANITIZE)),)
 CFLAGS_ALL += -Wno-unknown-pragmas
 else
 CFLAGS_ALL += -fopenmp
-LDFLAGS_ALL += -fopenmp
+LDFLAGS_ALL += $(if $(filter 1,$(STATIC_LIBRARIES)),,-fopenmp)
 endif
 
 # The CPU's ops are compiled once for each instruction-set level and chosen by CPUID at run time. Products may be

@@ -18,6 +18,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Linux 5.14; glibc names them from version 2.35 on. An older kernel answers EINVAL. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
 enum { PAGE_BYTES = 4096, SEGMENT_ALIGN = 2 << 20 };
 
 static double shared_mebibytes(size_t bytes)

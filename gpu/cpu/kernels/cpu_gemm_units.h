@@ -115,14 +115,21 @@ static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t un
     return q;
 }
 
+/* A quad of elements of a (0 to 3) and b (4 to 7). gcc has clang's name for it from version 12 on. */
+#ifdef __clang__
+#define QUAD_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define QUAD_PICK(a, b, ...) __builtin_shuffle(a, b, (quad){__VA_ARGS__})
+#endif
+
 static ALWAYS_INLINE void quad_transpose(quad q[4])
 {
-    quad ab_low = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5);
-    quad ab_high = __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
-    quad cd_low = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5);
-    quad cd_high = __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
-    q[0] = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    q[1] = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    q[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    q[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+    quad ab_low = QUAD_PICK(q[0], q[1], 0, 4, 1, 5);
+    quad ab_high = QUAD_PICK(q[0], q[1], 2, 6, 3, 7);
+    quad cd_low = QUAD_PICK(q[2], q[3], 0, 4, 1, 5);
+    quad cd_high = QUAD_PICK(q[2], q[3], 2, 6, 3, 7);
+    q[0] = QUAD_PICK(ab_low, cd_low, 0, 1, 4, 5);
+    q[1] = QUAD_PICK(ab_low, cd_low, 2, 3, 6, 7);
+    q[2] = QUAD_PICK(ab_high, cd_high, 0, 1, 4, 5);
+    q[3] = QUAD_PICK(ab_high, cd_high, 2, 3, 6, 7);
 }
