@@ -1,5 +1,5 @@
 /* data.c: `ztrain data PREFIX…` prints what token shards hold, and documents as a model sees them, with what is learned
- * marked: in green on a terminal, else between ⟦ and ⟧, as scripts/tokenize.py does. */
+ * marked: in green on a terminal, else between ⟦ and ⟧, as ztrain-tokenize does. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/terminal.h"

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Sends a run's metrics to Weights & Biases: the trainer itself has no network beyond its ranks.
 
-    scripts/to_wandb.py RUN [--project NAME] [--entity NAME] [--name NAME] [--id ID] [--offline] [--watch]
-                        [--interval SECONDS] [--patience SECONDS]
+    ztrain-wandb RUN [--project NAME] [--entity NAME] [--name NAME] [--id ID] [--offline] [--watch]
+                 [--interval SECONDS] [--patience SECONDS]
+
+make install puts it on the PATH under this name; in the source tree it is scripts/to_wandb.py.
 
 RUN is a run folder. What metrics.jsonl has goes under the names that TensorBoard's event files use (Train/Samples/train_loss, …,
 Eval/Samples/eval_loss, …), over the number of samples; the effective spec, run.yaml, becomes the run's config. Nothing in the run
@@ -226,14 +228,14 @@ def send(arguments, run, sender):
         follow(arguments, follower, sender)
     finally:
         run.finish()
-        print(f"to_wandb.py: {sender.sent} rows sent"
+        print(f"ztrain-wandb: {sender.sent} rows sent"
               + (f", {sender.repeated} left out that a resume repeats or wandb has" if sender.repeated else "")
               + (f", {follower.damaged} damaged lines left out" if follower.damaged else ""))
 
 
 def start(arguments, config):
-    here = os.path.dirname(os.path.abspath(__file__))  # its tokenize.py would be taken for Python's
-    sys.path[:] = [place for place in sys.path if os.path.abspath(place) != here]
+    here = os.path.dirname(os.path.realpath(__file__))  # its tokenize.py would be taken for Python's
+    sys.path[:] = [place for place in sys.path if os.path.realpath(place) != here]
     try:
         import wandb
     except ImportError:
@@ -287,7 +289,7 @@ if __name__ == "__main__":
     try:
         main()
     except Failure as failure:
-        print(f"to_wandb.py: {failure}", file=sys.stderr)
+        print(f"ztrain-wandb: {failure}", file=sys.stderr)
         sys.exit(failure.code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -49,7 +49,7 @@ static enum status engine_check_source(const struct run_spec *spec, const struct
         if (names && others ? !json_equal(names, others) : names != others)
             return error_set(err, STATUS_DATA,
                              "the sources of data.train name their labels differently: '%s' is not like '%s'; hint: "
-                             "scripts/tokenize.py --labels-from PREFIX gives further shards the labels of the first",
+                             "ztrain-tokenize --labels-from PREFIX gives further shards the labels of the first",
                              name, spec->data.train.items[i]);
     }
     return STATUS_OK;
@@ -308,7 +308,7 @@ static enum status check_data_labels(const struct engine *t, const struct label_
     if (classes > t->desc.num_labels)
         return error_set(err, STATUS_DATA,
                          "the data have %" PRId64 " labels, the model has %" PRId64
-                         "; hint: set model.num_labels to %" PRId64 ", or check --label of scripts/tokenize.py",
+                         "; hint: set model.num_labels to %" PRId64 ", or check --label of ztrain-tokenize",
                          classes, t->desc.num_labels, classes);
     if (t->desc.num_types == 1 && labels->pairs > 0)
         return error_set(err, STATUS_DATA,
@@ -317,8 +317,7 @@ static enum status check_data_labels(const struct engine *t, const struct label_
     if (length > t->spec->data.seq_length)
         return error_set(err, STATUS_DATA,
                          "document %" PRId64 " of the data has %" PRId64 " tokens, more than data.seq_length %" PRId64
-                         "; hint: scripts/tokenize.py --max-length %" PRId64
-                         " cuts texts and keeps their special tokens",
+                         "; hint: ztrain-tokenize --max-length %" PRId64 " cuts texts and keeps their special tokens",
                          labels->longest_document, length, t->spec->data.seq_length, t->spec->data.seq_length);
     return STATUS_OK;
 }

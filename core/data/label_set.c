@@ -48,7 +48,7 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
     TRY(companion_path(shard, ".labels", path, err));
     if (fs_is_absent(path)) {
         error_set(err, STATUS_DATA,
-                  "'%s' has no labels: there is no '%s'; hint: scripts/tokenize.py --label COLUMN writes them",
+                  "'%s' has no labels: there is no '%s'; hint: ztrain-tokenize --label COLUMN writes them",
                   shard->prefix, path);
         return error_cause(err, ENOENT);
     }
@@ -175,7 +175,7 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
     if (!same)
         return error_set(err, STATUS_DATA,
                          "the shards name their labels differently: '%s' is not like that of the first shard; hint: "
-                         "scripts/tokenize.py --labels-from PREFIX gives further shards the labels of the first",
+                         "ztrain-tokenize --labels-from PREFIX gives further shards the labels of the first",
                          path);
     return STATUS_OK;
 }

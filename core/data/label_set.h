@@ -1,6 +1,6 @@
 /* label_set.h: the labels of a token set's documents, for classification.
  *
- * Beside PREFIX.bin and PREFIX.idx lie, as scripts/tokenize.py --label writes them,
+ * Beside PREFIX.bin and PREFIX.idx lie, as ztrain-tokenize --label writes them,
  *
  *     PREFIX.labels        an int32 for each document: its label, from 0 on
  *     PREFIX.types         u8 for each token: its segment in a pair of texts, 0 … 0 1 … 1 in every document; absent if

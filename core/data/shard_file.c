@@ -143,7 +143,7 @@ static enum status compare_blocks(const struct shard_file *idx, int64_t list, co
         if (memcmp(found, written, DIGEST) != 0)
             return error_set(err, STATUS_DATA,
                              "'%s' and '%s' do not belong together: bytes %lld to %lld are not those that were written "
-                             "with the index; hint: they are of two runs of scripts/tokenize.py, or one was copied or "
+                             "with the index; hint: they are of two runs of ztrain-tokenize, or one was copied or "
                              "changed later; make the set again",
                              file->path, idx->path, (long long)first, (long long)(first + size - 1));
     }
@@ -163,7 +163,7 @@ static enum status compare_file(const struct shard_file *idx, int64_t list, cons
         return error_set(
             err, STATUS_DATA,
             "'%s' and '%s' do not belong together: %lld bytes, the index was written with %llu; hint: they "
-            "are of two runs of scripts/tokenize.py, or one was copied or changed later; make the set again",
+            "are of two runs of ztrain-tokenize, or one was copied or changed later; make the set again",
             path, idx->path, (long long)file->bytes, (unsigned long long)size);
     return compare_blocks(idx, list, file, blocks, seed, err);
 }

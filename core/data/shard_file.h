@@ -30,7 +30,7 @@ enum status shard_file_read(const struct shard_file *file, int64_t offset, int64
 
 /* ---- digests ------------------------------------------------------------- */
 
-/* Whether the files of a shard are of one run of scripts/tokenize.py.
+/* Whether the files of a shard are of one run of ztrain-tokenize.
  *
  * After the document index, where Megatron-LM does not look, PREFIX.idx has
  *

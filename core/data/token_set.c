@@ -94,7 +94,7 @@ static enum status token_set_no_shard(const char *path, const char *bin, struct 
                          path, path);
     error_set(err, STATUS_DATA,
               "no token shard '%s': neither '%s' nor its '.idx' exists; hint: name a Megatron-LM prefix, an llm.c .bin "
-              "file, or a glob; scripts/tokenize.py makes token shards",
+              "file, or a glob; ztrain-tokenize makes token shards",
               path, bin);
     error_cause(err, ENOENT);
     return STATUS_DATA;
@@ -195,7 +195,7 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
     }
     if (set->num_shards == own) {
         error_set(err, STATUS_DATA,
-                  "no token shard (.bin or .idx) matches '%s'; hint: scripts/tokenize.py makes token shards", pattern);
+                  "no token shard (.bin or .idx) matches '%s'; hint: ztrain-tokenize makes token shards", pattern);
         return error_cause(err, ENOENT);
     }
     return STATUS_OK;

@@ -3,7 +3,7 @@
  * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for
  * the loss, else 0. If a set has a mask, every token of a shard without one counts.
  *
- * The files of a shard that scripts/tokenize.py wrote must be of one run, and every file must stay as it was when it
+ * The files of a shard that ztrain-tokenize wrote must be of one run, and every file must stay as it was when it
  * was opened (shard_file.h). Several threads may read a set. */
 #pragma once
 

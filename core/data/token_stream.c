@@ -210,7 +210,7 @@ static enum status take_document(const struct token_stream *stream, struct slot 
     if (length < 1 || length > config->data.seq_length)
         return error_set(err, STATUS_DATA,
                          "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
-                         "scripts/tokenize.py --max-length %lld cuts texts and keeps their special tokens",
+                         "ztrain-tokenize --max-length %lld cuts texts and keeps their special tokens",
                          (long long)number, (long long)length, (long long)config->data.seq_length,
                          (long long)config->data.seq_length);
     TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, err));

@@ -102,7 +102,7 @@ enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2lab
     if ((int64_t)json_object_size(id2label) != desc->num_labels)
         return error_set(err, STATUS_USAGE,
                          "the data have %zu labels, the model has %" PRId64
-                         "; hint: model.num_labels, or scripts/tokenize.py --labels-from PREFIX",
+                         "; hint: model.num_labels, or ztrain-tokenize --labels-from PREFIX",
                          json_object_size(id2label), desc->num_labels);
     if (!free && !same)
         return error_set(err, STATUS_USAGE,

@@ -9,10 +9,10 @@
 
 #define LORA "all weights are trained, and there are no adapters"
 #define QUANTIZED "weights are not quantized"
-#define TOKENIZE "data are tokenized beforehand, by scripts/tokenize.py"
+#define TOKENIZE "data are tokenized beforehand, by ztrain-tokenize"
 #define BEST "`ztrain export RUN --best` takes the best checkpoint"
 #define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
-#define SERVICE "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder"
+#define SERVICE "nothing is sent to a service while training; ztrain-wandb RUN sends a run's folder"
 #define PREFERENCES "the model is fine-tuned on the text: there is no preference or reward training"
 
 /* Rows of `ztrain convert` that the table in docs/run-spec.md leaves out. A star at the end of a name stands for all
@@ -99,15 +99,15 @@ const struct spec_foreign_name spec_foreign_names[] = {
     /* data */
     {"dataset datasets train_file", "data.train", TOKENIZE, .use = FOREIGN_RULE},
     {"validation_file", "data.validation", TOKENIZE, .use = FOREIGN_RULE},
-    {"val_size val_set_size", "data.validation", "scripts/tokenize.py --validation splits off a part",
+    {"val_size val_set_size", "data.validation", "ztrain-tokenize --validation splits off a part",
      .use = FOREIGN_RULE},
     {"cutoff_len sequence_len max_seq_len max_seq_length max_length model_max_length block_size", "data.seq_length",
      NULL, .use = FOREIGN_COPY},
     {"sample_packing neat_packing", "data.packing", PACKING, .use = FOREIGN_RULE},
     {"pad_to_sequence_len", "data.packing", "false: each document is a sample", .use = FOREIGN_NOTHING},
     {"template chat_template", NULL,
-     "scripts/tokenize.py --chat-template renders conversations with the model's template", .use = FOREIGN_RULE},
-    {"train_on_inputs", NULL, "scripts/tokenize.py writes which tokens are learned from", .use = FOREIGN_RULE},
+     "ztrain-tokenize --chat-template renders conversations with the model's template", .use = FOREIGN_RULE},
+    {"train_on_inputs", NULL, "ztrain-tokenize writes which tokens are learned from", .use = FOREIGN_RULE},
     {"tokenizer tokenizer_name", "model.tokenizer", TOKENIZE, .use = FOREIGN_COPY},
     {"tokenizer_type dataset_dir dataset_prepared_path", NULL, TOKENIZE, .use = FOREIGN_NOTHING},
     {"eval_dataset", "data.validation", TOKENIZE, .use = FOREIGN_RULE},

@@ -126,7 +126,7 @@ static void check_shards(const struct rules *r, const char *key, const struct st
         while (stem > 1 && strchr("*?[]", name[stem - 1])) /* a glob's shards need a name */
             stem--;
         spec_error(r->ctx, find(r, key)->pos,
-                   "'%s' names text, '%s', and not token shards; hint: run scripts/tokenize.py %s --output %.*s "
+                   "'%s' names text, '%s', and not token shards; hint: run ztrain-tokenize %s --output %.*s "
                    "--tokenizer %s (and --chat-template for conversations), then set %s: %.*s",
                    key, spec_show(r->ctx, name), name, stem, name, tokenizer, key, stem, name);
         return;

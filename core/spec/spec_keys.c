@@ -130,7 +130,7 @@ const struct spec_key spec_keys[] = {
           CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION)),
           spec.model.task, "causal_lm", ERROR,
           "causal_lm: predict the next token; sequence_classification: predict the label of each document; the head is "
-          "that of transformers' …ForSequenceClassification, the labels come from scripts/tokenize.py --label, and "
+          "that of transformers' …ForSequenceClassification, the labels come from ztrain-tokenize --label, and "
           "data.packing must be false")},
     {USED("model.num_labels", INT(2, 1 << 20), spec.model.num_labels, NULL, ERROR,
           "the number of labels in sequence_classification; default: that of the model folder if it is a classifier, "
@@ -782,7 +782,7 @@ const struct spec_key spec_keys[] = {
           "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
           "RUN/csv_monitor, by default none")},
     {NOTICE("wandb", FOREIGN, NULL,
-            "nothing is sent to a service while training; scripts/to_wandb.py RUN sends a run's folder")},
+            "nothing is sent to a service while training; ztrain-wandb RUN sends a run's folder")},
     {NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics")},
     {SECTION("flops_profiler", "time and FLOP/s of one step")},
     {USED("flops_profiler.enabled", BOOL, spec.flops_profiler.enabled, "false", SILENT,

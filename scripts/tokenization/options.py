@@ -1,6 +1,7 @@
 """The command line of scripts/tokenize.py, and the text of its --help."""
 import argparse
 import os
+import sys
 
 DESCRIPTION = """\
 Turn text into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and, with --validation,
@@ -78,13 +79,13 @@ validation
   for each document, so every run decides alike, and equal documents are never on both sides.
 
 examples
-  scripts/tokenize.py book.txt --output data/book --tokenizer byte --validation 0.05
-  scripts/tokenize.py /usr/include --output data/headers --tokenizer byte --document file
-  scripts/tokenize.py ag_news.csv --fields 2,3 --output data/news --tokenizer models/gpt2 --validation 0.02
-  scripts/tokenize.py chats.jsonl --chat-template --output data/chats --tokenizer models/llama-instruct
-  scripts/tokenize.py alpaca.json --completion instruction,input,output --output data/alpaca --tokenizer models/llama
-  scripts/tokenize.py mrpc.jsonl --label label --fields sentence1,sentence2 --output data/mrpc --tokenizer models/bert
-  scripts/tokenize.py part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
+  ztrain-tokenize book.txt --output data/book --tokenizer byte --validation 0.05
+  ztrain-tokenize /usr/include --output data/headers --tokenizer byte --document file
+  ztrain-tokenize ag_news.csv --fields 2,3 --output data/news --tokenizer models/gpt2 --validation 0.02
+  ztrain-tokenize chats.jsonl --chat-template --output data/chats --tokenizer models/llama-instruct
+  ztrain-tokenize alpaca.json --completion instruction,input,output --output data/alpaca --tokenizer models/llama
+  ztrain-tokenize mrpc.jsonl --label label --fields sentence1,sentence2 --output data/mrpc --tokenizer models/bert
+  ztrain-tokenize part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
 
 exit codes
   0 done; 2 wrong usage (or the package is missing); 3 an input or tokenizer cannot be read or is damaged, or more than a tenth
@@ -94,10 +95,11 @@ exit codes
 
 
 def parse(arguments):
+    name = os.path.basename(sys.argv[0])  # tokenize.py, or ztrain-tokenize after an installation
     parser = argparse.ArgumentParser(
-        prog="tokenize.py",
+        prog=name,
         description=DESCRIPTION,
-        epilog=DETAILS,
+        epilog=DETAILS.replace("ztrain-tokenize", name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("inputs", metavar="INPUT", nargs="+", help="text, jsonl, csv, parquet or arrow file, or a folder of such files")

@@ -122,7 +122,7 @@ def test_a_resumed_run_continues_bit_for_bit(labelled):
     ({"model": {"num_labels": 3}}, USAGE, "'model.num_labels' has no meaning with model.task causal_lm"),
     (with_task(model={"num_labels": 1}), USAGE, "model.num_labels"),
     (with_task(model={"num_labels": 2}), DATA, "the data have 3 labels, the model has 2"),
-    (with_task(data={"seq_length": 8}), DATA, "more than data.seq_length 8; hint: scripts/tokenize.py --max-length 8"),
+    (with_task(data={"seq_length": 8}), DATA, "more than data.seq_length 8; hint: ztrain-tokenize --max-length 8"),
 ], ids=["packing", "task", "one", "labels", "length"])
 def test_wrong_specs(labelled, changes, code, words):
     done = labelled.train(changes, expect=code)
@@ -136,7 +136,7 @@ def test_wrong_data(labelled):
     assert "the data name their labels otherwise than the model's id2label" in done.err
     os.unlink(labelled.at("validation.labels"))
     done = labelled.train(with_task(), expect=DATA)
-    assert "validation.bin' has no labels" in done.err and "scripts/tokenize.py --label" in done.err
+    assert "validation.bin' has no labels" in done.err and "ztrain-tokenize --label" in done.err
     with open(labelled.at("train.labels"), "wb") as f:
         f.write(bytes(4 * 50))
     os.unlink(labelled.at("train.labels.json"))

@@ -589,10 +589,10 @@ static void absent_and_foreign_files(void **state)
 {
     (void)state;
     static const int lengths[] = {3};
-    REFUSE("nothing", "no token shard", "nothing.bin", "; scripts/tokenize.py makes token shards");
+    REFUSE("nothing", "no token shard", "nothing.bin", "; ztrain-tokenize makes token shards");
     REFUSE("nothing.bin", "cannot open", "No such file");
     REFUSE("nothing.idx", "cannot open", "No such file", "two files");
-    REFUSE("nothing-*", "no token shard", "matches", "nothing-*", "hint: scripts/tokenize.py makes token shards");
+    REFUSE("nothing-*", "no token shard", "matches", "nothing-*", "hint: ztrain-tokenize makes token shards");
     REFUSE("", "is a folder", "hint: name a prefix");
     write_file("foreign-1.txt", "x", 1);
     REFUSE("foreign-*", "no token shard", "matches");

@@ -139,10 +139,10 @@ static const struct bad_case bad_cases[] = {
      {":2:30: 'data.seq_length' 1 leaves no target if data.packing is false or first_fit; hint: use 2 or more"}},
     {"model: {pretrained: models/gpt2}\ndata: {train: [data/a, x/b.jsonl.gz], validation: 'v*.csv', seq_length: 8}\n"
      "train_batch_size: 8\n",
-     {":2:15: 'data.train' names text, 'x/b.jsonl.gz', and not token shards; hint: run scripts/tokenize.py "
+     {":2:15: 'data.train' names text, 'x/b.jsonl.gz', and not token shards; hint: run ztrain-tokenize "
       "x/b.jsonl.gz --output x/b --tokenizer models/gpt2 (and --chat-template for conversations), then set data.train: "
       "x/b",
-      ":2:51: 'data.validation' names text, 'v*.csv', and not token shards; hint: run scripts/tokenize.py v*.csv "
+      ":2:51: 'data.validation' names text, 'v*.csv', and not token shards; hint: run ztrain-tokenize v*.csv "
       "--output v --tokenizer models/gpt2"}},
     {"model: {config: a}\ndata: {train: [], seq_length: 8}\ntrain_batch_size: 8\n",
      {":2:15: 'data.train' must be a path, or a list of at least one path"}},
