@@ -132,8 +132,8 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) $(UNIT_FOLDERS) tests/unit/fixtures tests/bench tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-functions check-layers clean count-objects doc fault-tools format fuzz fuzz-targets help install manual \
-	quickstart test test-faults test-slurm unit-tests
+.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-functions check-layers clean count-objects deb dist doc fault-tools format \
+	fuzz fuzz-targets help install manual quickstart test test-faults test-slurm uninstall unit-tests
 
 #: all            build/ztrain (the default)
 all: $(BUILD)/ztrain
@@ -305,19 +305,63 @@ $(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/environment.md
 	$(call say,MANUAL,$(BUILD)/share)
 	$(Q)scripts/make-manual.py $(BUILD)/ztrain $(BUILD)/share
 
-#: install        into PREFIX (/usr/local): the binary, its man page and completion, scripts, run specs, documents
+#: install        into PREFIX (/usr/local): ztrain, ztrain-tokenize, ztrain-wandb, man page, completion, run specs, documents
+#: uninstall      removes what install put there, with the same PREFIX and DESTDIR
 SHARE = $(DESTDIR)$(PREFIX)/share
-install: all manual
-	install -D -m 755 $(BUILD)/ztrain $(DESTDIR)$(PREFIX)/bin/ztrain
+PROGRAM ?= $(BUILD)/ztrain
+# What goes into share/ztrain (programs, files) and into share/doc/ztrain. The commands in bin/ are links to the programs, relative
+# ones, so that the installation can be moved.
+INSTALLED_PROGRAMS = scripts/tokenize.py scripts/to_wandb.py scripts/slurm/train.sbatch
+INSTALLED_FILES = $(wildcard scripts/tokenization/*.py) $(filter-out configs/quickstart.yaml,$(wildcard configs/*.yaml configs/models/*.json))
+INSTALLED_PAGES = $(wildcard *.md docs/*.md docs/pictures/*.png) LICENSE NOTICE CITATION.cff
+define install_files
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/ztrain
 	install -D -m 644 $(MANUAL) $(SHARE)/man/man1/ztrain.1
 	install -D -m 644 $(COMPLETION) $(SHARE)/bash-completion/completions/ztrain
-	install -D -m 755 scripts/tokenize.py $(SHARE)/ztrain/scripts/tokenize.py
-	install -D -m 755 scripts/to_wandb.py $(SHARE)/ztrain/scripts/to_wandb.py
-	for f in scripts/tokenization/*.py; do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
-	install -D -m 755 scripts/slurm/train.sbatch $(SHARE)/ztrain/scripts/slurm/train.sbatch
-	for f in $(filter-out configs/quickstart.yaml,$(wildcard configs/*.yaml configs/models/*.json)); do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
+	for f in $(INSTALLED_PROGRAMS); do install -D -m 755 $$f $(SHARE)/ztrain/$$f || exit 1; done
+	for f in $(INSTALLED_FILES); do install -D -m 644 $$f $(SHARE)/ztrain/$$f || exit 1; done
+	for f in $(INSTALLED_PAGES); do install -D -m 644 $$f $(SHARE)/doc/ztrain/$$f || exit 1; done
 	sed -i 's|config: configs/models/|config: $(PREFIX)/share/ztrain/configs/models/|' $(SHARE)/ztrain/configs/*.yaml
-	for f in *.md docs/*.md docs/pictures/*.png; do install -D -m 644 $$f $(SHARE)/doc/ztrain/$$f || exit 1; done
+	ln -sfn ../share/ztrain/scripts/tokenize.py $(DESTDIR)$(PREFIX)/bin/ztrain-tokenize
+	ln -sfn ../share/ztrain/scripts/to_wandb.py $(DESTDIR)$(PREFIX)/bin/ztrain-wandb
+endef
+install: all manual
+	$(install_files)
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,ztrain ztrain-tokenize ztrain-wandb)
+	rm -f $(SHARE)/man/man1/ztrain.1 $(SHARE)/bash-completion/completions/ztrain
+	rm -f $(addprefix $(SHARE)/ztrain/,$(INSTALLED_PROGRAMS) $(INSTALLED_FILES)) $(addprefix $(SHARE)/doc/ztrain/,$(INSTALLED_PAGES))
+	rm -rf $(SHARE)/ztrain/scripts/tokenization/__pycache__
+	for d in $(wildcard $(SHARE)/ztrain $(SHARE)/doc/ztrain); do find $$d -depth -type d -empty -delete; done
+
+#: dist           build/ztrain-VERSION-linux-x86_64.tar.gz, whose binary needs glibc only (docs/install.md)
+#: deb            build/ztrain_VERSION_amd64.deb, with the same binary
+VERSION := $(shell sed -n 's/^.define ZTRAIN_VERSION "\(.*\)"/\1/p' core/version.h)
+DIST_NAME = ztrain-$(VERSION)-linux-x86_64
+# The newest glibc that the binary may need: Debian 12's. A binary made with scripts/packaging/sysroot.sh needs less.
+DIST_GLIBC ?= 2.36
+PACKAGE = $(if $(filter 1,$(CUDA)),CUDA_RUNTIME="$$($(NVCC) --version | sed -n 's/.*release/release/p')" )scripts/packaging/package.sh
+$(BUILD)/dist/ztrain: private STATIC_LIBRARIES = 1
+$(BUILD)/dist/ztrain: $(BUILD)/libztrain.a $(CMD_OBJECTS)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $(CMD_OBJECTS) $< $(LDLIBS_ALL) -o $@
+
+dist deb: override PROGRAM = $(BUILD)/dist/ztrain
+dist: override DESTDIR = $(BUILD)/dist/$(DIST_NAME)
+dist: override PREFIX =
+dist: $(BUILD)/dist/ztrain manual
+	rm -rf $(DESTDIR)
+	$(install_files)
+	$(PACKAGE) tarball $(DESTDIR) $(DIST_GLIBC) $(BUILD)
+
+deb: override DESTDIR = $(BUILD)/dist/deb
+deb: override PREFIX = /usr
+deb: $(BUILD)/dist/ztrain manual
+	rm -rf $(DESTDIR)
+	$(install_files)
+	$(PACKAGE) deb $(DESTDIR) $(DIST_GLIBC) $(BUILD) $(VERSION)
 
 #: clean          removes build/
 clean:

@@ -1,4 +1,4 @@
 /* version.h: which ztrain this is. */
 #pragma once
 
-#define ZTRAIN_VERSION "0.2.0"
+#define ZTRAIN_VERSION "0.3.0"

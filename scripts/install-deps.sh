@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian or Ubuntu packages that ztrain needs. If none is missing, it ends at once.
+# Installs the packages that ztrain needs, on Debian and Ubuntu (apt-get), Rocky, Alma, RHEL 9 and Fedora (dnf). If none is
+# missing, it ends at once.
 #
 #   scripts/install-deps.sh             what building and running needs: compiler, libraries, python3
 #   scripts/install-deps.sh --test      also what scripts/test.sh needs: cmocka, pytest
@@ -9,11 +10,13 @@
 #   scripts/install-deps.sh --bench     also the libraries that make PyTorch fast, for scripts/bench-peers.sh
 #   --quiet                             print something only if packages are installed
 #
-# It uses sudo unless it runs as root. While another apt is running, it waits up to $INSTALL_DEPS_PATIENCE seconds (600).
-# On other systems it succeeds if a test program builds, and otherwise prints which packages are needed.
+# It uses sudo unless it runs as root. Without both it prints what else there is: the tarball of make dist, conda, Spack. While another
+# apt is running, it waits up to $INSTALL_DEPS_PATIENCE seconds (600). dnf waits by itself; where packages are missing in its
+# repositories, EPEL and CRB are enabled. On other systems this script succeeds if a test program builds, and otherwise prints which
+# packages are needed.
 set -euo pipefail
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
 
 patience=${INSTALL_DEPS_PATIENCE:-600}
 
@@ -38,6 +41,67 @@ packages=(gcc make libc6-dev libyaml-dev libjansson-dev libzstd-dev libxxhash-de
 [ $fresh_packages = 0 ] || packages+=(debootstrap git)
 [ $bench_packages = 0 ] || packages+=(libtcmalloc-minimal4 python3-venv python3-dev g++)
 
+without_root="without root, take the tarball of 'make dist' from another machine, or build with the packages of conda or Spack:
+    micromamba create -n ztrain c-compiler make yaml jansson zstd xxhash libsodium liburing pcre2 libutf8proc python
+    spack install libyaml jansson zstd xxhash libsodium liburing pcre2 utf8proc
+docs/install.md has the rest"
+
+# Sets as_root to what makes a command root's. $@: the packages that it is for.
+as_root=()
+become_root() {
+    [ "$(id -u)" != 0 ] || return 0
+    if ! command -v sudo >/dev/null; then
+        echo "install-deps.sh: cannot install packages: neither root nor sudo; hint: have these installed: $*" >&2
+        echo "$without_root" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+}
+
+# The same packages by their names in Fedora and its relatives.
+install_with_dnf() {
+    local rpms=(gcc make glibc-devel libyaml-devel jansson-devel libzstd-devel xxhash-devel libsodium-devel liburing-devel pcre2-devel
+        utf8proc-devel python3) missing=() package
+    [ $test_packages = 0 ] || rpms+=(libcmocka-devel python3-pytest)
+    [ $check_packages = 0 ] || rpms+=(clang libomp-devel ccache clang-tools-extra ShellCheck cppcheck python3-pyflakes)
+    [ $fresh_packages = 0 ] || rpms+=(debootstrap git)
+    [ $bench_packages = 0 ] || rpms+=(gperftools-libs python3-devel gcc-c++)
+    if [ $slurm_packages = 1 ]; then
+        rpms+=(iproute nftables)
+        # A Slurm that dnf has not installed stays as it is.
+        if rpm -q slurm >/dev/null 2>&1 || ! PATH=$PATH:/usr/sbin command -v slurmctld slurmd srun munged >/dev/null; then
+            rpms+=(slurm slurm-slurmctld slurm-slurmd slurm-libpmi munge pmix-devel)
+        fi
+    fi
+    for package in "${rpms[@]}"; do
+        rpm -q "$package" >/dev/null 2>&1 || missing+=("$package")
+    done
+    if [ ${#missing[@]} = 0 ]; then
+        [ $quiet = 1 ] || echo "all packages are installed"
+        return
+    fi
+    become_root "${missing[@]}"
+    # Rocky, Alma and RHEL have some of them only in EPEL, and these need CRB. epel-release brings the command that enables it.
+    for package in "${missing[@]}"; do
+        if ! dnf -q list "$package" >/dev/null 2>&1; then
+            echo "enabling EPEL and CRB for $package"
+            if ! "${as_root[@]}" dnf -q -y install epel-release || ! "${as_root[@]}" crb enable >/dev/null; then
+                echo "install-deps.sh: no repository of dnf has '$package', and EPEL could not be enabled; hint: enable EPEL and CRB" \
+                    "(RHEL: CodeReady Builder), or take the tarball of 'make dist'" >&2
+                return 1
+            fi
+            break
+        fi
+    done
+    echo "installing ${missing[*]}"
+    "${as_root[@]}" dnf -q -y install --setopt=install_weak_deps=False "${missing[@]}"
+}
+
+if ! command -v apt-get >/dev/null && command -v dnf >/dev/null; then
+    install_with_dnf
+    exit
+fi
+
 if ! command -v apt-get >/dev/null; then
     program='#include <jansson.h>
 #include <liburing.h>
@@ -52,8 +116,9 @@ int main(void) { return 0; }'
     if echo "$program" | ${CC:-gcc} -x c - -o /dev/null -lyaml -ljansson -lzstd -lxxhash -lsodium -luring -lpcre2-8 -lutf8proc 2>/dev/null; then
         exit 0
     fi
-    echo "install-deps.sh: no apt-get here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
+    echo "install-deps.sh: neither apt-get nor dnf here; hint: install gcc, make, Python 3, and the headers of libyaml, jansson," \
         "zstd, xxHash, libsodium, liburing, PCRE2 and utf8proc (and cmocka, pytest for the tests), then run make" >&2
+    echo "$without_root" >&2
     exit 1
 fi
 
@@ -91,15 +156,7 @@ if [ ${#missing[@]} = 0 ]; then
     exit 0
 fi
 
-as_root=()
-if [ "$(id -u)" != 0 ]; then
-    if ! command -v sudo >/dev/null; then
-        echo "install-deps.sh: cannot install packages: neither root nor sudo; hint: have these installed:" \
-            "${missing[*]}" >&2
-        exit 1
-    fi
-    as_root=(sudo)
-fi
+become_root "${missing[@]}"
 
 update=0
 for package in "${missing[@]}"; do

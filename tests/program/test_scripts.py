@@ -281,6 +281,70 @@ def test_the_wait_for_another_apt_has_an_end_and_other_errors_none(machine):
     assert done.returncode == 1 and "held broken packages" in done.stderr and "waiting" not in done.stdout
 
 
+# A machine of Fedora's family: rpm has all packages but two, and dnf's repositories lack utf8proc-devel until `crb enable`.
+DNF_FAKES = {
+    "rpm": """case "$2" in xxhash-devel | utf8proc-devel | libcmocka-devel) exit 1 ;; esac""",
+    "dnf": """echo "dnf $*" >> calls
+case "$*" in *"list utf8proc-devel") [ -e enabled ] ;; *"install epel-release") [ ! -e offline ] ;; esac""",
+    "crb": "echo \"crb $*\" >> calls; touch enabled",
+    "id": "[ -e user ] && echo 1000 || echo 0",
+}
+
+
+@pytest.fixture
+def dnf_machine(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "env", "sed", "touch", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    for name, script in DNF_FAKES.items():
+        (tmp_path / "bin" / name).write_text(f"#!{shutil.which('sh')}\n{script}\n", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def install(*options):
+        done = subprocess.run([os.path.join(ROOT, "scripts", "install-deps.sh"), *options], cwd=tmp_path, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=60, env={"PATH": f"{tmp_path}/bin"})
+        calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines() if (tmp_path / "calls").exists() else []
+        return done, calls
+    return tmp_path, install
+
+
+def test_dnf_installs_what_is_missing_and_enables_the_repositories(dnf_machine):
+    _, install = dnf_machine
+    done, calls = install("--test")
+    assert done.returncode == 0, done
+    assert calls[-3:] == ["dnf -q -y install epel-release", "crb enable",
+                          "dnf -q -y install --setopt=install_weak_deps=False xxhash-devel utf8proc-devel libcmocka-devel"]
+    assert done.stdout == ("enabling EPEL and CRB for utf8proc-devel\n"
+                           "installing xxhash-devel utf8proc-devel libcmocka-devel\n")
+
+
+def test_dnf_leaves_the_repositories_alone_if_they_have_all(dnf_machine):
+    path, install = dnf_machine
+    (path / "enabled").touch()
+    done, calls = install()
+    assert done.returncode == 0 and "EPEL" not in done.stdout, done
+    assert calls == ["dnf -q list xxhash-devel", "dnf -q list utf8proc-devel",
+                     "dnf -q -y install --setopt=install_weak_deps=False xxhash-devel utf8proc-devel"]
+    (path / "bin" / "rpm").write_text(f"#!{shutil.which('sh')}\n", encoding="utf-8")
+    assert install()[0].stdout == "all packages are installed\n" and install("--check", "--slurm", "--quiet")[0].stdout == ""
+    assert len(install()[1]) == 3
+
+
+def test_dnf_without_the_repositories_or_without_root(dnf_machine):
+    path, install = dnf_machine
+    (path / "offline").touch()
+    done, _ = install()
+    assert done.returncode == 1 and "no repository of dnf has 'utf8proc-devel', and EPEL could not be enabled" in done.stderr
+    assert "tarball of 'make dist'" in done.stderr and "installing" not in done.stdout
+    (path / "user").touch()
+    done, _ = install()
+    assert done.returncode == 1 and "neither root nor sudo; hint: have these installed: xxhash-devel utf8proc-devel\n" in done.stderr
+    assert "micromamba create" in done.stderr and "docs/install.md has the rest" in done.stderr
+    (path / "bin" / "dnf").unlink()
+    done, _ = install()
+    assert done.returncode == 1 and "neither apt-get nor dnf here" in done.stderr and "spack install" in done.stderr
+
+
 # --- the quick start --------------------------------------------------------------------------------------------------
 
 def test_the_quick_start_announces_how_long_each_part_takes():

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# conda-build calls it with CC, PREFIX, CPU_COUNT and the flags of the environment.
+set -euo pipefail
+settings=(CC="$CC" CUDA=0 PREFIX="$PREFIX" CFLAGS="${CFLAGS:-} -isystem $PREFIX/include"
+    LDFLAGS="${LDFLAGS:-} -L$PREFIX/lib -Wl,-rpath,$PREFIX/lib")
+make -j"${CPU_COUNT:-2}" "${settings[@]}" all manual
+make "${settings[@]}" install
