@@ -74,8 +74,15 @@ def bold(text):
     return f"\\fB{roff(text)}\\fR"
 
 
+def without_options(text, help_):
+    """A command's help without its list of options, if all of them are in the page's OPTIONS."""
+    general = {name for name, _, _ in help_["options"]}
+    return re.sub(r"^options:\n(?:  .*\n)+\n?",
+                  lambda found: "" if set(re.findall(r"^  --([a-z-]+)", found[0], flags=re.M)) <= general else found[0], text, flags=re.M)
+
+
 def man_page(version, help_, commands, sections, environment):
-    out = [f'.TH ZTRAIN 1 "" "ztrain {roff(version)}" "User Commands"', ".SH NAME",
+    out = [f'.TH ZTRAIN 1 "" "ztrain {roff(version)}" "User Commands"', ".nh", ".ad l", ".SH NAME",
            "ztrain \\- train causal language models, sharded over ranks", ".SH SYNOPSIS", ".nf"]
     out += [bold(line) for line, _ in help_["usage"]]
     out += [".fi", ".SH DESCRIPTION", roff(help_["intro"]), ".PP",
@@ -87,7 +94,7 @@ def man_page(version, help_, commands, sections, environment):
         if text is None:
             out += [roff("; ".join(words for line, words in help_["usage"] if line.split()[1] == name))]
         else:
-            out += [".nf", roff(text.strip()), ".fi"]
+            out += [".nf", roff(without_options(text + "\n", help_).strip()), ".fi"]
     out += [".SH OPTIONS"]
     for name, value, text in help_["options"]:
         out += [".TP", bold("--" + name) + (f" \\fI{roff(value)}\\fR" if value else ""), roff(text)]
