@@ -86,8 +86,8 @@ struct rankfile_piece {
     int64_t at;            /* the place of the first of them in the output */
 };
 
-/* frames: of the whole stream, >= 1. Of `source` only context, next (which calls rankfile_name()) and again (which
- * calls rankfile_read_again()) are used. */
+/* frames: of the whole stream, >= 1. The stream uses only context, next (which calls rankfile_name()) and again (which
+ * calls rankfile_read_again()) of `source`. */
 enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t frames, struct rankfile_stream **stream,
                                 struct error *err);
 /* Unpacks the next `frames` frames into out. An error, that of the first frame that has one, ends the stream. */
@@ -95,7 +95,7 @@ enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames,
 /* Drops what was not taken. NULL is allowed. */
 void rankfile_stream_free(struct rankfile_stream *stream);
 
-/* The piece is this frame. Of elements [first, first + count) of the slice, those of the frame are wanted; `at`: the
+/* The piece is this frame. The elements that it shares with [first, first + count) of the slice are wanted; `at`: the
  * place of `first` in the output. count 0: the frame is only verified. */
 void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t count, int64_t at,
                    struct read_ahead_piece *piece);

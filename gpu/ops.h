@@ -58,7 +58,7 @@ struct embedding_bwd_args {
 };
 
 /* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · (weight_offset
- * + weight) + bias. Without delta, x_out is not written and x is normed. x_out may be x. */
+ * + weight) + bias. If delta is NULL, x_out is not written and x is normed. x_out may be x. */
 struct norm_fwd_args {
     enum dtype dtype;
     enum norm_kind kind;
@@ -585,7 +585,7 @@ struct op_limits {
     struct attention_bwd_args attention_bwd;
 };
 
-/* The matrix products of a run. Of a pointer matters whether it is NULL, and its alignment. */
+/* The matrix products of a run. Only whether a pointer is NULL, and its alignment, matter. */
 struct linear_products {
     const struct linear_fwd_args *fwd;
     const struct linear_bwd_input_args *bwd_input;

@@ -6,7 +6,7 @@
 /* As a dtype of arguments: that with which the case is run. */
 #define SELF_TEST_SAME DTYPE_COUNT
 
-/* An op with arguments. Of an operand that may be NULL only that matters: memory takes the pointer's place. */
+/* An op with arguments. Only whether an operand is NULL matters: memory takes the pointer's place. */
 struct self_test_case {
     union op_args args;
     unsigned dtypes;  /* bits: it is run with these; 0: all, which args.dtype becomes */
