@@ -296,7 +296,7 @@ const struct spec_key spec_keys[] = {
      .flags = KEY_ABOVE_MIN},
     {USED("comm.io_timeout_seconds", REAL(0, 86400), spec.comm.io_timeout_seconds, "600", SILENT,
           "seconds that one call on a file (or into a library or driver) may take; until then the rank counts as "
-          "alive; then it is named with the file and the run ends"),
+          "alive; after that it is named with the file and the run ends"),
      .flags = KEY_ABOVE_MIN},
     {USED("comm.interface", STRING, spec.comm.interface, NULL, SILENT,
           "the network interface between the nodes: its name, or its network, such as 10.1.0.0/16, if names differ; "
@@ -440,10 +440,10 @@ const struct spec_key spec_keys[] = {
 
     /* ---- scheduler ------------------------------------------------------- */
     {SECTION("scheduler", "the schedule of the learning rate; skipped steps do not advance it")},
-    {USED("scheduler.type", ONE_OF(scheduler_choices), spec.scheduler.type, "Constant", NOTICE,
-          "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); or DeepSpeed's: "
-          "WarmupLR, WarmupDecayLR, WarmupCosineLR, which run steps 1 and 2 at the minimum as DeepSpeed does, "
-          "OneCycle, LRRangeTest"),
+    {USED(
+         "scheduler.type", ONE_OF(scheduler_choices), spec.scheduler.type, "Constant", NOTICE,
+         "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); the others are "
+         "DeepSpeed's; WarmupLR, WarmupDecayLR and WarmupCosineLR run steps 1 and 2 at the minimum, as DeepSpeed does"),
      .flags = KEY_ANY_CASE},
     {SECTION("scheduler.params", "parameters of the schedule")},
     {SCHEDULE(OWN_SCHEDULES, "warmup_steps", INT(0, MAX_COUNT), warmup_steps, "0",
@@ -650,11 +650,10 @@ const struct spec_key spec_keys[] = {
     {SECTION("zero_optimization.offload_optimizer", "where the optimizer state lives")},
     {OFFLOAD_OPTIMIZER(
         "device", OFFLOAD, device, "none", SILENT,
-        "cpu: master weights, m and v are in host memory, where the CPU updates them; gradients come down during "
-        "backward and parameters go up during the next forward; needs stage 1, 2 or 3; nvme: they and the gradients "
-        "are on a local disk and pass through host memory in pieces; needs stage 3 and nvme_path; the bits are those "
-        "of a run without offload (on a GPU not those of gradients that are accumulated in bf16, which agree to "
-        "rounding)")},
+        "cpu: master weights, m and v are in host memory, where the CPU updates them (stages 1 to 3); nvme: they and "
+        "the gradients are on a local disk and pass through host memory in pieces (stage 3 and nvme_path); gradients "
+        "come down during backward, and parameters go up during the next forward; the bits are those of a run without "
+        "offload; gradients that a GPU accumulates in bf16 agree to rounding")},
     {OFFLOAD_OPTIMIZER(
         "ratio", REAL(0, 1), ratio, "1.0", SILENT,
         "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
