@@ -300,19 +300,17 @@ static void convert_rest(struct convert *c)
 
 /* ---- the run spec -------------------------------------------------------- */
 
-/* Whether the optimizer and the schedule that the spec names have the key. */
-static bool convert_applies(struct convert *c, struct spec_full *full, const struct spec_key *key)
+/* Stores the optimizer and the schedule that the spec names: spec_key_applies() tells by them whose a parameter is. */
+static void convert_store_types(struct convert *c, struct spec_full *full)
 {
     static const char *const types[] = {"optimizer.type", "scheduler.type"};
     for (size_t i = 0; i < COUNT_OF(types); i++) {
-        const struct spec_node *node = spec_find(c->to, types[i]);
-        json_t *value =
-            node ? spec_key_convert(c->ctx, spec_key_find(types[i]), node) : spec_key_default(spec_key_find(types[i]));
+        const struct spec_key *key = spec_key_find(types[i]);
+        json_t *value = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
         if (value)
-            spec_key_store(full, spec_key_find(types[i]), value);
+            spec_key_store(full, key, value);
         json_decref(value);
     }
-    return spec_key_applies(full, key);
 }
 
 /* The values as {"path": value}, in the order of the table; what is wrong becomes a note and is left out. */
@@ -321,10 +319,11 @@ static json_t *convert_values(struct convert *c)
     json_t *values = json_object();
     struct spec_full *full = spec_arena_alloc(c->ctx->arena, sizeof *full);
     struct string_list wrong = {0};
+    convert_store_types(c, full);
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         const struct spec_node *node = key->size ? spec_find(c->to, key->path) : NULL;
-        if (!node || node->kind == NODE_NULL || !convert_applies(c, full, key))
+        if (!node || node->kind == NODE_NULL || !spec_key_applies(full, key))
             continue;
         const bool is_auto = spec_is_auto(node) && key->flags & KEY_AUTO;
         json_t *value = is_auto ? json_string("auto") : spec_key_convert(c->ctx, key, node);
@@ -335,6 +334,7 @@ static json_t *convert_values(struct convert *c)
     for (int i = 0; i < wrong.count; i++)
         convert_note(c, "%s", wrong.items[i]);
     string_list_release(&wrong);
+    spec_arena_release(&full->arena);
     return values;
 }
 

@@ -222,6 +222,7 @@ static void data_axolotl(struct data_sets *sets)
     const char *template = convert_take_text(c, "chat_template"), *jinja = convert_take_text(c, "chat_template_jinja");
     const bool all = convert_take_switch(c, "train_on_inputs"), flat = convert_take_switch(c, "batch_flattening");
     (void)flat; /* padding is left out anyway */
+    const char *longer = convert_take_text(c, "excess_length_strategy");
     data_axolotl_list(sets, train, false, false);
     data_axolotl_list(sets, pretrain, false, true);
     data_axolotl_list(sets, tests, true, false);
@@ -230,6 +231,8 @@ static void data_axolotl(struct data_sets *sets)
                      "'chat_template' %s: ztrain-tokenize takes the tokenizer folder's; put this one there as "
                      "chat_template.jinja",
                      jinja ? "of your own" : spec_show(c->ctx, template));
+    if (train && (!longer || strcmp(longer, "truncate") != 0))
+        convert_note(c, "axolotl leaves out a sample that is longer than sequence_len; here it is cut");
     if (all)
         convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
     convert_set_yaml(c, "data.packing", pretrain ? "true" : convert_is_on(packs) ? "first_fit" : "false");

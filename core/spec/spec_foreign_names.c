@@ -146,6 +146,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"neftune_noise_alpha", NULL, "there is no noise on embeddings", .use = FOREIGN_MISSING},
     {CONVERT("base_model_config", "model.config", NULL, FOREIGN_RULE)},
     {CONVERT("tokenizer_config tokenizer_name_or_path", "model.tokenizer", NULL, FOREIGN_COPY)},
+    {CONVERT("excess_length_strategy", "data.seq_length", "longer documents are cut", FOREIGN_RULE)},
     {CONVERT("packing", "data.packing", PACKING, FOREIGN_RULE)},
     {CONVERT("packing_strategy padding_free batch_flattening", "data.packing", PACKING, FOREIGN_RULE)},
     {CONVERT("train_from_scratch", "model.config", NULL, FOREIGN_RULE)},
@@ -200,7 +201,10 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {CONVERT("full_determinism", NULL, "every run is deterministic", FOREIGN_NOTHING)},
     {CONVERT("model_config reinit_weights shrink_embeddings fix_untrained_tokens scaling_softmax", NULL,
              "weights and config.json are those of the model folder", FOREIGN_MISSING)},
-    {CONVERT("num_labels", "model.num_labels", NULL, FOREIGN_COPY)},
+    {CONVERT("num_labels cls_model_config", "model.task",
+             "sequence_classification trains a classifier: "
+             "docs/classification.md",
+             FOREIGN_MISSING)},
     {CONVERT("trl ebft diffusion vllm use_mca use_megatron_bridge use_hyper_parallel use_kt", NULL,
              "the model is fine-tuned on the text, by ztrain alone", FOREIGN_MISSING)},
     {CONVERT("selective_checkpointing layer_offloading", NULL,
@@ -226,9 +230,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
                 "reward_model_*")},
     {NO_MEANING("strict plugins trainer_cls tokenizer_* processor_* skip_prepare_dataset eot_tokens is_* preprocess_* "
                 "push_dataset_to_hub hf_* ms_hub_token om_hub_token auto_resume_from_checkpoints")},
-    {NO_MEANING(
-        "sample_packing_* total_num_tokens total_supervised_tokens max_packed_sequence_len pretrain_* "
-        "pretraining_sample_concatenation multipack_real_batches min_sample_len excess_length_strategy pose_*")},
+    {NO_MEANING("sample_packing_* total_num_tokens total_supervised_tokens max_packed_sequence_len pretrain_* "
+                "pretraining_sample_concatenation multipack_real_batches min_sample_len pose_*")},
     {NO_MEANING(
         "flash_* sdp_attention sdpa_varlen flex_* eager_attention sage_attention s2_attention fused_attn_kernel "
         "large_head_attention ring_attn_func heads_k_stride unsloth_* enable_liger_kernel cut_cross_entropy")},

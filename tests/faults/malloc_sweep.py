@@ -3,6 +3,7 @@
 A failure is survived if the command ends with 5 and a message about memory, or ends as it always does, with the same
 output and the same files; every checkpoint that it had published until then is whole, and the run can be finished.
 """
+import json
 import os
 import re
 import struct
@@ -11,6 +12,12 @@ import subprocess
 from lab import BESIDE, DEVICE, FINISHED, TO_DISK, TO_HOST, Sweep, differences, state_of
 
 LIBRARY = "failing_malloc.so"
+
+# for convert: keys that are taken, that have no meaning, and that cost a note
+SOURCE = {"base_model": "words", "datasets": [{"path": "tales.jsonl", "type": "completion"}], "sequence_len": 64,
+          "sample_packing": True, "val_set_size": 0.1, "micro_batch_size": 2, "num_epochs": 1, "optimizer": "adamw_bnb_8bit",
+          "learning_rate": 1e-4, "lr_scheduler": "cosine", "bf16": True, "adapter": "lora", "tf32": True}
+DEEPSPEED = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2, "round_robin_gradients": True}}
 
 
 def commands(sweep):
@@ -25,6 +32,11 @@ def commands(sweep):
     half.clear()
     done = half.train("--set", "train.max_steps=2")
     assert done.code == FINISHED, done.err
+    source = sweep.new_place()
+    source.clear()
+    for file, content in (("source.yaml", SOURCE), ("ds.json", DEEPSPEED)):
+        with open(source.at(file), "w", encoding="utf-8") as f:
+            json.dump(content, f)
     start = ["--config", "run.yaml"]
     pretrained = ["--set", "model.pretrained=model", "--set", "model.config=null"]
     return {
@@ -39,6 +51,7 @@ def commands(sweep):
         "dry resume": (half.path, [*start, "--dry-run", "--resume", "runs/run"]),
         "plan": (sweep.template, ["plan", *start, "--world", "2"]),
         "data": (sweep.template, ["data", "train", "--seq-length", "8", "--show", "2"]),
+        "convert": (source.path, ["convert", "source.yaml", "--deepspeed", "ds.json"]),
         "export": (fresh.path, ["export", "runs/run", "--out", "out"]),
         "verify": (fresh.path, ["verify", "runs/run"]),
         "inspect": (fresh.path, ["inspect", "runs/run", "--tensors"]),

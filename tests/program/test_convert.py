@@ -267,6 +267,8 @@ def test_a_note_on_a_key(folder, keys, words):
     ({"datasets": [{"type": "alpaca"}]}, ("'datasets' has a set without a path",)),
     ({"datasets": [{"path": "a.jsonl", "type": {"field_instruction": "ask", "field_output": "say", "format": "Q: {ask}"}}]},
      ("--completion ask,say",)),
+    ({"excess_length_strategy": "drop"}, ("longer than sequence_len; here it is cut",)),
+    ({"num_labels": 3}, ("'num_labels' 3", "classification.md")),
     ({"warmup_ratio": None}, ("no warm-up is given", "100")),
     ({"cosine_min_lr_ratio": 0.1, "lr_scheduler": "linear"}, ("'cosine_min_lr_ratio' 0.1",)),
 ], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
