@@ -43,7 +43,7 @@ static const struct option_row option_table[] = {
      "with --trace: the steps; default: the third to the fifth of this process"},
     {"world", "N", offsetof(struct options, world), OPTION_COUNT, IN_PLAN, "with plan: the number of ranks"},
     {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,
-     "with plan: estimate the time of a step on a GPU that need not be here"},
+     "with plan: estimate the time of a step and of the run on a GPU that need not be here"},
     {"fit", NULL, offsetof(struct options, fit), OPTION_USUAL, IN_PLAN,
      "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
     {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
@@ -61,6 +61,12 @@ static const struct option_row option_table[] = {
      "train.memory_limit, else what the GPU has"},
     {"node-memory", "SIZE", offsetof(struct options, node_memory), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --fit: the host memory of each node, e.g. 2TiB; default: as much as it takes"},
+    {"row", "N", offsetof(struct options, row), OPTION_COUNT, IN_PLAN,
+     "with plan --fit: print the lines of the run spec for row N of its table; default: 1"},
+    {"price", "X", offsetof(struct options, price), OPTION_MAYBE_EMPTY, IN_PLAN,
+     "with plan --speed: what an hour of a GPU costs, in any currency, e.g. 2.5; the plan then prints what the run "
+     "costs"},
+    {"bytes", NULL, offsetof(struct options, bytes), OPTION_USUAL, IN_PLAN, "with plan: print bytes in place of GiB"},
     {"help", NULL, offsetof(struct options, help), OPTION_USUAL, IN_BOTH, "print this text"},
     {"help-spec", NULL, offsetof(struct options, help_spec), OPTION_USUAL, IN_TRAINING,
      "print every key of the run spec"},
@@ -127,6 +133,22 @@ static enum status refuse_option_word(const char *word, int i, struct error *err
     return error_hint(err, "ztrain --help lists commands and options");
 }
 
+/* Refuses those of the words that change what a plan prints which the other words leave without effect. */
+static enum status check_plan_words(const struct options *options, struct error *err)
+{
+    if (options->bytes && (!options->plan || options->speed || options->fit))
+        return error_set(err, STATUS_USAGE, "--bytes is an option of plan without --speed and --fit");
+    if (options->row && !options->fit) {
+        error_set(err, STATUS_USAGE, "--row is an option of plan --fit");
+        return error_hint(err, "ztrain plan --fit --row %d --config run.yaml", options->row);
+    }
+    if (options->price && !options->speed) {
+        error_set(err, STATUS_USAGE, "--price is an option of plan --speed");
+        return error_hint(err, "ztrain plan --speed --price 2.5 --config run.yaml");
+    }
+    return STATUS_OK;
+}
+
 /* Refuses options that need another one. */
 static enum status check_together(const struct options *options, struct error *err)
 {
@@ -152,6 +174,7 @@ static enum status check_together(const struct options *options, struct error *e
         error_set(err, STATUS_USAGE, "--%s is an option of plan --speed and --fit", options->link ? "link" : "assume");
         return error_hint(err, "ztrain plan --speed --config run.yaml");
     }
+    TRY(check_plan_words(options, err));
     if (options->markdown && !options->help_spec) {
         error_set(err, STATUS_USAGE, "--markdown is an option of --help-spec");
         return error_hint(err, "ztrain --help-spec --markdown");
@@ -219,12 +242,13 @@ void options_help_plan(FILE *out)
 #undef LINE
     fputs(
         "ztrain plan --config run.yaml [--world N] [--device h100] [--memory 24GiB]\n"
-        "    Prints the bytes that a run needs on each rank, by kind, and on each node, next to that memory.\n"
+        "    Prints the GiB that a run needs on each rank, in all and by kind, and on each node, next to that memory.\n"
         "ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
-        "    Estimates a step's time on a GPU that need not be here, by kind of op, with MFU and overheads.\n"
+        "    Estimates the time of a step and of the run on a GPU that need not be here, by kind of op, with MFU and\n"
+        "    overheads.\n"
         "ztrain plan --fit --config run.yaml [--device h100] [--memory 80GiB] [--world N]\n"
         "    Searches micro-batch, ZeRO stage, recomputation and offload at the same train_batch_size, and prints the\n"
-        "    fastest settings that fit, with the lines of the run spec.\n"
+        "    fastest settings that fit, with the lines of the run spec for the first one, or for --row N.\n"
         "\n",
         out);
     print_options(out, true);
@@ -248,7 +272,7 @@ void options_help(FILE *out)
           "  ztrain --config run.yaml --local-gpus 2     train on two ranks of this machine\n"
           "  ztrain --config run.yaml --resume DIR       continue from a checkpoint or a run folder\n"
           "  ztrain --config run.yaml --resume auto      start, or continue if there is a checkpoint\n"
-          "  ztrain plan --config run.yaml [--world N]   print the bytes per rank, by kind\n"
+          "  ztrain plan --config run.yaml [--world N]   print the memory of a rank, by kind\n"
           "  ztrain plan --speed --config run.yaml [--device h100] [--world N]\n"
           "                                              estimate a step's time by kind of op, MFU and overheads\n"
           "  ztrain plan --fit --config run.yaml [--device h100] [--memory 80GiB] [--world N]\n"

@@ -22,6 +22,9 @@ struct options {
     bool speed, fit;                    /* plan --speed, --fit */
     const char *device, *link, *assume; /* plan --speed and --fit, or NULL */
     const char *memory, *node_memory;   /* plan --fit, or NULL */
+    int row;                            /* plan --fit --row N; 0: not given */
+    const char *price;                  /* plan --speed --price X, or NULL */
+    bool bytes;                         /* plan --bytes */
     bool dry_run, help, help_spec, markdown, version;
     bool verbose;                    /* details that otherwise go to the log file only */
     bool profile;                    /* print the time of each op at the end */

@@ -53,18 +53,16 @@ static void plan_print_mixture(const struct run_spec *spec)
     }
 }
 
-static enum status plan_print_policies(const struct engine *t, struct error *err)
+static enum status plan_print_policies(const struct engine *t, bool in_bytes, struct error *err)
 {
-    size_t none = 0;
-    printf("activations by activation_checkpointing.policy, on each rank (this spec: %s):\n",
+    const double gib = 1 << 30;
+    printf("activations by activation_checkpointing.policy, %s (this spec: %s):\n ", in_bytes ? "bytes" : "GiB",
            recompute_name(t->spec->transformer.recompute));
     for (int i = 0; i < RECOMPUTE_COUNT; i++) {
         size_t bytes;
         TRY(engine_activation_bytes(t, (enum recompute)i, &bytes, err));
-        if (i == RECOMPUTE_NONE)
-            none = bytes;
-        printf("  %-26s %16zu bytes  %10.1f MiB, %.1f MiB less than none\n", recompute_name((enum recompute)i), bytes,
-               (double)bytes / 1048576, ((double)none - (double)bytes) / 1048576);
+        printf(in_bytes ? " %s %.0f%s" : " %s %.3f%s", recompute_name((enum recompute)i),
+               (double)bytes / (in_bytes ? 1 : gib), i + 1 < RECOMPUTE_COUNT ? "," : "\n");
     }
     return STATUS_OK;
 }
@@ -157,8 +155,8 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
         check_weights(&engine, &refused);
     if (refused.code == STATUS_OK)
         plan_check_saved_files(spec, &refused);
-    memory_plan_print(&engine);
-    TRY_END(plan_print_policies(&engine, err));
+    memory_plan_print(&engine, false);
+    TRY_END(plan_print_policies(&engine, false, err));
     TRY_END(check_plan_printed(err));
     TRY_END(zero_check_folders(engine.zero, err));
     if (refused.code != STATUS_OK) {
@@ -195,17 +193,17 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
                                              .link = options.link,
                                              .assume = options.assume};
     if (options.speed) {
-        TRY_END(plan_speed(&machine, spec, err));
+        TRY_END(plan_speed(&machine, options.price, spec, err));
     } else if (options.fit) {
-        TRY_END(plan_fit(&machine, options.memory, options.node_memory, spec, err));
+        TRY_END(plan_fit(&machine, options.memory, options.node_memory, options.row, spec, err));
     } else {
         TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
         TRY_END(build_plan(&engine, spec, world, options.device, threads, err));
         plan_print_batch(spec, world, "planned");
         plan_print_mixture(spec);
-        memory_plan_print(&engine);
-        TRY_END(plan_print_policies(&engine, err));
+        memory_plan_print(&engine, options.bytes);
+        TRY_END(plan_print_policies(&engine, options.bytes, err));
     }
     TRY_END(check_plan_printed(err));
     if (!options.speed && !options.fit)

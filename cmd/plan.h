@@ -10,13 +10,16 @@
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
 
-/* --speed: how fast the run would be. STATUS_USAGE: see simulated_machine_find(). */
-enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err);
+/* --speed: how fast the run would be. price: of a GPU's hour ("2.5"), NULL: not known. STATUS_USAGE: see
+ * simulated_machine_find(); a price that is no number. */
+enum status plan_speed(const struct machine_question *question, const char *price, struct run_spec *spec,
+                       struct error *err);
 
 /* --fit. memory: "80GiB" of each GPU; NULL: train.memory_limit, else what the GPU has. node_memory: of each node's host
- * memory; NULL: enough. STATUS_USAGE: see simulated_machine_find(); a malformed size. STATUS_DEVICE: nothing fits;
+ * memory; NULL: enough. row: of the table, whose lines are printed; 0: the first. STATUS_USAGE: see
+ * simulated_machine_find(); a malformed size; no such row. STATUS_DEVICE: nothing fits;
  * the message has the smallest need. */
-enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
+enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err);
 
 /* The setting that --fit prints first. */

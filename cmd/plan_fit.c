@@ -188,27 +188,14 @@ static void print_fit_head(const struct fit_plan *p)
 {
     const struct simulated_machine *m = &p->machine;
     char node[SIZE_TEXT_MAX];
-    printf("fit plan, estimated and not measured: %s, assumed, %d rank%s, %s, train_batch_size %" PRId64 "\n",
-           m->gpu.name, m->world, m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
+    printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
+           m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
+    printf("GPU: %s, assumed\n", m->gpu.name);
     printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
            m->link.per_node, m->link.per_node == 1 ? "" : "s",
            p->node_limit ? size_round(p->node_limit, node) : "as much as it takes");
     if (p->uses_disk)
         simulated_machine_print_disk(m);
-}
-
-static void print_row(const struct fit_plan *p, const struct fit_candidate *c, const char *mark)
-{
-    const struct run_spec *spec = p->spec;
-    const int64_t tokens = spec->train_batch_size * spec->data.seq_length;
-    printf("%2s %10.1f %10.0f %5.1f %% %11.1f %11.1f", mark, 1e3 * c->seconds, (double)tokens / c->seconds, c->mfu,
-           (double)c->device / gib_bytes, (double)c->node / gib_bytes);
-    if (p->uses_disk)
-        printf(" %10.1f", (double)c->disk / gib_bytes);
-    printf(" %6" PRId64 " %6" PRId64, c->setting.micro, p->samples / c->setting.micro);
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        printf(" %10s", c->setting.values[k] < 0 ? "(as given)" : memory_tunables[k].values[c->setting.values[k]].name);
-    printf("%s%s\n", is_given(p, c) ? "  this spec" : "", c->rounds ? "  rounds differently" : "");
 }
 
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
@@ -225,26 +212,71 @@ static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
     return false;
 }
 
-static void print_table(const struct fit_plan *p, const struct fit_candidate *best)
+/* The rows of the table: the best, then others by time, the spec's own among them if it fits. */
+enum { FIT_ROWS = 12, FIT_ROWS_MOST = FIT_ROWS + 1 };
+
+static int choose_fit_rows(const struct fit_plan *p, const struct fit_candidate *best,
+                           const struct fit_candidate *rows[FIT_ROWS_MOST])
 {
-    enum { SHOWN = 12 };
-    printf("\n%d settings were planned; of those that fit, the fastest:\n\n", p->built);
-    printf("%2s %10s %10s %7s %11s %11s", "", "step, ms", "tokens/s", "MFU", "device, GiB", "node, GiB");
-    if (p->uses_disk)
-        printf(" %10s", "disk, GiB");
-    printf(" %6s %6s", "micro", "accum.");
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        printf(" %10s", memory_tunables[k].title);
-    putchar('\n');
-    print_row(p, best, "->");
-    int shown = 1;
+    int count = 0;
+    rows[count++] = best;
     for (int i = 0; i < p->fits; i++) {
         const struct fit_candidate *c = &p->fitting[i];
-        if (c != best && ((shown < SHOWN && !is_needless(p, c)) || is_given(p, c))) {
-            print_row(p, c, "");
-            shown++;
-        }
+        if (c != best && ((count < FIT_ROWS && !is_needless(p, c)) || is_given(p, c)))
+            rows[count++] = c;
     }
+    return count;
+}
+
+/* Columns of the tunables: with all columns a line has 99. */
+static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_RECOMPUTE] = 9, [TUNABLE_OPTIMIZER] = 5,
+                                                  [TUNABLE_PARAM] = 6, [TUNABLE_INPUTS] = 6,    [TUNABLE_STATES] = 5};
+
+static void print_fit_titles(const struct fit_plan *p)
+{
+    printf("%3s %8s %8s %5s %7s %7s", "row", "step, ms", "tokens/s", "MFU %", "GPU", "node");
+    if (p->uses_disk)
+        printf(" %7s", "disk");
+    printf(" %5s", "micro");
+    for (int k = 0; k < TUNABLE_COUNT; k++)
+        printf(" %*s", tunable_widths[k], memory_tunables[k].title);
+    putchar('\n');
+}
+
+static void print_fit_row(const struct fit_plan *p, int number, const struct fit_candidate *c)
+{
+    const int64_t tokens = p->spec->train_batch_size * p->spec->data.seq_length;
+    printf("%2d%c %8.1f %8.0f %5.1f %7.1f %7.1f", number,
+           is_given(p, c) ? '='
+           : c->rounds    ? '*'
+                          : ' ',
+           1e3 * c->seconds, (double)tokens / c->seconds, c->mfu, (double)c->device / gib_bytes,
+           (double)c->node / gib_bytes);
+    if (p->uses_disk)
+        printf(" %7.1f", (double)c->disk / gib_bytes);
+    printf(" %5" PRId64, c->setting.micro);
+    for (int k = 0; k < TUNABLE_COUNT; k++) {
+        const int value = c->setting.values[k];
+        printf(" %*s", tunable_widths[k], value < 0 ? "given" : memory_tunables[k].values[value].name);
+    }
+    putchar('\n');
+}
+
+static void print_fit_table(const struct fit_plan *p, const struct fit_candidate *const *rows, int count)
+{
+    bool given = false, rounds = false;
+    printf("\n%d settings were planned; of those that fit, the chosen one, then the fastest (memory in GiB):\n\n",
+           p->built);
+    print_fit_titles(p);
+    for (int i = 0; i < count; i++) {
+        print_fit_row(p, i + 1, rows[i]);
+        given |= is_given(p, rows[i]);
+        rounds |= rows[i]->rounds && !is_given(p, rows[i]);
+    }
+    if (given)
+        printf("  = this spec\n");
+    if (rounds)
+        printf("  * rounds differently\n");
 }
 
 /* Prints a value as YAML, in quotes if it needs them, as a path may. */
@@ -259,11 +291,12 @@ static void plan_fit_print_value(const char *value)
             putchar('\\');
         putchar(*value);
     }
-    puts(plain ? "" : "\"");
+    fputs(plain ? "" : "\"", stdout);
 }
 
-/* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. */
-static void plan_fit_print_yaml(char *open, const char *line)
+/* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. ours: the spec names
+ * no folder on a disk, so that a path is the table's. */
+static void plan_fit_print_yaml(char *open, const char *line, bool ours)
 {
     const char *equals = strchr(line, '='), *dot, *start = line;
     int level = 0;
@@ -277,6 +310,7 @@ static void plan_fit_print_yaml(char *open, const char *line)
     }
     printf("%*s%.*s: ", 2 * level, "", (int)(equals - start), start);
     plan_fit_print_value(equals + 1);
+    puts(ours && strncmp(start, "nvme_path=", 10) == 0 ? "   # change me: a folder on the node's disk" : "");
     memcpy(open, line, (size_t)(equals - line));
     open[equals - line] = 0;
 }
@@ -292,25 +326,38 @@ static int plan_fit_by_path(const void *a, const void *b)
 }
 
 /* The lines of a setting, sorted for the sections. */
-static void print_lines(const struct fit_plan *p, const struct fit_candidate *best)
+static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_candidate *c)
 {
+    const bool ours = !p->spec->zero.offload_optimizer.nvme_path && !p->spec->zero.offload_param.nvme_path;
     char open[128] = "";
     struct string_list lines = {.count = 0};
     struct run_spec copy;
-    memory_setting_apply(&best->setting, p->spec, p->machine.world, &copy);
+    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
-        const int value = best->setting.values[k];
+        const int value = c->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
             memory_tunable_lines(k, value, &copy, plan_fit_add_line, &lines);
     }
     qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
-    printf("\nthe first one's lines of the run spec, in place of its keys of these names:\n\n");
+    printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
-           p->spec->train_batch_size, best->setting.micro, p->samples / best->setting.micro);
+           p->spec->train_batch_size, c->setting.micro, p->samples / c->setting.micro);
     for (int i = 0; i < lines.count; i++)
-        plan_fit_print_yaml(open, lines.items[i]);
+        plan_fit_print_yaml(open, lines.items[i], ours);
     string_list_release(&lines);
+}
+
+static enum status print_fit(const struct fit_plan *p, const struct fit_candidate *best, int row, struct error *err)
+{
+    const struct fit_candidate *rows[FIT_ROWS_MOST];
+    const int count = choose_fit_rows(p, best, rows);
+    print_fit_head(p);
+    print_fit_table(p, rows, count);
+    if (row > count)
+        return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
+    print_fit_lines(p, row ? row : 1, rows[row ? row - 1 : 0]);
+    return STATUS_OK;
 }
 
 /* ---- nothing fits -------------------------------------------------------- */
@@ -380,17 +427,14 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     return STATUS_OK;
 }
 
-enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory,
+enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err)
 {
     struct fit_plan p = {.built = 0};
     const struct fit_candidate *best;
-    const enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
-    if (status == STATUS_OK) {
-        print_fit_head(&p);
-        print_table(&p, best);
-        print_lines(&p, best);
-    }
+    enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
+    if (status == STATUS_OK)
+        status = print_fit(&p, best, row, err);
     free(p.fitting);
     return status;
 }

@@ -2,9 +2,11 @@
  * it is assumed away. */
 #include "cmd/plan.h"
 
+#include "core/printable.h"
 #include "gpu/simulate/published_speed.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -73,6 +75,50 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
         published_speed_nearest(&p->machine->gpu, (double)p->engine.table.num_params, p->engine.world);
     printf("  %-24s %12s %12.0f (tokens/s, measured: %s, %s on %d x %s; %s)\n", "nearest published", "",
            nearest->tokens, nearest->program, nearest->model, nearest->gpus, nearest->gpu, nearest->source);
+}
+
+/* ---- the whole run ------------------------------------------------------- */
+
+/* *steps = 0: they follow from data that cannot be read, for the reason in err. */
+static void count_speed_steps(struct engine *t, int64_t *steps, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    t->quiet = true;
+    *steps = 0;
+    if (engine_open_data(t, err) == STATUS_OK)
+        *steps = t->total_steps;
+    else if (spec->train.epochs <= 0)
+        *steps = spec->train.max_steps;
+}
+
+/* price: of a GPU's hour; 0: not known. */
+static void print_speed_of_run(struct simulated_run *p, double seconds, double price)
+{
+    struct error unknown = {.code = STATUS_OK};
+    int64_t steps;
+    count_speed_steps(&p->engine, &steps, &unknown);
+    if (!steps) {
+        printf("\n  the whole run: its steps are not known: %s\n", PRINTABLE(unknown.text));
+        return;
+    }
+    const double hours = (double)steps * seconds / 3600, gpu_hours = hours * p->engine.world;
+    printf("\n  %-24s %" PRId64 " steps, %.*f hours, %.*f GPU hours; evaluations and checkpoints come on top\n",
+           "the whole run", steps, hours < 1 ? 4 : 1, hours, gpu_hours < 1 ? 4 : 1, gpu_hours);
+    if (price > 0)
+        printf("  %-24s %.2f, at %g a GPU hour\n", "its cost", price * gpu_hours, price);
+}
+
+static enum status read_speed_price(const char *text, double *price, struct error *err)
+{
+    char *end;
+    *price = 0;
+    if (!text)
+        return STATUS_OK;
+    *price = strtod(text, &end);
+    if (end != text && !*end && *price > 0 && isfinite(*price))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "--price must be a number above 0, not '%s'", PRINTABLE(text));
+    return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
 }
 
 /* The time of the same step over other links of the kind that limits it. */
@@ -178,13 +224,16 @@ static enum status print_speed_overheads(struct simulated_run *p, double seconds
     return STATUS_OK;
 }
 
-enum status plan_speed(const struct machine_question *question, struct run_spec *spec, struct error *err)
+enum status plan_speed(const struct machine_question *question, const char *price_text, struct run_spec *spec,
+                       struct error *err)
 {
     struct simulated_machine machine;
     struct simulated_run p = {.machine = NULL};
     struct policy_cost costs[RECOMPUTE_COUNT];
     struct simulated_times times;
     enum status status;
+    double price;
+    TRY(read_speed_price(price_text, &price, err));
     TRY(simulated_machine_find(question, &machine, err));
     TRY_END(simulated_run_build(&p, &machine, spec, false, err));
     TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
@@ -200,6 +249,7 @@ enum status plan_speed(const struct machine_question *question, struct run_spec 
             "\n  this step does not fit: it needs %.1f GiB on each rank, %.1f of them the reserve, and %s has %.1f\n",
             (double)memory_plan_device_bytes(&p.engine.plan) / (1 << 30),
             (double)p.engine.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
+    print_speed_of_run(&p, times.seconds, price);
 end:
     simulated_run_release(&p);
     return status;

@@ -53,13 +53,13 @@ def parse(mode):
 def planned(arguments, top, dtype, length, settings):
     """Bytes of one rank by the plan: of activations, of all device memory, of host memory, on a disk."""
     line, _ = bench.command(arguments.ztrain, top, "plan", dtype, length, 1, 1000000, arguments.stage)
-    line = [line[0], "plan", *line[1:], "--world", str(arguments.ranks)]
+    line = [line[0], "plan", *line[1:], "--bytes", "--world", str(arguments.ranks)]
     for setting in settings:
         line += ["--set", setting]
     out = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, timeout=600).stdout
-    activations, total = (int(re.search(rf"\n  {kind} +(\d+) bytes", out).group(1)) for kind in ("activations", "total"))
-    host, disk = (sum(int(size) for size in re.findall(rf"{kind}: .*?(\d+) bytes", out)) for kind in ("host memory", "disk"))
-    return activations, total, host, disk
+    places, activations, total = (re.search(rf"\n  {row} +(.*)", out).group(1).split() for row in ("bytes", "activations", "total"))
+    of_place = dict(zip(places, map(int, total)))
+    return int(activations[0]), of_place["device"], of_place.get("host", 0), of_place.get("disk", 0)
 
 
 def main():

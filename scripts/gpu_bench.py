@@ -209,7 +209,7 @@ def gpu_name(arguments, top):
     model = {**gpt2(64, 1, 1), "vocab_size": 64}
     run = Run(argparse.Namespace(**{**vars(arguments), "cases": {"name": Case(model, 64, 1)}}), top, "name", 1)
     done = subprocess.run(run.command("plan"), capture_output=True, text=True, timeout=120, check=False)
-    found = re.search(r"% of the [\d.]+ \wiB of (.+?), (?:assumed|with)", done.stdout)
+    found = re.search(r"% of the [\d.]+ \wiB of (.+?)(?:, assumed)?$", done.stdout, re.M)
     return found.group(1) if found else "unknown"
 
 

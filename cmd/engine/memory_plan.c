@@ -214,30 +214,65 @@ void memory_plan_free(struct engine *t)
 
 /* ---- print --------------------------------------------------------------- */
 
-enum { LABEL_WIDTH = 26 }; /* of "host memory: communication" */
+static const double gib_bytes = (double)(1 << 30);
 
-/* A line of the plan: "optimizer   123 bytes   0.1 MiB   12.00 bytes/parameter". */
-static void memory_plan_print_bytes(const struct engine *t, const char *place, const char *kind, uint64_t bytes)
+/* The columns of the plan's table. */
+enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
+
+/* A line of the table; columns of a place that the run does not use are left out. */
+static void memory_plan_print_line(const struct engine *t, bool bytes, const char *kind,
+                                   const char *const texts[PLACES])
 {
-    char label[LABEL_WIDTH + 1];
-    snprintf(label, sizeof label, "%s%s", place, kind);
-    log_detail("  %-*s %16" PRIu64 " bytes  %10.1f MiB  %6.2f bytes/parameter", LABEL_WIDTH, label, bytes,
-               (double)bytes / 1048576, (double)bytes / (double)t->table.num_params);
+    const bool shown[PLACES] = {true, t->plan.host.used > 0, zero_disk_bytes(t->zero) > 0};
+    char line[128];
+    int used = snprintf(line, sizeof line, "  %-14s", kind);
+    for (int p = 0; p < PLACES; p++)
+        if (shown[p])
+            used += snprintf(line + used, sizeof line - (size_t)used, " %*s", bytes ? 16 : 10, texts[p]);
+    log_detail("%s", line);
+}
+
+static void memory_plan_print_row(const struct engine *t, bool bytes, const char *kind, const uint64_t sizes[PLACES])
+{
+    char numbers[PLACES][24] = {"0", "0", "0"};
+    const char *texts[PLACES];
+    for (int p = 0; p < PLACES; p++) {
+        if (sizes[p])
+            snprintf(numbers[p], sizeof numbers[p], bytes ? "%.0f" : "%.3f",
+                     (double)sizes[p] / (bytes ? 1 : gib_bytes));
+        texts[p] = numbers[p];
+    }
+    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK])
+        memory_plan_print_line(t, bytes, kind, texts);
+}
+
+/* The total comes first; the rows below it are its parts. */
+static void memory_plan_print_table(const struct engine *t, bool bytes)
+{
+    static const char *const heads[PLACES] = {"device", "host", "disk"};
+    const struct memory_plan *plan = &t->plan;
+    const uint64_t disk = (uint64_t)zero_disk_bytes(t->zero);
+    memory_plan_print_line(t, bytes, bytes ? "bytes" : "GiB", heads);
+    memory_plan_print_row(t, bytes, "total", (const uint64_t[]){memory_plan_device_bytes(plan), plan->host.used, disk});
+    for (int k = 0; k < MEM_KIND_COUNT; k++)
+        memory_plan_print_row(
+            t, bytes, mem_kind_name((enum mem_kind)k),
+            (const uint64_t[]){plan->local.by_kind[k] + plan->shared.by_kind[k], plan->host.by_kind[k], 0});
+    memory_plan_print_row(t, bytes, "states", (const uint64_t[]){0, 0, disk});
+    memory_plan_print_row(t, bytes, "reserve", (const uint64_t[]){plan->reserve.total, 0, 0});
 }
 
 static void memory_plan_print_reserve(const struct engine *t)
 {
     const struct cuda_reserve *reserve = &t->plan.reserve;
-    const double mib = 1048576;
     char parts[256] = "";
     for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
         const size_t used = strlen(parts);
         if (reserve->parts[i])
-            snprintf(parts + used, sizeof parts - used, "%s%s %.1f", used ? ", " : "", cuda_reserve_names[i],
-                     (double)reserve->parts[i] / mib);
+            snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
+                     (double)reserve->parts[i] / gib_bytes);
     }
-    log_detail("  %-*s %16zu bytes  %10.1f MiB outside of the plan, estimated: %s", LABEL_WIDTH, "reserve",
-               reserve->total, (double)reserve->total / mib, parts);
+    log_detail("  reserve, GiB, estimated: %s", parts);
 }
 
 int64_t memory_plan_cap(const struct engine *t)
@@ -246,24 +281,20 @@ int64_t memory_plan_cap(const struct engine *t)
     return limit && (!device || limit < device) ? limit : device;
 }
 
-static void memory_plan_print_cap(const struct engine *t, size_t total)
+static void memory_plan_print_cap(const struct engine *t)
 {
-    const struct cuda_reserve *reserve = &t->plan.reserve;
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
-    char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], with_reserve[64] = "", of[192];
+    char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], of[192];
     if (!cap)
         return;
     if (limit > cap)
         log_info("notice: train.memory_limit %s is more than the GPU's %s: the GPU's memory is the cap",
                  size_format(limit, text), size_round(cap, size));
-    if (reserve->total)
-        snprintf(with_reserve, sizeof with_reserve, ", with the reserve %.1f %%",
-                 100 * (double)(total + reserve->total) / (double)cap);
     if (cap == limit)
         snprintf(of, sizeof of, "train.memory_limit %s", size_format(limit, text));
     else
         snprintf(of, sizeof of, "the %s of %s", size_round(cap, size), t->device->name);
-    log_detail("  %.1f %% of %s%s", 100 * (double)total / (double)cap, of, with_reserve);
+    log_detail("  %.1f %% of %s", 100 * (double)memory_plan_device_bytes(&t->plan) / (double)cap, of);
 }
 
 static void memory_plan_warn_of_gpu(const struct engine *t, size_t total)
@@ -331,36 +362,31 @@ void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
     snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", size_round((int64_t)device, rank), cap, host);
 }
 
-void memory_plan_print(const struct engine *t)
+/* What nobody but a reader of the layout needs. */
+static void memory_plan_print_layout(const struct engine *t)
 {
-    size_t total = t->plan.local.used + t->plan.shared.used;
-    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
-               t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
-    for (int k = 0; k < MEM_SNAPSHOT; k++) /* that is in host memory alone */
-        memory_plan_print_bytes(t, "", mem_kind_name((enum mem_kind)k),
-                                t->plan.local.by_kind[k] + t->plan.shared.by_kind[k]);
-    log_detail("  %-*s %16zu bytes  %10.1f MiB, %.1f MiB of it shared between ranks", LABEL_WIDTH, "total", total,
-               (double)total / 1048576, (double)t->plan.shared.used / 1048576);
-    for (int k = 0; k < MEM_KIND_COUNT; k++)
-        if (t->plan.host.by_kind[k])
-            memory_plan_print_bytes(t, "host memory: ", mem_kind_name((enum mem_kind)k), t->plan.host.by_kind[k]);
-    if (t->plan.host.used)
-        memory_plan_print_bytes(t, "host memory: ", "total", t->plan.host.used);
-    if (zero_disk_bytes(t->zero) > 0)
-        memory_plan_print_bytes(t, "", "disk", (uint64_t)zero_disk_bytes(t->zero));
-    memory_plan_print_dtypes(t->spec, t->world);
     int64_t padding = 0, gaps = -t->table.num_params;
     for (int u = 0; u < t->table.num_units; u++) {
         padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
         gaps += t->table.units[u].numel;
     }
+    log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64
+               " of alignment between tensors",
+               t->plan.shared.used, padding, gaps);
+}
+
+void memory_plan_print(const struct engine *t, bool bytes)
+{
+    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
+               t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
+    memory_plan_print_table(t, bytes);
+    memory_plan_print_cap(t);
     if (t->device->memory_bytes > 0)
         memory_plan_print_reserve(t);
-    memory_plan_print_cap(t, total);
+    memory_plan_print_dtypes(t->spec, t->world);
+    if (bytes)
+        memory_plan_print_layout(t);
     if (t->device->memory_bytes > 0)
-        memory_plan_warn_of_gpu(t, total);
+        memory_plan_warn_of_gpu(t, t->plan.local.used + t->plan.shared.used);
     memory_plan_print_node(t);
-    log_detail("  of which, over all ranks: %" PRId64 " elements of shard padding, %" PRId64
-               " of alignment between tensors",
-               padding, gaps);
 }

@@ -54,8 +54,9 @@ void memory_plan_free(struct engine *engine);
 enum { MEMORY_SUMMARY = 384 };
 void memory_plan_summary(const struct engine *engine, char text[MEMORY_SUMMARY]);
 
-/* Logs the plan in detail (log_detail()), a line for each kind: "parameters 497.8 MB …". */
-void memory_plan_print(const struct engine *engine);
+/* Logs the plan (log_detail()) as a table in GiB, with `bytes` in bytes: the total of each rank, then its parts by
+ * kind; device memory with the reserve, host memory, disk. Warns of what does not fit. */
+void memory_plan_print(const struct engine *engine, bool bytes);
 
 /* ---- the snapshot (memory_snapshot.c) ------------------------------------ */
 

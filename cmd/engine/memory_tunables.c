@@ -27,7 +27,7 @@ static const struct memory_tunable_value recomputations[RECOMPUTE_COUNT] = {
 };
 
 static const struct memory_tunable_value optimizer_places[] = {
-    [OFFLOAD_NONE] = {"device", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
+    [OFFLOAD_NONE] = {"gpu", {"zero_optimization.offload_optimizer.device=none"}, .price = 0},
     [OFFLOAD_CPU] =
         {"host", {"zero_optimization.offload_optimizer.device=cpu"}, .price = 20, .moves = 4, .doubt = 0.02},
     [OFFLOAD_NVME] = {"nvme",
@@ -39,7 +39,7 @@ static const struct memory_tunable_value optimizer_places[] = {
 };
 
 static const struct memory_tunable_value param_places[] = {
-    [OFFLOAD_NONE] = {"device", {"zero_optimization.offload_param.device=none"}, .price = 0},
+    [OFFLOAD_NONE] = {"gpu", {"zero_optimization.offload_param.device=none"}, .price = 0},
     [OFFLOAD_CPU] = {"host", {"zero_optimization.offload_param.device=cpu"}, .price = 30, .moves = 6, .doubt = 0.02},
     [OFFLOAD_NVME] = {"nvme",
                       {"zero_optimization.offload_param.device=nvme", "zero_optimization.offload_param.nvme_path="},
@@ -49,7 +49,7 @@ static const struct memory_tunable_value param_places[] = {
 };
 
 static const struct memory_tunable_value input_places[] = {
-    {"device", {"activation_checkpointing.cpu_checkpointing=false"}, .price = 0},
+    {"gpu", {"activation_checkpointing.cpu_checkpointing=false"}, .price = 0},
     {"host", {"activation_checkpointing.cpu_checkpointing=true"}, .price = 15, .doubt = 0.02},
 };
 
@@ -59,19 +59,19 @@ static const struct memory_tunable_value input_places[] = {
             "bf16.bf16_optimizer_states=" moments                                           \
     }
 static const struct memory_tunable_value state_precisions[] = {
-    {"fp32", STATE_LINES("fp32", "false", "false"), .price = 0},
-    {"bf16 grads", STATE_LINES("bf16", "false", "false"), .price = 60, .rounds = true},
-    {"bf16 w+g", STATE_LINES("bf16", "true", "false"), .price = 65, .rounds = true},
-    {"bf16 all", STATE_LINES("bf16", "true", "true"), .price = 70, .rounds = true},
+    {"-", STATE_LINES("fp32", "false", "false"), .price = 0},
+    {"grads", STATE_LINES("bf16", "false", "false"), .price = 60, .rounds = true},
+    {"w+g", STATE_LINES("bf16", "true", "false"), .price = 65, .rounds = true},
+    {"all", STATE_LINES("bf16", "true", "true"), .price = 70, .rounds = true},
 };
 
 const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
     [TUNABLE_STAGE] = {"stage", COUNT_OF(stages), stages},
     [TUNABLE_RECOMPUTE] = {"recompute", COUNT_OF(recomputations), recomputations},
-    [TUNABLE_OPTIMIZER] = {"optimizer", COUNT_OF(optimizer_places), optimizer_places},
-    [TUNABLE_PARAM] = {"parameters", COUNT_OF(param_places), param_places},
+    [TUNABLE_OPTIMIZER] = {"optim", COUNT_OF(optimizer_places), optimizer_places},
+    [TUNABLE_PARAM] = {"params", COUNT_OF(param_places), param_places},
     [TUNABLE_INPUTS] = {"inputs", COUNT_OF(input_places), input_places},
-    [TUNABLE_STATES] = {"states", COUNT_OF(state_precisions), state_precisions},
+    [TUNABLE_STATES] = {"bf16", COUNT_OF(state_precisions), state_precisions},
 };
 
 /* ---- settings ------------------------------------------------------------ */

@@ -19,7 +19,7 @@ enum memory_tunable_name {
 
 enum { TUNABLE_LINES = 3 };
 struct memory_tunable_value {
-    const char *name;                 /* "block", for tables */
+    const char *name;                 /* "block", for tables: at most 9 characters */
     const char *lines[TUNABLE_LINES]; /* "activation_checkpointing.policy=block", as --set takes it; NULL: none; a line
                                       that ends with "=" takes the spec's nvme_path */
     int price;                        /* how late advice turns the tunable that far */
@@ -29,7 +29,7 @@ struct memory_tunable_value {
 };
 
 struct memory_tunable {
-    const char *title; /* "recompute" */
+    const char *title; /* "recompute"; bf16: which states have that type */
     int count;
     const struct memory_tunable_value *values; /* the first one is DeepSpeed's default */
 };

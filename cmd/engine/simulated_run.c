@@ -243,9 +243,7 @@ void simulated_machine_print_disk(const struct simulated_machine *machine)
 {
     const struct assumed_gpu *s = &machine->settings;
     const int ranks = machine->link.per_node;
-    const char *source = s->disk_read > 0 || s->disk_write > 0
-                             ? ""
-                             : " (the data sheet of a usual SSD on PCIe 4; --assume disk-read, disk-write)";
+    const char *source = s->disk_read > 0 || s->disk_write > 0 ? "" : " (a usual SSD's data sheet)";
     printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
            ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_rate(s, false),
            1e-9 * ranks * simulated_disk_rate(s, true), source);

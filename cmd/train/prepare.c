@@ -200,7 +200,7 @@ static void prepare_log_start(const struct run *run)
         log_info("%s", autos.items[i]);
     string_list_release(&autos);
     prepare_warns_of_threads(run);
-    memory_plan_print(t);
+    memory_plan_print(t, false);
 }
 
 /* Of this run, next to the checkpoint's and the other ranks'. */

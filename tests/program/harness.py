@@ -2,6 +2,7 @@
 
 The binary is $ZTRAIN (default build/ztrain); $ZTRAIN_TEST_SLOWNESS multiplies every time limit (instrumented builds).
 """
+import collections
 import json
 import os
 import random
@@ -128,6 +129,16 @@ def merged(base, changes):
         else:
             out[key] = value
     return out
+
+
+def plan_bytes(out):
+    """What `ztrain plan --bytes` printed: {"device": {"total": bytes of a rank, …}, "host": …, "disk": …}; 0: not in the table."""
+    head, *rows = re.search(r"^  bytes .*\n(?:  \w+(?: +\d+)+\n)+", out, re.M).group(0).splitlines()
+    found = {place: collections.Counter() for place in ("device", "host", "disk")}
+    for kind, *sizes in map(str.split, rows):
+        for place, size in zip(head.split()[1:], sizes):
+            found[place][kind] = int(size)
+    return found
 
 
 class Finished:

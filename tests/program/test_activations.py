@@ -1,9 +1,8 @@
 """Activations that are computed again or lie in host memory between forward and backward: the same numbers, fewer bytes."""
-import re
 
 import pytest
 
-from harness import LLAMA, SEQUENCE
+from harness import LLAMA, SEQUENCE, plan_bytes
 
 DEEP = {**LLAMA, "num_hidden_layers": 7}    # more blocks than the three whose inputs stay on the device
 
@@ -57,9 +56,9 @@ def test_the_plan_moves_the_inputs(folder):
     """Three inputs stay on the device; the other blocks' are host memory, whatever the ranks."""
     spec = folder.spec({"model": {"config": DEEP}, "activation_checkpointing": {"policy": "block"},
                         "checkpoint": {"writer": {"decoupled": False}}})
-    plans = [folder.ztrain("plan", "--config", spec, "--world", 2, "--set",
-                           f"activation_checkpointing.cpu_checkpointing={value}").out for value in ("false", "true")]
-    here, there = (int(re.search(r"\n  activations +(\d+) bytes", plan).group(1)) for plan in plans)
-    host = int(re.search(r"host memory: activations +(\d+) bytes", plans[1]).group(1))
-    assert "host memory" not in plans[0]
+    plans = [plan_bytes(folder.ztrain("plan", "--bytes", "--config", spec, "--world", 2, "--set",
+                                      f"activation_checkpointing.cpu_checkpointing={value}").out) for value in ("false", "true")]
+    here, there = (plan["device"]["activations"] for plan in plans)
+    host = plans[1]["host"]["activations"]
+    assert not plans[0]["host"]
     assert here - there == host == 4 * 6 * SEQUENCE * DEEP["hidden_size"] * 4     # 4 blocks, a micro-batch of 6 samples

@@ -1,14 +1,13 @@
 """Checkpoints that are written while training goes on (checkpoint.writer.decoupled)."""
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 
 import pytest
 
-from harness import (ZTRAIN, BadDisk, CHECKPOINT, DEVICE, DIVERGED, FINISHED, Job, PEER, REQUEUE, merged, wait_for_steps,
+from harness import (ZTRAIN, plan_bytes, BadDisk, CHECKPOINT, DEVICE, DIVERGED, FINISHED, Job, PEER, REQUEUE, merged, wait_for_steps,
                      wait_for_words, wait_until)
 
 pytestmark = pytest.mark.long
@@ -146,12 +145,12 @@ def test_the_plan_has_the_copy(folder):
     """3 states of fp32 on each rank, in the host memory; where they do not fit, the run waits for its checkpoints or refuses."""
     def plan(decoupled, limit=None, expect=FINISHED):
         changes = {"checkpoint": {"writer": {"decoupled": decoupled}}, "train": {"memory_limit": limit} if limit else {}}
-        return folder.ztrain("plan", "--config", folder.spec(changes), expect=expect)
-    total = int(re.search(r"  total +(\d+) bytes", plan(False).out)[1])
-    copy = int(re.search(r"  host memory: snapshot +(\d+) bytes", plan(True).out)[1])
+        return folder.ztrain("plan", "--bytes", "--config", folder.spec(changes), expect=expect)
+    total = plan_bytes(plan(False).out)["device"]["total"]
+    copy = plan_bytes(plan(True).out)["host"]["snapshot"]
     assert "snapshot" not in plan(False).out and plan("auto").out == plan(True).out
-    assert int(re.search(r"  total +(\d+) bytes", plan(True).out)[1]) == total
-    assert "host memory: snapshot" in plan(True, total + copy).out
+    assert plan_bytes(plan(True).out)["device"]["total"] == total
+    assert "\n  snapshot " in plan(True, total + copy).out
     done = plan("auto", total + copy - 1)
     assert "snapshot" not in done.out and "training waits for checkpoints (checkpoint.writer.decoupled): " in done.out, done
     done = plan(True, total + copy - 1, expect=DEVICE)

@@ -21,7 +21,7 @@ def levels():
 def of_two(folder, name, first, second, stage=0, expect=FINISHED, variable="ZTRAIN_CPU_ISA", **more):
     spec = folder.spec({"zero_optimization": {"stage": stage}, "train": {"epochs": 1}, **more}, name)
     words_of = {rank: {variable: word} for rank, word in enumerate((first, second))}
-    return Job(folder, "--config", spec, nodes=BOTH, env_of=words_of).train(expect)
+    return Job(folder, "--config", spec, "--verbose", nodes=BOTH, env_of=words_of).train(expect)
 
 
 def test_ranks_on_other_cpus_compute_alike(folder):
@@ -104,7 +104,7 @@ def test_a_resumed_run_multiplies_bf16_as_before(folder, word, other):
     folder.train(name="run", env=env, sets=[*sets, "train.max_steps=3", "train.epochs=null"])
     assert f'bf16_products: "{word}"' in folder.ztrain("inspect", folder.run_folder()).out
     spec = folder.spec({"bf16": {"enabled": True}}, name="run")
-    resumed = folder.ztrain("--config", spec, "--resume", folder.run_folder())
+    resumed = folder.ztrain("--config", spec, "--verbose", "--resume", folder.run_folder())
     assert f"({word})" in resumed.out and OTHERWISE not in resumed.out, resumed
     assert folder.metrics().numbers()[-5:] == folder.metrics("whole").numbers()[-5:]
     back = folder.run_folder() + "/checkpoints/epoch-0001"

@@ -33,7 +33,7 @@ def test_the_man_page_has_every_option_command_and_key(manual):
     for name in ("plan", "data", "export", "verify", "inspect", "report", "sample", "why", "doctor", "version"):
         assert text.count(f".SS {name}\n") == 1
     plan = text.split(".SS plan\n")[1].split(".SS ")[0]
-    assert "the bytes that a run needs on each rank" in plan and "Estimates a step's time" in plan
+    assert "the GiB that a run needs on each rank" in plan and "Estimates the time of a step" in plan
     for code in ("0", "2", "75", "130"):
         assert f"\n\\fB{code}\\fR\n" in text
     assert "\\fBZTRAIN_GEMM_CACHE\\fR" in text and f'"ztrain {ask("version").split()[1]}"' in text

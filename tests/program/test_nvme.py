@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness import (BROKEN, BadDisk, DEVICE, FINISHED, GPT2, MemoryGroup, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
+from harness import (plan_bytes, BROKEN, BadDisk, DEVICE, FINISHED, GPT2, MemoryGroup, REQUEUE, ROOT, SLOWNESS, USAGE, ZTRAIN,
                      count_lines, wait_for_checkpoint, wait_for_steps, wait_until)
 
 
@@ -39,7 +39,7 @@ def test_the_numbers_are_those_of_a_run_without_offload(folder, ranks, changes, 
     changes = {**changes, "train": {"epochs": 3, "eval_interval_steps": 2}, "checkpoint": {"interval_steps": 2}}
     folder.train({**changes, "zero_optimization": {"stage": 3}}, name="whole", ranks=ranks)
     short = nvme(folder, {**changes, "train": {"epochs": None, "max_steps": 4, "eval_interval_steps": 2}})
-    done = folder.train(short, name="disk", ranks=ranks, env={"ZTRAIN_AIO": engine})
+    done = folder.train(short, name="disk", ranks=ranks, env={"ZTRAIN_AIO": engine}, more=["--verbose"])
     assert re.search(rf"optimizer: [0-9.]+ [KMG]iB in '{folder.at('disk')}/ztrain-offload-00000-\w+', .*{engine}|{engine}", done.out)
     assert engine.split("_")[-1] in done.out and left_on_disk(folder) == []
     folder.train(nvme(folder, changes), name="disk", ranks=ranks, more=["--resume", folder.run_folder("disk")])
@@ -105,8 +105,9 @@ def test_host_memory_does_not_grow_with_the_model(folder):
     planned = []
     for width, layers in ((768, 12), (3072, 12)):
         model = {**GPT2, "vocab_size": 50257, "n_positions": 1024, "n_embd": width, "n_layer": layers, "n_head": width // 64}
-        done = folder.ztrain("plan", "--config", folder.spec({**nvme(folder), "model": {"config": model}, "bf16": {"enabled": True}}))
-        host = {kind: int(size) for kind, size in re.findall(r"host memory: (\w+) +(\d+) bytes", done.out)}
+        spec = folder.spec({**nvme(folder), "model": {"config": model}, "bf16": {"enabled": True}})
+        done = folder.ztrain("plan", "--bytes", "--config", spec)
+        host = plan_bytes(done.out)["host"]
         host.pop("total")
         assert host.pop("workspace") < 4 * (50257 + 1024) * width + (16 << 10), done
         planned.append(host)

@@ -1,10 +1,9 @@
 """Offload to host memory changes where things are, and no bit: every run is compared with the same run without it."""
 import os
-import re
 
 import pytest
 
-from harness import GPT2, LLAMA, USAGE
+from harness import GPT2, LLAMA, USAGE, plan_bytes
 
 TO_HOST = {"offload_optimizer": {"device": "cpu"}}
 DTYPES = {"fp32": {}, "bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {"enabled": True, "initial_scale_power": 20}}}
@@ -70,9 +69,8 @@ def test_checkpoints_of_either_mode_load_in_the_other(folder, into):
 
 def planned(folder, changes):
     """Bytes by kind of memory, on the device and in host memory."""
-    done = folder.ztrain("plan", "--config", folder.spec(changes))
-    lines = re.findall(r"^ *(host memory: )?(\w+) +(\d+) bytes .*/parameter", done.out + done.err, re.M)
-    return [{kind: int(size) for place, kind, size in lines if bool(place) == host} for host in (False, True)]
+    found = plan_bytes(folder.ztrain("plan", "--bytes", "--config", folder.spec(changes)).out)
+    return found["device"], found["host"]
 
 
 def test_the_plan_counts_host_memory(folder):

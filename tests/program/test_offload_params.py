@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from harness import GPT2, LLAMA, USAGE
+from harness import GPT2, LLAMA, USAGE, plan_bytes
 
 CPU = {"device": "cpu"}
 
@@ -63,10 +63,9 @@ def test_checkpoints_of_both_modes_load_in_the_other(folder, dtype, ranks):
 def test_the_plan_has_the_bytes(folder):
     """Host memory holds the parameters; the device holds what is gathered."""
     spec = folder.spec(shape("bf16"))
-    plan = folder.ztrain("plan", "--config", spec, "--world", 2).out
-    host = [line for line in plan.splitlines() if "host" in line and "parameters" in line]
-    device = [line for line in plan.splitlines() if line.split()[:2] == ["parameters", "0"]]
-    assert host and device, plan
+    plan = folder.ztrain("plan", "--bytes", "--config", spec, "--world", 2).out
+    device, host, _ = plan_bytes(plan).values()
+    assert host["parameters"] > 0 == device["parameters"], plan
 
 
 def test_keys_of_nvme_are_noticed(folder):

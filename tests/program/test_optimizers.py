@@ -1,11 +1,10 @@
 """Optimizers other than AdamW: the losses of 50 steps against other implementations, stages, resume, offload, checkpoints."""
 import json
 import os
-import re
 
 import pytest
 
-from harness import ROOT, USAGE
+from harness import ROOT, USAGE, plan_bytes
 
 with open(os.path.join(ROOT, "tests", "golden", "optimizers.json"), encoding="utf-8") as file:
     GOLDEN = json.load(file)["cases"]
@@ -67,8 +66,8 @@ def test_the_plan_and_the_checkpoint_have_what_the_optimizer_has(folder):
     optimizer_bytes, states = {}, {}
     for name, count in kept.items():
         spec = {"optimizer": {"type": name, "params": {"weight_decay": 0.0}}, "train": {"max_steps": 1}}
-        plan = folder.ztrain("plan", "--config", folder.spec(spec, name)).out
-        optimizer_bytes[name] = int(re.search(r"^ *optimizer +(\d+) bytes", plan, re.MULTILINE).group(1))
+        plan = folder.ztrain("plan", "--bytes", "--config", folder.spec(spec, name)).out
+        optimizer_bytes[name] = plan_bytes(plan)["device"]["optimizer"]
         folder.train(spec, name)
         with open(os.path.join(folder.latest(name), "manifest.json"), encoding="utf-8") as manifest:
             stored = json.load(manifest)
@@ -94,9 +93,9 @@ def test_muon_continues_with_another_number_of_ranks(folder):
     run_yaml = os.path.join(folder.run_folder("run"), "run.yaml")
     with open(run_yaml, encoding="utf-8") as file:
         assert "momentum: 0.95" in file.read()
-    plans = {name: folder.ztrain("plan", "--config", folder.spec({"optimizer": optimizer}, name)).out
+    plans = {name: folder.ztrain("plan", "--bytes", "--config", folder.spec({"optimizer": optimizer}, name)).out
              for name, optimizer in (("muon", MUON["optimizer"]), ("adamw", {"type": "AdamW", "params": {"lr": 1e-3}}))}
-    kept = {name: int(re.search(r"^ *optimizer +(\d+) bytes", plan, re.MULTILINE).group(1)) for name, plan in plans.items()}
+    kept = {name: plan_bytes(plan)["device"]["optimizer"] for name, plan in plans.items()}
     assert 0 < kept["muon"] < kept["adamw"]
 
 

@@ -1,9 +1,9 @@
-"""`ztrain plan`: its bytes in columns, next to the cap of the GPU, of the run spec or of --memory, and the host memory of a node."""
+"""`ztrain plan`: its table, next to the cap of the GPU, of the run spec or of --memory, and the host memory of a node."""
 import re
 
 import pytest
 
-from harness import DEVICE, USAGE, merged
+from harness import DEVICE, USAGE, merged, plan_bytes
 
 LLAMA_1B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32,
             "num_key_value_heads": 8, "num_hidden_layers": 4, "vocab_size": 32000, "rms_norm_eps": 1e-5,
@@ -20,22 +20,21 @@ def plan(folder, *more, changes=None, expect=0):
 
 
 def share(out):
-    """Percent of the cap, with the reserve, and the cap."""
-    found = re.search(r"^  ([\d.]+) % of (.*), with the reserve ([\d.]+) %$", out, re.M)
-    return float(found.group(1)), float(found.group(3)), found.group(2)
+    """Percent of the cap, the reserve included, and the cap."""
+    found = re.search(r"^  ([\d.]+) % of (.*)$", out, re.M)
+    return float(found.group(1)), found.group(2)
 
 
 def test_the_share_is_that_of_the_cap(folder):
-    out = plan(folder, "--world", 8)
-    total, reserve = (int(re.search(rf"^  {kind} +(\d+) bytes", out, re.M).group(1)) for kind in ("total", "reserve"))
+    device = plan_bytes(plan(folder, "--world", 8, "--bytes"))["device"]
+    assert 0 < device["reserve"] < device["total"]
     caps = {(): (79.1 * 2**30, "the 79.1 GiB of NVIDIA H100 80GB HBM3, assumed"), ("--memory", "24GiB"): (24 * 2**30, "train.memory_limit 24GiB"),
             ("--set", "train.memory_limit=40GB"): (40e9, "train.memory_limit 40GB"),
             ("--device", "l40s"): (44.4 * 2**30, "the 44.4 GiB of NVIDIA L40S, assumed")}
     for option, (cap, name) in caps.items():
-        plain, whole, named = share(plan(folder, "--world", 8, *option))
+        percent, named = share(plan(folder, "--world", 8, *option))
         assert named == name
-        assert plain == pytest.approx(100 * total / cap, abs=0.06)
-        assert whole == pytest.approx(100 * (total + reserve) / cap, abs=1)  # cuDNN's workspace depends on the GPU
+        assert percent == pytest.approx(100 * device["total"] / cap, abs=1)  # cuDNN's workspace depends on the GPU
 
 
 def test_a_cap_above_the_gpu_is_named_and_changes_nothing(folder):
@@ -51,21 +50,38 @@ def test_more_than_the_cap_ends_with_5_and_with_what_fits(folder):
     assert "more than train.memory_limit 20GiB" in out and "it fits with" in out
 
 
-def test_lines_are_columns_and_host_memory_has_its_sum(folder):
-    out = plan(folder, "--world", 8, "--local-gpus", 4, changes=AWAY)
-    rows = re.findall(r"^  ((?:host memory: )?\w+) +(\d+) bytes +([\d.]+) MiB", out, re.M)
-    ends = {(line.index(" bytes "), line.index(" MiB")) for line in out.splitlines() if re.match(r"^  \S.* \d+ bytes +[\d.]+ MiB", line)}
-    assert len(ends) == 1, out
-    host = {label.removeprefix("host memory: "): int(size) for label, size, _ in rows if label.startswith("host memory: ")}
-    total = host.pop("total")
-    assert total == pytest.approx(sum(host.values()), abs=4096) and {"parameters", "gradients", "optimizer"} <= set(host)
+def test_the_total_comes_first_and_is_the_sum_of_its_parts(folder):
+    """In GiB as in bytes, on the device with the reserve; host memory is that of a rank, and of a node below the table."""
+    more = ["--world", 8, "--local-gpus", 4]
+    tables = plan_bytes(plan(folder, *more, "--bytes", changes=AWAY))
+    for place in ("device", "host"):
+        total, parts = tables[place]["total"], tables[place].copy()
+        assert next(iter(parts)) == "total" and total == pytest.approx(sum(parts.values()) - total, abs=4096)
+    assert all(tables["host"][kind] for kind in ("parameters", "gradients", "optimizer")) and tables["device"]["reserve"]
+    out = plan(folder, *more, changes=AWAY)
+    rows = re.findall(r"^  (\w+) +(\S+) +(\S+)$", out.split("GiB    ")[1].split("memory of a node")[0], re.M)
+    assert [kind for kind, *_ in rows[:2]] == ["total", "parameters"] and "bytes" not in out
+    for kind, device, host in rows:
+        assert float(device) == pytest.approx(tables["device"][kind] / 2**30, abs=6e-4)
+        assert float(host) == pytest.approx(tables["host"][kind] / 2**30, abs=6e-4)
     ranks, each, node = re.search(r"memory of a node: (\d+) ranks x ([\d.]+) GiB = ([\d.]+) GiB$", out, re.M).groups()
     assert int(ranks) == 4
-    assert float(each) == pytest.approx(total / 2**30, abs=0.06) and float(node) == pytest.approx(4 * total / 2**30, abs=0.06)
+    total = tables["host"]["total"] / 2**30
+    assert float(each) == pytest.approx(total, abs=0.06) and float(node) == pytest.approx(4 * total, abs=0.06)
+
+
+def test_activations_of_each_policy(folder):
+    out, counted = plan(folder), plan(folder, "--bytes")
+    gib, size = (dict(re.findall(r"(\w+) ([\d.]+)", re.search(r"policy, \w+ \(this spec: none\):\n  (.*)", text)[1]))
+                 for text in (out, counted))
+    assert list(size) == ["none", "norms", "mlp", "attention", "block"] == list(gib)
+    assert int(size["none"]) == plan_bytes(counted)["device"]["activations"]
+    assert all(float(gib[name]) == pytest.approx(int(size[name]) / 2**30, abs=6e-4) for name in size)
 
 
 @pytest.mark.parametrize("arguments, words", [
     (["--memory", "80G"], "--memory: '80G' is not a size"), (["--device", "h1000"], "no GPU 'h1000' is known"),
+    (["--speed", "--bytes"], "--bytes is an option of plan without --speed and --fit"), (["--fit", "--bytes"], "--bytes"),
     (["--speed", "--memory", "80GiB"], "--memory is an option of plan and plan --fit"),
     (["--node-memory", "80GiB"], "--node-memory is an option of plan --fit"), (["--link", "400Gbit"], "plan --speed and --fit")])
 def test_wrong_questions_are_refused(folder, arguments, words):
@@ -95,12 +111,11 @@ def estimate_zero3(params, largest_layer, gpus_per_node, nodes, cpu_offload, cpu
 def states(folder, world, per_node, stage, optimizer, param):
     """The parameters, their largest layer, and the bytes of model states on a device and on a node."""
     zero = {"stage": stage, "offload_optimizer": {"device": optimizer}, "offload_param": {"device": param}}
-    out = plan(folder, "--world", world, "--local-gpus", per_node, changes={"zero_optimization": zero})
+    out = plan(folder, "--world", world, "--local-gpus", per_node, "--bytes", changes={"zero_optimization": zero})
     kinds = ("parameters", "gradients", "optimizer")
-    device, host = ({kind: int(size) for kind, size in re.findall(rf"^  {place}(\w+) +(\d+) bytes", out, re.M)}
-                    for place in ("", "host memory: "))
+    device, host, _ = plan_bytes(out).values()
     params = int(re.search(r"(\d+) parameters$", out, re.M).group(1))
-    return params, sum(device[kind] for kind in kinds), per_node * sum(host.get(kind, 0) for kind in kinds)
+    return params, sum(device[kind] for kind in kinds), per_node * sum(host[kind] for kind in kinds)
 
 
 @pytest.mark.parametrize("nodes, per_node", [(1, 1), (1, 8), (2, 4)])
@@ -150,8 +165,8 @@ def test_the_models_of_the_estimates_fit_into_80_gb(folder, name):
                             "zero_optimization": {"stage": stage}, "train": {"device": "cuda"}}, "fits")
         return share(folder.ztrain("plan", "--config", spec, "--world", ranks, "--device", "h100").out)
 
-    plain, whole, cap = planned(micro)
-    assert "79.1 GiB of NVIDIA H100" in cap and plain < whole <= most
+    whole, cap = planned(micro)
+    assert "79.1 GiB of NVIDIA H100" in cap and whole <= most
     assert planned(too_large)[0] > 100
 
 

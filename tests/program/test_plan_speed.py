@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from harness import ROOT, USAGE
+from harness import ROOT, USAGE, plan_bytes
 
 LLMQ_STEP = "bf16-logits,bf16-gradients,fused-bias"
 FP32_LOGITS = ["--set", "train.logits_dtype=fp32"]
@@ -248,10 +248,11 @@ def test_each_policy_saves_bytes_and_costs_time(folder, model):
                  for name in policies}
         total = float(re.search(r"\n  total +[\d.]+ +([\d.]+)", speed).group(1))
         assert table[policy][2] == pytest.approx(total, abs=2e-3)
-        memory = folder.ztrain("plan", "--config", spec, *sets).out
-        activations = float(re.search(r"\n  activations +\d+ bytes +([\d.]+) MiB", memory).group(1))
-        row = re.search(rf"\n  {policy} +\d+ bytes +([\d.]+) MiB, ([\d.]+) MiB less", memory).groups()
-        assert float(row[0]) == activations and float(row[1]) == pytest.approx(table[policy][1], abs=0.11)
+        memory = folder.ztrain("plan", "--bytes", "--config", spec, *sets).out
+        activations = plan_bytes(memory)["device"]["activations"]
+        sizes = {name: int(re.search(rf"\W{name} (\d+)", memory.split("activation_checkpointing.policy")[1]).group(1)) for name in policies}
+        assert sizes[policy] == activations
+        assert (sizes["none"] - activations) / 2**20 == pytest.approx(table[policy][1], abs=0.11)
         tables.append(table)
     assert all(table == tables[0] for table in tables)
     for less, more in zip(policies, policies[1:]):
@@ -266,7 +267,36 @@ def test_long_steps_are_continued_from_shorter_ones(folder):
     assert row(thousand, "optimizer")[1] == pytest.approx(row(hundred, "optimizer")[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("arguments, hint", [(["--speed"], "ztrain plan --speed"), (["--device", "cuda"], "train.device=cuda"),
+def test_the_hours_and_the_cost_of_the_run(folder):
+    """By the data if they are there, else by train.max_steps; without either the plan says what it lacks."""
+    changes = {"train": {"device": "cuda", "epochs": 2}, "bf16": {"enabled": True}}
+
+    def run_of(spec, *more):
+        out = folder.ztrain("plan", "--speed", "--config", spec, "--world", 4, *more).out
+        step = float(re.search(r"^  total +[\d.]+ +([\d.]+)$", out, re.M).group(1)) / 3.6e6
+        found = re.search(r"^  the whole run +(\d+) steps, ([\d.]+) hours, ([\d.]+) GPU hours; ", out, re.M)
+        return out, step, found and tuple(map(float, found.groups()))
+
+    _, step, (steps, hours, gpu_hours) = run_of(folder.spec(changes, "data"))
+    assert steps == 6 and hours == pytest.approx(6 * step, abs=6e-5) and gpu_hours == pytest.approx(24 * step, abs=6e-5)
+    absent = {**changes, "data": {"train": folder.at("absent")}}
+    endless = folder.spec({**absent, "train": {"device": "cuda", "epochs": None, "max_steps": 10**9}}, "steps")
+    out, step, (steps, hours, gpu_hours) = run_of(endless, "--price", "2.5")
+    assert steps == 1e9 and hours == pytest.approx(1e9 * step, rel=1e-2) and gpu_hours == pytest.approx(4 * hours, abs=0.3)
+    assert float(re.search(r"^  its cost +([\d.]+), at 2.5 a GPU hour$", out, re.M).group(1)) == pytest.approx(2.5 * gpu_hours, rel=1e-3)
+    out, _, found = run_of(folder.spec(absent, "absent"))
+    assert not found and "the whole run: its steps are not known: no token shard" in out and "its cost" not in out
+
+
+@pytest.mark.parametrize("price", ["0", "-1", "nan", "inf", "2.5EUR", "cheap"])
+def test_a_price_is_a_number(folder, price):
+    done = folder.ztrain("plan", "--speed", "--price", price, "--config", folder.spec(), expect=USAGE)
+    assert f"--price must be a number above 0, not '{price}'" in done.final_error
+    done = folder.ztrain("plan", "--price", "2", "--config", folder.spec(), expect=USAGE)
+    assert "--price is an option of plan --speed" in done.final_error
+
+
+@pytest.mark.parametrize("arguments, hint", [(["--speed"], "ztrain plan --speed"), (["--bytes"], "--bytes is an option of plan"), (["--device", "cuda"], "train.device=cuda"),
                                              (["plan", "--link", "3GB"], "plan --speed")])
 def test_options_of_the_plan_are_refused_elsewhere(folder, arguments, hint):
     done = folder.ztrain(*arguments, "--config", folder.spec(), expect=USAGE)

@@ -1,10 +1,9 @@
 """Gradients and states in other types than fp32: what a user sets, resumes and loads."""
 import os
-import re
 
 import pytest
 
-from harness import LLAMA, USAGE
+from harness import LLAMA, USAGE, plan_bytes
 
 STATES = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
 BASE = {"model": {"config": LLAMA}, "train": {"epochs": 2}}
@@ -76,10 +75,9 @@ def test_the_plan_of_offload_has_the_bytes(folder):
     """8 bytes a parameter in bf16: 2 of parameters stay, 2 + 2 + 2 of states and 2 of gradients are on the host or disk."""
     for name in ("host", "both on disk"):
         zero = {"stage": 3, **places(folder)[name], "sub_group_size": 2048}
-        done = folder.ztrain("plan", "--config", folder.spec({**BASE, **STATES, "zero_optimization": zero}))
-        device = {kind: int(size) for kind, size in re.findall(r"^ +(\w+) +(\d+) bytes", done.out, re.M)}
-        host = {kind: int(size) for kind, size in re.findall(r"host memory: (\w+) +(\d+) bytes", done.out)}
-        disk = device.pop("disk", 0)
+        done = folder.ztrain("plan", "--bytes", "--config", folder.spec({**BASE, **STATES, "zero_optimization": zero}))
+        device, host, disk = plan_bytes(done.out).values()
+        disk = disk["total"]
         assert device["optimizer"] == device["gradients"] == 0, done
         if name == "host":
             assert host["optimizer"] == 3 * host["gradients"] == 3 * device["parameters"] and disk == 0, done

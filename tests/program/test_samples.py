@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from harness import LLAMA, REQUEUE, USAGE, wait_for_words
+from harness import LLAMA, REQUEUE, USAGE, plan_bytes, wait_for_words
 from test_sample import END, byte_tokenizer, commas
 
 IDS = [[5, 6, 7], [9]]
@@ -106,8 +106,7 @@ def test_malformed_prompts(folder, value):
 
 def test_the_plan_has_their_memory(folder):
     def total(changes):
-        out = folder.ztrain("plan", "--config", folder.spec({"train": changes})).out
-        return int(next(line for line in out.splitlines() if line.strip().startswith("activations")).split()[1])
+        return plan_bytes(folder.ztrain("plan", "--bytes", "--config", folder.spec({"train": changes})).out)["device"]["activations"]
 
     cache = 2 * LLAMA["num_hidden_layers"] * (3 + 8) * LLAMA["num_key_value_heads"] * 8 * 4
     assert cache <= total({"samples": IDS, "sample_tokens": 8}) - total({}) <= cache + 256
