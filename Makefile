@@ -369,7 +369,7 @@ clean:
 
 #: help           this list
 help:
-	@sed -n '2,12s/^# \{0,1\}//p' Makefile
+	@sed -n '2,11s/^# \{0,1\}//p' Makefile
 	@sed -n 's/^#: /  make /p' Makefile
 
 -include $(LIB_OBJECTS:.o=.d) $(CMD_OBJECTS:.o=.d) $(OPS_TEST_OBJECTS:.o=.d) $(UNIT_OBJECTS:.o=.d) $(wildcard $(BUILD)/fuzz/*.d)

@@ -9,7 +9,7 @@
 #   --fetch     only downloads
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-case ${1-} in '' | --fetch) ;; *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
+case ${1-} in '' | --fetch) ;; *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
 packages=(nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131 nvidia-nvtx-cu12==12.4.127 nvidia-cublas-cu12==12.4.5.8)
 top=build/cuda12
 include=$top/include

@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     --quick) quick=1 && shift ;;
-    -h | --help) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' && exit 0 ;;
+    -h | --help) sed -n '2,/^set /p' "$0" | sed -n '/SPDX/!s/^# \{0,1\}//p' && exit 0 ;;
     -*) fail "no option '$1'" ;;
     *) break ;;
     esac

@@ -16,7 +16,7 @@
 # packages are needed.
 set -euo pipefail
 
-usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; }
 
 patience=${INSTALL_DEPS_PATIENCE:-600}
 

@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
         sample=$2
         shift
         ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift
 done

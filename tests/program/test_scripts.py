@@ -182,6 +182,67 @@ def test_the_longest_cell_of_a_table(pages):
     assert code == 1 and "docs/architecture.md:12: a cell has 26 words, more than 25: '[two words](../core/log.h) word word" in out, out
 
 
+# --- check-licence.py -------------------------------------------------------------------------------------------------
+
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+SOURCES = {
+    "core/a.c": "/* a.c: words */\nint a;\n",
+    "core/a.h": f"/* {LICENCE} */\n/* a.h */\n",
+    "core/text/unicode.c": "int rows;\n",
+    "gpu/b.cu": "// b\n",
+    "scripts/c.py": '#!/usr/bin/env python3\n"""What it does."""\nSAID = "# SPDX-License-Identifier: MIT"\n',
+    "scripts/d.sh": "#!/usr/bin/env bash\n# usage: d.sh\nset -e\n# not the opening\n",
+    "Makefile": "# help\nall:\n",
+    ".ci/run": "#!/bin/sh\n",
+    "configs/e.yaml": "model: {}\n",
+    "docs/page.md": "# A page\n",
+    "build/made.c": "int made;\n",
+    "tests/fuzz/corpus/fuzz_spec/f.yaml": "model: {}\n",
+}
+LACKING = [".ci/run", "Makefile", "configs/e.yaml", "core/a.c", "core/text/unicode.c", "gpu/b.cu", "scripts/c.py", "scripts/d.sh"]
+
+
+def check_licence(root, *options):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "check-licence.py"), *options, str(root)],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def planted(tmp_path):
+    for path, text in SOURCES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_files_without_a_licence_are_listed_and_given_one(planted):
+    code, out = check_licence(planted)
+    assert code == 1 and sorted(line.split(":")[0] for line in out.splitlines()) == sorted(LACKING), out
+    assert "core/text/unicode.c: no line says 'SPDX-License-Identifier: Apache-2.0 AND Unicode-3.0'" in out
+    assert check_licence(planted, "--write") == (0, "9 sources say their licence\n") == check_licence(planted)
+    now = {path: (planted / path).read_text(encoding="utf-8") for path in SOURCES}
+    assert now["core/a.c"] == f"/* {LICENCE} */\n{SOURCES['core/a.c']}"
+    assert now["scripts/d.sh"] == f"#!/usr/bin/env bash\n# usage: d.sh\n# {LICENCE}\nset -e\n# not the opening\n"
+    assert now["scripts/c.py"].startswith(f'#!/usr/bin/env python3\n# {LICENCE}\n"""What')
+    assert now["configs/e.yaml"] == f"# {LICENCE}\nmodel: {{}}\n" and now["Makefile"] == f"# help\n# {LICENCE}\nall:\n"
+    for path in set(SOURCES) - set(LACKING):
+        assert now[path] == SOURCES[path], path
+    check_licence(planted, "--write")
+    assert now == {path: (planted / path).read_text(encoding="utf-8") for path in SOURCES}
+
+
+def test_another_licence_is_not_overwritten(planted):
+    (planted / "core" / "a.h").write_text("/* SPDX-License-Identifier: MIT */\n", encoding="utf-8")
+    code, out = check_licence(planted, "--write")
+    assert code == 1 and out == "core/a.h: its licence is MIT, and Apache-2.0 was expected\n"
+
+
+def test_a_root_without_sources(tmp_path):
+    code, out = check_licence(tmp_path)
+    assert code == 1 and "there is no source in" in out
+
+
 # --- make and install-deps.sh -----------------------------------------------------------------------------------------
 
 HEADERS = ("yaml.h", "jansson.h", "zstd.h", "xxhash.h", "sodium.h", "liburing.h", "pcre2.h", "utf8proc.h")
