@@ -23,7 +23,7 @@
 #   --quick       fewer golden cases, shorter turns of the benchmark
 #
 # ztrain also finds CUDA's libraries in Python's site-packages (docs/cuda.md). The last line is 'N passed, M failed'; SUMMARY in
-# the output folder has in short what a row of docs/gpu-log.md needs, and such a row.
+# the output folder has in short what an entry of docs/gpu-log.md needs, and such an entry.
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
@@ -376,10 +376,10 @@ good=$(list ${passed[@]+"${passed[@]}"}) bad=$(list ${failed[@]+"${failed[@]}"})
     grep -hE '^  (products|attention|copy)|throttled: ' "$about" | sed -E 's/^ +//; s/  +/ /g'
     describe_failures
     log_of bench '^[^ ].*: |^    (off|by kind)'
-    echo "a row for docs/gpu-log.md:"
-    printf '| %s ' "$started" "$commit" "$gpu; $libraries" "$self_test" "$good" "$bad; left out: $out_of_it" \
-        "$(list ${bits[@]+"${bits[@]}"})" "$(list ${figures[@]+"${figures[@]}"})"
-    echo "|"
+    echo "an entry for docs/gpu-log.md:"
+    printf '%s\n' "## $started, $commit" "" "- GPU: $gpu; $libraries" "- self-test: $self_test" "- passed: $good" \
+        "- failed: $bad; left out: $out_of_it" "- bits: $(list ${bits[@]+"${bits[@]}"})" \
+        "- figures: $(list ${figures[@]+"${figures[@]}"})"
 } >"$out/SUMMARY"
 cat "$out/SUMMARY"
 parts_end

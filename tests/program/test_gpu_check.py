@@ -170,7 +170,7 @@ def summary_of(folder):
         return f.read()
 
 
-def test_the_summary_has_what_a_row_of_the_log_needs(folder):
+def test_the_summary_has_what_an_entry_of_the_log_needs(folder):
     path = stand_in_gpu(folder)
     script(folder.at("bin/compute-sanitizer"), 'echo "========= ERROR SUMMARY: 0 errors"\n')
     done = check_tree(folder, "--out", folder.at("out"), "doctor", "bench", "sanitizer", path=path)
@@ -184,17 +184,17 @@ def test_the_summary_has_what_a_row_of_the_log_needs(folder):
                  "torch: left out: there is no torch for python3; hint: pip install torch"):
         assert line in text.splitlines(), text
     assert "    products" not in text and len(text.splitlines()) < 40
-    row = [cell.strip() for cell in text.splitlines()[-1].strip("| ").split(" | ")]
-    with open(os.path.join(harness.ROOT, "docs", "gpu-log.md"), encoding="utf-8") as f:
-        head = re.search(r"^\| date .*$", f.read(), re.M).group(0)
-    assert len(row) == len(head.strip("| ").split(" | ")), (row, head)
-    assert row[2:7] == ["NVIDIA H100 80GB HBM3, 79.6 GiB; driver 580.65.06 (NVML 13); cublasLt 13.1.0; cuDNN 9.19.0", "3 checks right, 1.4 s",
-                        "gpu-test (1); doctor (1); bench (2); memcheck (1); racecheck (1)", "nothing; left out: nothing",
-                        "memcheck: ERROR SUMMARY: 0 errors; racecheck: ERROR SUMMARY: 0 errors"]
-    assert row[7] == ("qwen2.5-7b deterministic left out: does not fit; "
-                      "gpt2-124m-b128 deterministic: false 580000 tokens/s, MFU 46.8 % (expected 47.7 %); "
-                      "gpt2-124m-b128 deterministic 540000 tokens/s, MFU unknown; gpt2-124m torch ratio 1.25; "
-                      "out of time: gpt2-1558m deterministic, qwen2.5-0.5b torch")
+    entry = text.splitlines()[-8:]
+    assert re.fullmatch(r"## 20\d\d-\d\d-\d\d, .+", entry[0]) and entry[1] == "", entry
+    assert entry[2:7] == ["- GPU: NVIDIA H100 80GB HBM3, 79.6 GiB; driver 580.65.06 (NVML 13); cublasLt 13.1.0; cuDNN 9.19.0",
+                          "- self-test: 3 checks right, 1.4 s",
+                          "- passed: gpu-test (1); doctor (1); bench (2); memcheck (1); racecheck (1)",
+                          "- failed: nothing; left out: nothing",
+                          "- bits: memcheck: ERROR SUMMARY: 0 errors; racecheck: ERROR SUMMARY: 0 errors"]
+    assert entry[7] == ("- figures: qwen2.5-7b deterministic left out: does not fit; "
+                        "gpt2-124m-b128 deterministic: false 580000 tokens/s, MFU 46.8 % (expected 47.7 %); "
+                        "gpt2-124m-b128 deterministic 540000 tokens/s, MFU unknown; gpt2-124m torch ratio 1.25; "
+                        "out of time: gpt2-1558m deterministic, qwen2.5-0.5b torch")
 
 
 def test_the_summary_of_one_part_names_the_gpu_too(folder):
