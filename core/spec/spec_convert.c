@@ -123,6 +123,8 @@ static const char *const convert_marks[CONVERT_KINDS][16] = {
                          "val_size", "plot_loss"},
 };
 
+static const char *const convert_names[CONVERT_KINDS] = {"Trainer", "TRL's SFT", "axolotl", "LLaMA-Factory"};
+
 static int convert_marks_of(const struct spec_node *root, enum convert_kind kind)
 {
     int count = 0;
@@ -277,6 +279,9 @@ static void convert_foreign(struct convert *c, const struct spec_foreign_name *r
     else if (row->use == FOREIGN_MISSING && convert_is_on(node))
         convert_note(c, "'%s' %s: %s%s", node->key, convert_show(c, node), row->note ? row->note : "set ",
                      row->note ? "" : row->key);
+    else if (row->use == FOREIGN_RULE && convert_is_on(node))
+        convert_note(c, "'%s' %s is left out: it is no key of %s", node->key, convert_show(c, node),
+                     convert_names[c->kind]);
     else if (convert_is_on(node))
         convert_nothing(c, node->key);
 }

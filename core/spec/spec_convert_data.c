@@ -103,12 +103,12 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
     if (fs_exists(input))
         return input;
     if (set->unlisted || data_is_file_name(input) || !model_folder_is_name(input)) {
-        convert_note(c, "the data '%s' are not here", spec_show(c->ctx, input));
+        convert_note(c, "the data '%s' are not here", input);
         return input;
     }
     const char *raw = spec_arena_printf(c->ctx->arena, "data/raw/%s", fs_base_name(shards));
-    convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s",
-                 spec_show(c->ctx, input), spec_show(c->ctx, input), raw);
+    convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s", input, input,
+                 data_word(c, raw));
     return raw;
 }
 
@@ -240,22 +240,24 @@ static void data_axolotl(struct data_sets *sets)
         convert_set_yaml(c, "data.document_mask", "true");
 }
 
-/* The entry of a LLaMA-Factory data set in dataset_info.json; NULL: neither file nor entry. */
-static const struct spec_node *data_factory_info(struct convert *c, const char *folder)
+/* LLaMA-Factory's list of data sets, dataset_info.json; NULL: there is none. *folder becomes the folder that has it. */
+static const struct spec_node *data_factory_info(struct convert *c, const char **folder)
 {
-    const char *places[] = {spec_arena_printf(c->ctx->arena, "%s/dataset_info.json", folder),
-                            spec_arena_printf(c->ctx->arena, "%s/%s/dataset_info.json", c->folder, folder)};
-    for (size_t i = 0; i < COUNT_OF(places); i++) {
+    const char *folders[] = {*folder, spec_arena_printf(c->ctx->arena, "%s/%s", c->folder, *folder)};
+    for (size_t i = 0; i < COUNT_OF(folders); i++) {
+        const char *path = spec_arena_printf(c->ctx->arena, "%s/dataset_info.json", folders[i]);
+        struct spec_context ctx = {.arena = c->ctx->arena, .sources = &path, .num_sources = 1};
         char *text;
         size_t size;
-        struct spec_context ctx = {.arena = c->ctx->arena, .sources = places + i, .num_sources = 1};
-        if (fs_read_file(places[i], SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK)
+        if (fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK)
             continue;
         const char *copy = spec_arena_copy(c->ctx->arena, text, size);
         free(text);
         const struct spec_node *info = spec_parse_json(&ctx, 0, copy, size);
+        *folder = folders[i];
         if (info && ctx.errors.count == 0)
             return info;
+        convert_note(c, "'%s' is not a list of data sets", path);
     }
     return NULL;
 }
@@ -320,9 +322,10 @@ static void data_factory(struct data_sets *sets)
     const bool last = convert_take_switch(c, "mask_history");
     convert_take(c, "do_train");
     convert_take(c, "do_eval");
-    const struct spec_node *info = data_factory_info(c, OR(folder, "data"));
-    data_factory_names(sets, names, info, OR(folder, "data"), pretrains, false);
-    data_factory_names(sets, tests, info, OR(folder, "data"), pretrains, true);
+    folder = OR(folder, "data");
+    const struct spec_node *info = data_factory_info(c, &folder);
+    data_factory_names(sets, names, info, folder, pretrains, false);
+    data_factory_names(sets, tests, info, folder, pretrains, true);
     if (template && !pretrains)
         convert_note(c,
                      "'template' %s: ztrain-tokenize takes the tokenizer folder's chat template, and renders rows of "
@@ -457,6 +460,11 @@ static void data_length(struct convert *c)
     if (length) {
         convert_unquote(length);
         convert_set(c, "data.seq_length", length);
+        if (c->kind == CONVERT_TRAINER && !convert_is_given(length))
+            convert_note(c,
+                         "no block_size is given: data.seq_length is %s, as in run_clm; for arguments of TRL's SFT "
+                         "add max_length",
+                         length->text);
     }
     struct spec_node *most = convert_take(c, "max_samples");
     if (convert_is_on(most))
@@ -464,12 +472,20 @@ static void data_length(struct convert *c)
                      convert_show(c, most));
 }
 
+static void data_tokenizer(struct convert *c)
+{
+    static const char *const names[] = {"tokenizer", "tokenizer_name", "tokenizer_name_or_path", "tokenizer_config"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const struct spec_node *node = convert_take(c, names[i]);
+        if (node && node->text && (!c->model || strcmp(node->text, c->model) != 0))
+            convert_set(c, "model.tokenizer", node);
+    }
+}
+
 void convert_data(struct convert *c)
 {
     struct data_sets sets = {.c = c, .train = data_list(c), .validation = data_list(c)};
-    struct spec_node *tokenizer = convert_take(c, "tokenizer_name");
-    if (tokenizer && tokenizer->text && (!c->model || strcmp(tokenizer->text, c->model) != 0))
-        convert_set(c, "model.tokenizer", tokenizer);
+    data_tokenizer(c); /* which the commands name */
     data_length(c);
     data_share(&sets);
     if (c->kind == CONVERT_AXOLOTL)

@@ -21,8 +21,7 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     char *text;
     size_t size;
     if (!must && !fs_exists(place)) {
-        convert_note(c, "'deepspeed' %s is not here: give it with --deepspeed, or set zero_optimization.stage",
-                     spec_show(c->ctx, path));
+        convert_note(c, "'deepspeed' %s is not here: give it with --deepspeed, or set zero_optimization.stage", path);
         return STATUS_OK;
     }
     TRY(fs_read_file(place, SPEC_MAX_BYTES, STATUS_USAGE, &text, &size, err));
@@ -151,6 +150,16 @@ static void deepspeed_optimizer(struct convert *c, struct spec_node *root)
     spec_unlink(root, spec_child(root, "optimizer"));
 }
 
+/* The whole batch of a DeepSpeed configuration leaves the parts that nobody gave to the number of ranks. */
+static void deepspeed_batch(struct convert *c, const struct spec_node *root)
+{
+    static const char *const parts[] = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
+    const struct spec_node *given = spec_child(root, "train_batch_size");
+    for (size_t i = 0; spec_is_number(given) && i < COUNT_OF(parts); i++)
+        if (!convert_is_given(spec_child(c->to, parts[i])))
+            convert_unset(c, parts[i]);
+}
+
 /* Errors become notes: what is wrong, or unknown, was left out. */
 static void deepspeed_tell(struct convert *c)
 {
@@ -189,6 +198,7 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
     if (!known && root->count)
         return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration: it has none of its keys",
                          root == named ? "deepspeed" : c->ctx->sources[1]);
+    deepspeed_batch(c, root);
     spec_find_unknown(c->ctx, root, root, "");
     deepspeed_tell(c);
     return STATUS_OK;

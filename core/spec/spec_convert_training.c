@@ -24,8 +24,8 @@ void convert_model(struct convert *c)
     char folder[FS_PATH_MAX];
     if (!model_folder_find(model->text, folder) && !fs_exists(model->text)) {
         const bool name = model_folder_is_name(model->text);
-        convert_note(c, "the model '%s' is not here%s%s", spec_show(c->ctx, model->text), name ? ": hf download " : "",
-                     name ? spec_show(c->ctx, model->text) : "");
+        convert_note(c, "the model '%s' is not here%s%s", model->text, name ? ": hf download " : "",
+                     name ? model->text : "");
     }
 }
 

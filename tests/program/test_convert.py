@@ -3,10 +3,11 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
-from harness import FINISHED, LLAMA, SEQUENCE, USAGE, ZTRAIN, to_yaml
+from harness import FINISHED, LLAMA, ROOT, SEQUENCE, USAGE, ZTRAIN, to_yaml
 
 TRAINER = {"model_name_or_path": "base", "train_file": "book.txt", "block_size": SEQUENCE, "output_dir": "results/clm",
            "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "learning_rate": 3e-4, "num_train_epochs": 2,
@@ -165,6 +166,19 @@ def test_factory(folder):
     assert neat.spec["data"]["validation"] == ["data/talks-validation", "data/recipes-validation"]
 
 
+def test_the_list_of_data_sets_beside_the_file(folder):
+    os.makedirs(folder.at("there", "sets"))
+    write(folder, "there/sets/dataset_info.json", {"talks": {"file_name": "talks.json"}})
+    write(folder, "there/sets/talks.json", "[]")
+    path = write(folder, "there/chat.yaml", {**FACTORY, "dataset": "talks", "dataset_dir": "sets", "deepspeed": "zero.json"})
+    write(folder, "there/zero.json", DEEPSPEED)
+    got = Converted(folder.ztrain("convert", path))
+    assert got.note(f"ztrain-tokenize {folder.at('there', 'sets', 'talks.json')} --completion instruction,input,output")
+    assert got.spec["zero_optimization"]["stage"] == 3
+    write(folder, "there/sets/dataset_info.json", "[")
+    assert Converted(folder.ztrain("convert", path)).note("dataset_info.json' is not a list of data sets")
+
+
 def test_world_gives_the_whole_batch(folder):
     got = convert(folder, AXOLOTL, "--world", 8)
     assert got.spec["train_batch_size"] == 64 and got.spec["train_micro_batch_size_per_gpu"] == 2
@@ -216,6 +230,19 @@ def test_later_files_count(folder):
     ({"fsdp": "full_shard auto_wrap"}, ("zero_optimization", "stage"), 3),
     ({"fsdp": ["shard_grad_op", "offload"]}, ("zero_optimization", "offload_optimizer", "device"), "cpu"),
     ({"use_cpu": True}, ("train", "device"), "cpu"),
+    ({"fsdp": "full_shard", "fsdp_config": {"offload_params": True}}, ("zero_optimization", "offload_param", "device"), "cpu"),
+    ({"train_sampling_strategy": "sequential"}, ("data", "shuffle"), False),
+    ({"mixed_precision": "bf16"}, ("bf16", "enabled"), True),
+    ({"torch_dtype": "bfloat16"}, ("bf16", "bf16_master_weights_and_grads"), True),
+    ({"model_name_or_path": None, "config_name": "sizes"}, ("model", "config"), "sizes"),
+    ({"optim": "muon", "adam_beta1": 0.8}, ("optimizer", "params", "betas"), [0.8, 0.999]),
+    ({"save_strategy": "best"}, ("checkpoint", "keep_best"), 1),
+    ({"eval_strategy": "steps"}, ("train", "eval_interval_steps"), 25),
+    ({"report_to": "tensorboard", "logging_dir": "boards"}, ("tensorboard", "output_path"), "boards"),
+    ({"per_gpu_train_batch_size": 6, "per_device_train_batch_size": None}, ("train_micro_batch_size_per_gpu",), 6),
+    ({"gradient_accumulation_dtype": "bf16"}, ("data_types", "grad_accum_dtype"), "bf16"),
+    ({"output_dir": None, "run_name": "first"}, ("run", "name"), "first"),
+    ({"tensorboard": True, "steps_per_print": 7, "logging_steps": None}, ("steps_per_print",), 7),
     ({"early_stopping_patience": 4}, ("train", "early_stopping", "patience"), 4),
     ({"do_eval": True, "validation_split_percentage": 10}, ("data", "validation"), "data/book-validation"),
     ({"validation_file": "held/out.txt"}, ("data", "validation"), "data/out"),
@@ -240,6 +267,12 @@ def test_a_key_of_trainer(folder, keys, path, value):
     ({"data_seed": 3}, ("'data_seed' 3", "run.seed")),
     ({"adam_beta1": 7}, ("optimizer.params.betas",)),
     ({"learning_rate": "fast"}, ("'optimizer.params.lr'", "number")),
+    ({"mask_history": True}, ("'mask_history' true is left out: it is no key of Trainer",)),
+    ({"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 3}}, ("num_cycles 3", "one cycle")),
+    ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}}, ("power 2", "linear")),
+    ({"train_sampling_strategy": "group_by_length"}, ("'train_sampling_strategy' group_by_length",)),
+    ({"eval_strategy": "steps", "eval_steps": 0.2}, ("'eval_steps' 0.2 is a share of the run", "train.eval_interval_steps")),
+    ({"config_name": "other"}, ("'config_name' other", "config.json in the model folder")),
     ({"color": "blue"}, ("'color' blue is left out", "does not know it")),
     ({"optim_args": "rank=4"}, ("'optim_args'", "set optimizer.params")),
     ({"deepspeed": "ds/zero3.json"}, ("'deepspeed' ds/zero3.json is not here",)),
@@ -248,6 +281,7 @@ def test_a_key_of_trainer(folder, keys, path, value):
     ({"resume_from_checkpoint": "out/checkpoint-5"}, ("no meaning here", "resume_from_checkpoint")),
     ({"sequence_parallel_size": 2}, ("'sequence_parallel_size' is left out",)),
     ({"model_name_or_path": None}, ("'model.pretrained' or 'model.config' is missing",)),
+    ({"block_size": None}, ("no block_size is given", "1024")),
     ({"train_file": None}, ("'data.train' is missing",)),
     ({"torch_dtype": "float16"}, ("'torch_dtype' float16", "fp32")),
 ], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
@@ -288,6 +322,28 @@ def test_a_note_on_a_key_of_factory(folder, keys, words):
     got = convert(folder, {**FACTORY, **keys})
     assert got.note(*words)
     assert ("bf16_master_weights_and_grads" in got.text) == ("pure_bf16" in keys)
+
+
+@pytest.mark.parametrize("keys, path, value", [
+    ({"gradient_checkpointing": "offload"}, ("activation_checkpointing", "cpu_checkpointing"), True),
+    ({"activation_offloading": True, "gradient_checkpointing": None}, ("activation_checkpointing", "policy"), "block"),
+    ({"batch_size": 24, "gradient_accumulation_steps": None}, ("gradient_accumulation_steps",), 12),
+    ({"cosine_min_lr_ratio": 0.1}, ("scheduler", "params", "min_lr"), 2e-5),
+    ({"fsdp_config": {"reshard_after_forward": True}}, ("zero_optimization", "stage"), 3),
+    ({"bf16": "full"}, ("bf16", "bf16_master_weights_and_grads"), True),
+    ({"bf16": None, "fp16": True}, ("fp16", "enabled"), True),
+    ({"test_datasets": [{"path": "held.jsonl", "type": "completion"}], "val_set_size": 0}, ("data", "validation"), "data/held"),
+    ({"datasets": [{"path": "a", "data_files": ["x/part.jsonl"], "type": "completion"}], "val_set_size": 0}, ("data", "train"), "data/part"),
+    ({"datasets": [{"path": "one/a.json"}, {"path": "two/a.json"}], "val_set_size": None}, ("data", "train"), ["data/a", "data/a-2"]),
+    ({"saves_per_epoch": 0}, ("checkpoint", "save_at_epoch_end"), False),
+    ({"save_steps": 40, "saves_per_epoch": None}, ("checkpoint", "interval_steps"), 40),
+    ({"eval_steps": 30, "evals_per_epoch": None}, ("train", "eval_interval_steps"), 30),
+], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+def test_a_key_of_axolotl(folder, keys, path, value):
+    found = convert(folder, {**AXOLOTL, **keys}).spec
+    for part in path:
+        found = found[part]
+    assert found == value
 
 
 def test_words_of_old_yaml(folder):
@@ -349,6 +405,14 @@ def test_values_of_deepspeed_count(folder):
     assert changed.note("'optimizer' lion_32bit: the optimizer SGD of the DeepSpeed configuration counts")
 
 
+def test_the_whole_batch_of_deepspeed(folder):
+    ds = write(folder, "ds.json", {"train_batch_size": 48})
+    keys = {key: value for key, value in TRAINER.items() if key != "gradient_accumulation_steps"}
+    got = convert(folder, keys, "--deepspeed", ds)
+    assert got.spec["train_batch_size"] == 48 and got.spec["train_micro_batch_size_per_gpu"] == 4
+    assert "gradient_accumulation_steps" not in got.spec
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name, text, words", [
@@ -398,6 +462,33 @@ def test_the_spec_trains(folder, kind, deepspeed):
     folder.ztrain(*arguments)
     steps = folder.metrics().steps
     assert [row["step"] for row in steps] == [1, 2]
+
+
+@pytest.mark.parametrize("source", ["trainer", "axolotl"])
+def test_the_command_of_a_note_makes_the_data(folder, source):
+    """As the note has it, but for the name of an installed program: a name that the shell has to quote, and a shard to train on."""
+    if source == "trainer":
+        name, content = "it's a book.txt", "\n\n".join(f"Chapter {n}. One comes after another." for n in range(60))
+        keys = {**TRAINER, "train_file": name, "tokenizer_name": "byte", "do_eval": True}
+    else:
+        name = "recipes.jsonl"
+        content = "\n".join(json.dumps({"instruction": f"Cook {n}", "input": "", "output": f"Stir {n} times."}) for n in range(60))
+        keys = {**AXOLOTL, "datasets": [{"path": name, "type": "alpaca"}], "tokenizer_config": "byte"}
+    write(folder, name, content)
+    got = convert(folder, keys)
+    command = got.note("which this makes: ztrain-tokenize").split("which this makes: ")[1]
+    os.makedirs(folder.at("data"), exist_ok=True)
+    subprocess.run(command.replace("ztrain-tokenize", f"{sys.executable} {ROOT}/scripts/tokenize.py", 1), shell=True, cwd=folder.path,
+                   check=True, stdout=subprocess.DEVNULL)
+    assert os.path.exists(folder.at(got.spec["data"]["train"] + ".mask")) == (source == "axolotl")
+    sets = ["model.pretrained=null", "model.tokenizer=null", f"model.config={json.dumps({**LLAMA, 'vocab_size': 257})}",
+            "train.max_steps=2", "train.device=cpu"]
+    path = write(folder, "run.yaml", got.text)
+    folder.ztrain("--config", path, *[word for item in sets for word in ("--set", item)])
+    run = folder.at(got.spec["run"]["dir"], got.spec["run"]["name"])
+    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2] and any("eval_loss" in row for row in rows)
 
 
 def test_zero_is_that_of_the_configuration(folder):
