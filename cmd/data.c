@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,6 +259,7 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     TRY(token_set_open(a->words, words, &view->set, err));
     TRY(open_data_labels(view, err));
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
+    signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);
     if (view->seq_length)
         TRY(print_data_samples(view, &sum, err));

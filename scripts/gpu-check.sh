@@ -151,7 +151,7 @@ no_part() {
 # small_command CASE FOLDER: $run becomes the command that trains a golden case in bf16, with its run folder in FOLDER.
 small_command() {
     local case=tests/golden/$1
-    run=("$build/ztrain" --config "$case/run.yaml" --set "run.dir=$2" --set "model.pretrained=$case"
+    run=("$build/ztrain" --config "$case/run.yaml" --verbose --set "run.dir=$2" --set "model.pretrained=$case"
         --set "data.train=$case/train" --set "data.validation=$case/validation" --set "train.device=$device"
         --set bf16.enabled=true)
 }

@@ -93,6 +93,13 @@ def test_a_long_document_is_cut(folder):
     assert folder.ztrain("data", folder.at("long"), "--show", 1).out.endswith(" 3 3\n… 904 more tokens\n")
 
 
+def test_a_reader_may_leave_early(folder):
+    write_megatron(folder.at("many"), documents(900, longest=400))
+    command = f"'{ZTRAIN}' data '{folder.at('many')}' --show 900 | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "documents   900 in 1 shard\n" and done.stderr == ""
+
+
 def test_a_hugging_face_tokenizer(folder):
     with open(os.path.join(ROOT, "tests", "text", "encodings.json"), encoding="utf-8") as f:
         cases = json.load(f)
