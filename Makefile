@@ -334,6 +334,7 @@ uninstall:
 	rm -f $(addprefix $(SHARE)/ztrain/,$(INSTALLED_PROGRAMS) $(INSTALLED_FILES)) $(addprefix $(SHARE)/doc/ztrain/,$(INSTALLED_PAGES))
 	rm -rf $(SHARE)/ztrain/scripts/tokenization/__pycache__
 	for d in $(wildcard $(SHARE)/ztrain $(SHARE)/doc/ztrain); do find $$d -depth -type d -empty -delete; done
+	for d in $(wildcard $(addprefix $(SHARE)/,doc bash-completion/completions bash-completion)); do rmdir --ignore-fail-on-non-empty $$d; done
 
 #: dist           build/ztrain-VERSION-linux-x86_64.tar.gz, whose binary needs glibc only (docs/install.md)
 #: deb            build/ztrain_VERSION_amd64.deb, with the same binary
