@@ -9,6 +9,7 @@
 #   BUILD=DIR PREFIX=DIR DESTDIR=DIR    where the build and the installation go
 #   DEBUG=-g1                           debug information with lines only: quicker builds, as in .ci/run (the default is -g)
 #   V=1                                 prints whole commands instead of one short line a file (-s: nothing)
+# SPDX-License-Identifier: Apache-2.0
 
 ifeq ($(origin CC),default)
 CC = gcc

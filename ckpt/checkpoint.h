@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.h: the state of a run on disk: per-rank zstd shards, a manifest, atomic publication, reshard on load.
  * docs/checkpoint-format.md specifies the format.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_folders.h: the folder of checkpoints: the names in it, moving aside and deleting. checkpoint_list.h lists
  * the checkpoints.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_list.h: the checkpoints of a folder, with the facts from their manifests.
  *
  * A list is made from the names in the folder. A manifest is read when one of its facts is needed: that of 512 ranks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_open.c: opens checkpoints, and chooses the newest valid one of a run folder, by the steps in the
  * manifests; those alone are read that may be the newest by their names. `latest` may be stale or dangling after a
  * crash. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_open_best.c: opens the checkpoint of a run that had the best evaluation. */
 #include "ckpt/checkpoint_retention.h"
 #include "core/log.h"

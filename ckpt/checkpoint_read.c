@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_read.c: verifies, reads and loads the contents of checkpoints. Every frame is compared with its checksum
  * before its contents are used.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_read.h: an open checkpoint from inside. For the files of ckpt/. */
 #pragma once
 

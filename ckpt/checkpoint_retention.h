@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_retention.h: which checkpoints stay after a save (checkpoint.keep_last, keep_best, keep_every_steps). */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_rewind.c: changes a run's history to the one that a resume asks for. Each step is on disk before the next.
  *
  *   step                                                          a resume of the run folder after a kill

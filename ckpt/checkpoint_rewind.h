@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_rewind.h: a run has one history. If it resumes from a checkpoint that is not its newest, the newer
  * checkpoints and their metrics are a history that the run leaves; it gets a number N and is kept aside:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_save_cache.h: what rank 0 reads once for all saves of a run. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* manifest.h: manifest.json, which describes a checkpoint and covers every byte of its other files with checksums. Its
  * last member is the XXH3 of all bytes before the checksum's first digit; the bytes after the digits are fixed.
  * docs/checkpoint-format.md lists the members. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* manifest_read.c: reads manifest.json: size, the fixed end, the checksum, JSON, then every member with its type and
  * range, so that a manifest which passes needs no further checks. Numbers are below 2^53, because other programs may
  * read them as doubles. */

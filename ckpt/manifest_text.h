@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* manifest_text.h: the form of manifest.json, for manifest_write.c and manifest_read.c: a line for each member, or for
  * each element of a long list. */
 #pragma once

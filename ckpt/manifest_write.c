@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/manifest_text.h"
 
 #include "core/hash_digits.h"

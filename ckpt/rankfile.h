@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rankfile.h: rank-00000.zst, one rank's slices of every state and unit.
  *
  * A sequence of zstd frames, and a valid input of the zstd tool (docs/checkpoint-format.md):

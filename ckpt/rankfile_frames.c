@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/rankfile_frames.h"
 #include "core/memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rankfile_frames.h: the layout of a rank file's bytes, and what reading and writing share.
  *
  *   offset 0   u32 0x184D2A50  u32 56         head of a skippable zstd frame

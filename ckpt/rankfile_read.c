@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rankfile_read.c: reads and verifies rank files: threads read frames ahead (read_ahead.h), and a team of threads
  * verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rankfile_write.c: writes rank files, front to back: a team of threads compresses a batch of frames, and the calling
  * thread appends it. (In an ordered section threads would wait for each other at every frame: three times as slow on a
  * busy machine.) */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* read_ahead.c: see read_ahead.h. The buffers are a ring: piece n is in slot n % slots. */
 #include "ckpt/read_ahead.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* read_ahead.h: threads that read pieces of files ahead of those who use them.
  *
  *     read_ahead_new(pieces, …)        the threads begin: next() names piece 0, 1, …, and read() reads it into a buffer

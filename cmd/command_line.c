@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/command_line.h"
 
 #include "core/edit_distance.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"

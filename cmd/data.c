@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data.c: `ztrain data PREFIX…` prints what token shards hold, and documents as a model sees them, with what is learned
  * marked: in green on a terminal, else between ⟦ and ⟧, as ztrain-tokenize does. */
 #include "cmd/command_line.h"

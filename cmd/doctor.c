@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, and what `device: auto`
  * would take. Lines of "name  value" under headings. It changes nothing, and reports as unknown what it cannot find
  * out. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]` writes a checkpoint as a Hugging
  * Face folder. It has its name only when it is whole, and an earlier export stays until then; one process at a time
  * writes it.

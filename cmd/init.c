@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init.c: `ztrain init` writes a run spec from flags, and on a terminal from answers to a few questions. What it writes
  * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
 #include "cmd/init.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init.h: the parts of `ztrain init`, in the order in which it calls them:
  *
  *   flags and answers, each checked at once -> model and data are read -> settings by the plan -> the run spec

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init_facts.c: what `ztrain init` reads of the model and the data. See init.h. */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/init.h"

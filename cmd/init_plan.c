@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init_plan.c: the settings of a run that `ztrain init` writes, by its plan. See init.h. */
 #include "cmd/init.h"
 #include "core/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init_questions.c: the questions of `ztrain init`, on a terminal. See init.h. */
 #include "cmd/init.h"
 #include "core/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init_settings.c: the machine and the length of a run that `ztrain init` writes. See init.h. */
 #include "cmd/init.h"
 #include "core/machine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/options.h"
 
 #include "cmd/command_line.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h: what `ztrain plan` and --dry-run print of a run: its memory, and estimates for GPUs that need not be here.
  * The spec's batch sizes are resolved. */
 #pragma once

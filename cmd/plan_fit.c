@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_fit.c: `ztrain plan --fit`.
  *
  *   every setting (memory_tunables.h): its bytes  ->  of those that fit, the two largest micro-batches with the same

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which
  * it is assumed away. */
 #include "cmd/plan.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.c: `ztrain report RUN…` shows the curves of runs in the terminal or as a page for a browser. It changes
  * nothing in their folders. */
 #include "cmd/command_line.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model: a checkpoint, the newest or best
  * one of a run, or a Hugging Face folder. */
 #include "ckpt/checkpoint.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.c: `ztrain --config run.yaml`, the command: its options, its run spec, and who trains.
  *
  *   ztrain --config run.yaml                  this process is the only rank (cmd/train/rank_main.c)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* version.c: `ztrain version`: the versions of ztrain, its compiler and its libraries, one a line: at run time, next to
  * those of the headers that ztrain was built with. */
 #define PCRE2_CODE_UNIT_WIDTH 8

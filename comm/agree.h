@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agree.h: ranks compare their outcomes at points that all of them reach, and end together if one has failed, with the
  * exit code of the lowest such rank. Each error is printed by the lowest rank that has it; the others' are marked as
  * printed (error_mark_printed()) and are in their log files. Two ranks have the same error if their messages are equal

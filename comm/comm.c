@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c: the communicator's life: opening and closing, attaching a GPU. The top of the layers in comm_internal.h. */
 #include "comm/comm.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.h: collectives over the ranks of a job: on one machine (shared memory), on several (TCP) and for GPUs (NCCL).
  *
  * Two channels, each with its own order of operations, the same on every rank:

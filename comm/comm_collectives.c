@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_collectives.c: the public data operations. Each is counted and handed to its transport: the host's
  * (transport_host.c), that of a GPU that is attached (transport_gpu.c), or a simulation's (transport_simulated.c). */
 #include "comm/comm_internal.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_internal.h: types and functions that the files of the communicator share; docs/architecture.md says which file
  * has what. Below them: comm/control. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_log.c: see comm_log.h. An operation is known by its number in the order of the data channel. A rank keeps the
  * seconds of operations that are over until all ranks have shared theirs. */
 #include "comm/comm_log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_log.h: bytes and time of the data operations by collective, purpose and unit, and which rank the others wait
  * for. Each rank times its operations by events on their stream, from its readiness to the end (gpu/span_recorder.h).
  * As an operation ends for all ranks at about the same time, the one that was ready last has the shortest time, and the

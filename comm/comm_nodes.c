@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_nodes.c: gives the ranks of a launcher shared memory on each node, and connections between nodes.
  *
  *     first rank of a node   makes the node's memory                                    exchange "first": fd, addresses

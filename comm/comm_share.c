@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_share.c: what peers read: on a GPU memory of its transport; else the shared segments, one for each rank of a
  * node, one after the other in the node's shared memory.
  *

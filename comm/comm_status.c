@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_status.c: the bottom of the communicator: its rank, the job's sticky status, and the point where ranks meet. */
 #include "comm/comm_internal.h"
 #include "core/flight/flight.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_binding.c: see gpu_binding.h. A matching of ranks and GPUs by augmenting paths: a rank whose GPUs are all taken
  * may move their owners to others. */
 #include "comm/gpu_binding.h"

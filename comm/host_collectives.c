@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_collectives.c: the control channel: small values in host memory. The k-th operation uses slot k mod 2 of each
  * rank: a rank writes slot k+2 only after all ranks have arrived at k+1, where they arrive after they have read slot k.
  * Agents (agent.h) fill the slots of ranks on other nodes. */

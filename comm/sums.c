@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sums.c: see sums.h. The sum of a block stays in the first-level cache. Contributions are checked on the way: x · 0 is
  * NaN exactly where x is not finite. The loop is bound by memory, so vectors of four floats suffice. */
 #include "comm/sums.h"

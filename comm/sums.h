@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sums.h: adds up the ranks' contributions, always in rank order. */
 #pragma once
 

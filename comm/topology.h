@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* topology.h: which rank carries which slice between nodes, as the proxy of its node.
  *
  * Local rank l of a node receives, for its node, the slices of all ranks on other nodes whose local rank is l modulo

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_check.c: a first operation of each kind and type between GPUs, compared with its result. It runs before
  * memory is planned, as NCCL then takes memory of the GPU. A library, GPU or link that computes wrong sums ends the run
  * here. */

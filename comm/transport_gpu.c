@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_gpu.c: see transport_gpu.h. A staged operation, for pieces of a slice that fit the pinned buffers:
  *
  *     send (device) ─copy─► send (pinned) ─host operation─► recv (pinned) ─copy─► recv (device)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_gpu.h: data operations on the memory of a GPU, which other processes cannot read. Private to the
  * communicator.
  *

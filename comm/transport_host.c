@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_host.c: data operations on the host's memory. Each runs as one piece of work in the order of its stream:
  *
  *     publish the operation and the place of the send buffer · arrive · wait for the node's ranks · compare with theirs

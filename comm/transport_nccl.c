@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_nccl.c: see transport_gpu.h. Operations are ncclAllGather and ncclReduceScatter of whole slices: pieces
  * would need a broadcast or a reduction for each rank.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
  *
  * All-gather. Every rank sends its slice to its proxy on each other node. A proxy without neighbours receives into the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transport_simulated.h: the communicator of a simulation: data operations only take time on a simulated device
  * (gpu/simulate/simulated_device.h); control operations must not be called. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h: elapsed time by the monotonic clock, which cannot be set. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dtype.h: element types, their sizes, and conversions of single values (round to nearest even). */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* edit_distance.c: the distance of Damerau and Levenshtein (restricted: no letter moves twice), by dynamic programming
  * over the last three rows of the table. */
 #include "core/edit_distance.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* edit_distance.h: the distance between two names, for "did you mean …?" */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* env_switch.h: environment variables that are switches, or choices between words. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* faults.h: failures on purpose, in test builds.
  *
  * Code that must survive a full disk or a kill makes its system calls through the wrappers below. With ZTRAIN_FAULTS

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash_digits.h: a 64-bit hash as text: 16 lower-case hexadecimal digits, as in manifests. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heartbeat.c: the calls in progress form a list of structs on their callers' stacks, under one mutex,
  * which is never held longer than a walk along the list. */
 #include "core/heartbeat.h"

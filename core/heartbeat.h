@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heartbeat.h: a counter that shows that this rank is alive and makes progress.
  *
  * Ops, collectives and I/O advance it; comm/ moves it into shared memory, where peers watch it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* io.h: the POSIX system calls on files, for a rank whose peers wait for it.
  *
  * Each function makes the system call of its name inside a slow call (core/heartbeat.h). Results and errno are those of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kept_files.h: the texts that a run was started with (run spec, DeepSpeed's configuration, config.json), kept by the
  * supervisor of local ranks, so that all ranks of all its starts read the same bytes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.c: lines from before the log file is open are kept and begin the file, so that a refused start does
  * not create a file, and the log of a run still has its first lines. */
 #include "core/log.h"

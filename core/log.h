@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and the final error to stderr,
  * and everything to one log file per rank.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.c: /proc/self/cgroup has one line for each hierarchy, "ID:CONTROLLERS:/PATH"; version 2 has no controllers in
  * it. The files of the group at PATH, and of each group above it, are looked for below the mount point:
  *

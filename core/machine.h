@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.h: the memory and the CPUs that this process may use: those of the machine, within the limits of the
  * process's control groups (version 1 or 2, from its own group up to the root). Each call reads /proc and /sys again;
  * any thread. What cannot be read counts as unlimited. */

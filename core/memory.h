@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.h: allocations whose failure ends the process, with exit code 5 and a message.
  *
  * What scales with the model comes from malloc(), and a function that gets none returns STATUS_DEVICE. This header is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output.h: writes text to stdout, stderr and the log file without keeping a step waiting.
  *
  * The reader of stdout may pause (ctrl-S, a pager, a stopped srun), and the log's file system may be slow. So each

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* printable.h: makes text from outside (file names, manifests, tensor names, messages of peers) safe for terminals,
  * which obey escape sequences, and logs: control characters (C0 with tab and newline, DEL, C1) and bytes that are not
  * UTF-8 are shown as \xNN. A backslash is not escaped. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* retry.h: retries on one rank while a disk or file server fails.
  *
  *     struct retry retry = {.limit = 30, .stopped = …};

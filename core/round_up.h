@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* round_up.h: sizes as multiples of a block, a page, a tile; the smaller and the larger of two. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* size_text.h: a number of bytes as people write it: "300MiB", "80 GB", "1.5TiB", "1048576". */
 #pragma once
 

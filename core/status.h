@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h: how a function reports an error: it returns `enum status`, whose values are the exit codes, and leaves a
  * message in its `struct error *`. Three severities:
  *   bug      ASSERT(): a mistake in ztrain; prints file and line, exits 70 at once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* string_list.h: a list that owns its strings. {0} is the empty list. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* thread.h: threads other than the main one. They have all signals blocked, so that the main thread gets them. */
 #pragma once
 

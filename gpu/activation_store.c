@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/activation_store.h"
 
 #include "core/memory.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation_store.h: the inputs of blocks in host memory from forward to backward (cpu_checkpointing).
  *
  * They lie on the device in three buffers in turn. The store's stream copies a block's input down while the next blocks

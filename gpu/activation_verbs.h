@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation_verbs.h: the two verbs by which the transformer lets activations leave the device between forward and
  * backward; gpu/activation_store.h implements them over host memory.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h: all memory that a rank's steps use, planned before anything is allocated: an arena each for its own memory,
  * for the segment that peers read, and for host memory of offload (struct memory_plan).
  *

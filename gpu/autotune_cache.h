@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autotune_cache.h: the fastest kernels on this model of GPU, kept on disk: cublasLt's algorithm for each matrix
  * product, and cuDNN's engine for each shape of attention. One text file for each GPU model and library version,
  * gemm-NAME-VERSION.txt, in $ZTRAIN_GEMM_CACHE, $XDG_CACHE_HOME/ztrain, or ~/.cache/ztrain. An empty ZTRAIN_GEMM_CACHE

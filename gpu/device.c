@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.c: the functions of device.h, and those of ops.h that are not ops: each checks, and calls the backend. */
 #include "core/env_switch.h"
 #include "gpu/device_backend.h"

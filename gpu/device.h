@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.h: a device: its memory, streams, events, graphs and properties, one interface for the CPU and CUDA.
  * gpu/open/device_open.h opens one.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_backend.h: the functions that a kind of device implements. device.c checks arguments and calls through this
  * table: only it, spans.c and the backends include this file. */
 #pragma once

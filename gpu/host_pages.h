@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_pages.h: large memory of the host: in huge pages where the system has them, zeroed and touched by all cores. A
  * device reads and writes it by itself once it is pinned (device_pin()). */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* input_upload.h: the micro-batches of a step on their way to the device, while the step before is still running.
  *
  *     host      pack s+1 (one of two pinned buffers)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* library_places.h: finds NVIDIA's libraries where a machine may have them, so that one with PyTorch needs no toolkit.
  *
  * Searched in this order, until a file opens:

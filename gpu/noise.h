@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* noise.h: the values of stream_fill_noise(), for the host and for device code (CUDA compiles this header too). */
 #pragma once
 

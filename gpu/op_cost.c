@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/op_cost.h"
 
 #include "gpu/op_operands.h"

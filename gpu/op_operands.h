@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_operands.h: one table of what the pointers in the arguments of each op point to: dtype, shape, use. The cost of
  * ops (op_cost.h) and the self-test (self_test.h) derive from it. An op that has no row does not build. */
 #pragma once

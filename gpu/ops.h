@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.h: the op table: every operation that training needs, declared once and implemented by each backend.
  *
  * Letters: M tokens of a micro-batch · C hidden size · F inner size of the MLP · H heads · KV key/value heads · D head

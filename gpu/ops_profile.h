@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_profile.h: time and work of each op, by op and by phase and unit, for benchmarks, --profile and flops_profiler: a
  * recorder of spans (span_recorder.h) between events on the device. The host does not wait, so a GPU's times have no
  * launches in them; ops of several streams that run side by side each count in full. */

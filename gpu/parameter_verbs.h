@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parameter_verbs.h: the four verbs through which the transformer uses parameters at every ZeRO stage, by comm/zero.
  *
  *   acquire      work enqueued on `stream` from now on may read the unit's parameters

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peaks.h: the peak rates of GPUs, and the share of them that a run uses (MFU).
  *
  * Peaks are the vendor's data-sheet figures for dense products (without 2:4 sparsity) with sums in fp32, by the name

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test.h: the self-test of a device: every op on small shapes, compared with the CPU device's op of the same name.
  *
  *     self_test.c        two devices side by side: memory, comparison

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test_cases.c: the first cases of an op have rows that fit into vectors of 16 bytes and a few threads, the later
  * ones what other kernels, or other parts of the same one, compute: longer rows, rows that vectors do not divide,
  * tails, tiles after the first. Their numbers follow from the sizes in gpu/cuda/ops/ (ops_cuda_*.cu). */

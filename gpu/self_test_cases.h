@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test_cases.h: the cases of self_test.h, and what fills operands of a fixed meaning. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* span_recorder.h: a sink of spans that learns when they ran on the device, without waiting for it: two timed events
  * lie around the work, and spans that are over are delivered later, in the order in which they began. So spans that
  * enclose others need a recorder of their own. During a capture nothing is recorded. */

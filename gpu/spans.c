@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spans.c: hands spans to the sinks, and wraps the op table while a sink takes ops. */
 #include "gpu/spans.h"
 

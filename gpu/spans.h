@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spans.h: one event for each piece of work: an op, a phase of the step, a collective, from its begin to its end.
  *
  *     struct span span = {.kind = …, .stream = stream, …};

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a start, a save and the commands cost in a run folder with many checkpoints of many ranks.
 
     make all build/tests/bench_checkpoints && scripts/bench-checkpoints.py [--ranks 512] [--count 200] [--build build]

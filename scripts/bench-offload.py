@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares the optimizer of offload with PyTorch's and with what the memory can do, in one run.
 
     scripts/bench-offload.py [--rounds 10] [--threads N]

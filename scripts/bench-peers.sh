@@ -6,6 +6,7 @@
 #   --torch, --deepspeed       only this peer
 #   --as-installed             without preloading the libraries that make PyTorch's memory and threads faster
 #   $ZTRAIN_PYTHON             a Python that already has torch and transformers
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=1 deepspeed=1 tuned=1 options=()

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How fast ztrain reads a checkpoint, next to the disk and next to zstd and the checksums alone.
 
     scripts/bench-read.py CHECKPOINT [--ztrain BINARY …] [--threads 1,2] [--rounds 5]

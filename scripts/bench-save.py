@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a checkpoint costs training on this machine: GPT-2 124M (AdamW, fp32, one rank on the CPU). Standard library only.
 
     scripts/bench-save.py                       the stall with checkpoint.writer.decoupled false and true, the throughput of the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Speed of ztrain on this machine: GPT-2 124M, B=4, T=64 and 256, fp32 and bf16. Standard library only.
 
     scripts/bench.py                              tokens/s, time by operation, share of the GEMM ceiling, peak memory

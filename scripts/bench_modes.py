@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Speed and memory of ways to train that give the same bits: GPT-2 124M or a model of your own. Standard library only.
 
     scripts/bench_modes.py                                    the policies of recomputation, and inputs in host memory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peer of bench-save.py: torch.distributed.checkpoint saves a state of fp32 tensors, once and then waiting or not.
 
     bench_save_torch.py FOLDER ROUNDS NUMEL…      prints one line of JSON for each round

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, or in DeepSpeed at ZeRO-3.
 
 Reads a number of steps from each line of standard input, does them, and answers with a line of JSON: the seconds of each

@@ -7,6 +7,7 @@
 # where it has none, the sources compile without them. The last line is 'N passed, M failed'.
 #
 #   --fetch     only downloads
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 case ${1-} in '' | --fetch) ;; *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;; esac

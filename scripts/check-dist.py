@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks what a binary for other machines needs: scripts/check-dist.py BINARY --glibc VERSION
 
 It may need the libraries of glibc and no others, and of glibc nothing newer than VERSION. Other libraries are linked into it or

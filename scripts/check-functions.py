@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks three rules of CONTRIBUTING.md in the sources of the five floors: scripts/check-functions.py [ROOT]
 
 - A function has at most 60 lines, from the first line of its head to its closing brace.

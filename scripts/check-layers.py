@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the order of the house (docs/architecture.md): its floors, the rooms inside them, and what may call what.
 
 - A file includes its own room and the rooms below it, never one above: ROOMS names for each room those that it may use.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every source says under which licence it is: scripts/check-licence.py [--write] [ROOT]
 
 Sources in C, C++, CUDA, Python and shell, makefiles, YAML and the recipes of containers have a line

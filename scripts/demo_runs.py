@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes run folders with invented curves, for pictures and tests of `ztrain report`: scripts/demo_runs.py FOLDER [STEPS].
 
 The lines have the fields that core/metrics/metrics.c writes; the numbers come from formulas and a seeded generator, and no model was

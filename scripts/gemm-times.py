@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/unit/fixtures/gemm_times.h: times of matrix products by NVIDIA's offline model, which gpu/simulate/gemm_estimate.c is fitted to.
 
 Needs the package nvidia-matmul-heuristics from PyPI, which needs no GPU:

@@ -24,6 +24,7 @@
 #
 # ztrain also finds CUDA's libraries in Python's site-packages (docs/cuda.md). The last line is 'N passed, M failed'; SUMMARY in
 # the output folder has in short what an entry of docs/gpu-log.md needs, and such an entry.
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Training speed on one GPU, next to what `ztrain plan --speed` expects of it, by kind of op, and next to PyTorch's, if it is there.
 
     scripts/gpu_bench.py                       GPT-2 124M and 1558M, and LLM.Q's shapes: Qwen2.5 0.5B, 1.5B, 3B, 7B; bf16, T = 1024

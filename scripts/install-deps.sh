@@ -14,6 +14,7 @@
 # apt is running, it waits up to $INSTALL_DEPS_PATIENCE seconds (600). dnf waits by itself; where packages are missing in its
 # repositories, EPEL and CRB are enabled. On other systems this script succeeds if a test program builds, and otherwise prints which
 # packages are needed.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
 usage() { sed -n '2,16s/^# \{0,1\}//p' "$0"; }

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the man page and the completion for bash from the binary's own help: scripts/make-manual.py ZTRAIN DIR
 
 Reads `ZTRAIN --help`, `ZTRAIN COMMAND --help`, `ZTRAIN --help-spec --markdown` and the table of docs/environment.md; writes DIR/man/man1/ztrain.1 and DIR/bash-completion/completions/ztrain. `make manual` and `make install`

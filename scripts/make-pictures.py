@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the pictures of docs/watching.md: scripts/make-pictures.py [--ztrain build/ztrain] [--out docs/pictures]
 
 It writes the invented runs of scripts/demo_runs.py, reports on them, and takes pictures with a headless Chromium ($CHROMIUM, or

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the rows of unicode_newer in core/text/unicode.c: characters that the Rust package `tokenizers` may know otherwise
 than the Unicode libraries of a system.
 

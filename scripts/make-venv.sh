@@ -2,6 +2,7 @@
 # Makes a Python virtual environment with PyTorch, transformers, TensorBoard and wandb: scripts/make-venv.sh DIR [--bench]
 # Tests that compare with them need it, and with --bench scripts/bench-peers.sh does (also DeepSpeed and the libraries that make
 # PyTorch fast on a CPU). ztrain itself does not. Downloads a few GB and takes minutes, unless the environment exists.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 2; }
 venv=$1 bench=${2:-}

@@ -9,6 +9,7 @@
 #   parts_join [NAME…]           waits for these programs, or for all, and counts them
 #   parts_end                    prints the tests that failed once and were repeated (tests/conftest.py), and the sum as the
 #                                last line; returns the exit status of the whole run
+# SPDX-License-Identifier: Apache-2.0
 
 parts_passed=0 parts_failed=0 parts_broken=() parts_parallel=() parts_repeated=()
 LOGS=${LOGS:-build/log}

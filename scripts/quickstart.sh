@@ -6,6 +6,7 @@
 # with evaluation), interrupts the run once and resumes it, verifies its checkpoints, and exports a Hugging Face folder.
 # All its files are in build/quickstart, which a second run deletes first. Where there is an nvcc, the build has the CUDA
 # device, which takes minutes more; CUDA=0 scripts/quickstart.sh leaves it out.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -8,6 +8,7 @@
 #   --quick              fewer golden combinations, no long whole-program tests (for instrumented builds)
 #   --sample N           with --quick: one in N of the whole-program tests, the same ones each time
 #   SANITIZE=address     in the environment: builds and tests build/address (or thread)
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

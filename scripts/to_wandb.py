@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Sends a run's metrics to Weights & Biases: the trainer itself has no network beyond its ranks.
 
     ztrain-wandb RUN [--project NAME] [--entity NAME] [--name NAME] [--id ID] [--offline] [--watch]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns text and conversations into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and for
 conversations PREFIX.mask, which says what is learned from.
 

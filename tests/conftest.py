@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests in Python: program/ runs the ztrain binary as a user would, interop/ compares with transformers. Their tools are in
 program/harness.py."""
 import os

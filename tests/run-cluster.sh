@@ -4,6 +4,7 @@
 # clusters of two and of four nodes on this machine (tests/cluster/slurm_lab.py). Without options the files run at
 # the same time, each with its own cluster (the longest in two halves with one each), because they mostly wait. A test that this machine does not allow is reported
 # with the reason and counts as failed. The last line is 'N passed, M failed'; logs are in build/log.
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build}

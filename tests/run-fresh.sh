@@ -3,6 +3,7 @@
 #   tests/run-fresh.sh COMMAND…          e.g.  tests/run-fresh.sh scripts/quickstart.sh
 # The base system is made once by debootstrap (about half a minute) and kept in $FRESH_BASE (build/fresh/base), with this
 # machine's package sources and proxy settings. It needs root. The exit status is the command's.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 2; }
 cd "$(dirname "$0")/.."

@@ -3,6 +3,7 @@
 # It starts from the inputs in tests/fuzz/corpus/TARGET and runs those that once broke the target, tests/fuzz/regressions/TARGET,
 # first. Inputs that break it now are left in BUILD/fuzz/found. As many targets run at a time as there are cores.
 # Prints 'N passed, M failed' last.
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 build=${1:-build/fuzzer} seconds=${2:-10}
 found=$build/fuzz/found

@@ -4,6 +4,7 @@
 # its seconds for one that passed, and 'N passed, M failed' last.
 # UNIT_REPEATS=N in the environment: up to N programs that failed run once more, alone. Their first output is printed whatever becomes
 # of them, and a line 'failed once, was repeated: NAME', which scripts/parts.sh repeats at the end.
+# SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
 limit=${UNIT_SECONDS:-600} repeats=${UNIT_REPEATS:-0}

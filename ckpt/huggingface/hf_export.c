@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_export.c: writes a checkpoint as a folder that transformers loads.
  *
  * The model goes through one window, a piece of a unit's flat range: the tensors in it are converted and written, in

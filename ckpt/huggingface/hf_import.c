@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_import.c: reads weights from a Hugging Face folder; each rank reads its slices.
  *
  * First the tensors in the headers of all files are matched with the table, so that a missing, extra or misshapen one

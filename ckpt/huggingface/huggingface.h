@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* huggingface.h: reads and writes Hugging Face folders (config.json, safetensors). */
 #pragma once
 

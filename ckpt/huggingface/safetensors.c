@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.c: parses the header of a safetensors file: every number is checked against the file before it is used.
  */
 #include "ckpt/huggingface/huggingface.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* choose.h: what the ranks of a job decide together before they compute: devices, kernels of the CPU, multiprocessors
  * that are left to NCCL; and whether steps are CUDA graphs. */
 #pragma once

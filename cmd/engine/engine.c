@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/engine.h"
 
 #include "cmd/engine/gpu_fault.h"

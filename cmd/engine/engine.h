@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h: the parts of one rank's run, in the order in which they are built:
  *
  *   model description -> tensor table -> shard layout -> device -> zero, transformer -> plan -> memory -> weights

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_samples.h: train.samples: the prompts that the model continues, greedily, at each evaluation. Generation uses
  * the transformer's activations between two steps: the bits of training do not change. */
 #pragma once

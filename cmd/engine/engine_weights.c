@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_weights.c: the weights with which a run begins. See engine.h. */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/engine/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_fault.h: whose fault it is that work on this rank's GPU has failed. An illegal address, a misaligned one, a
  * failed launch and their like come from wrong kernels, ours or a library's, and from broken GPUs. The GPU is broken
  * only if NVML has reported an Xid of the hardware or an ECC error since the start, or if a self-test in a new process

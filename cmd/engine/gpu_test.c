@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/gpu_test.h"
 
 #include "cmd/engine/machine_record.h"

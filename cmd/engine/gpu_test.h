@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_test.h: the self-test of a GPU: its ops on small shapes against the CPU's, and a captured step of a small model
  * against the same step op by op. `ztrain doctor --gpu-test` prints it; a run begins with it on every new combination
  * of GPU, driver, libraries and build of ztrain. (Collectives: comm/transport_check.c. cuDNN: gpu/cuda/autotune.h.)

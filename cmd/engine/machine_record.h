@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine_record.h: what of the machine decides the bits of a run: the device, CPU kernels, versions of GPU libraries.
  * Each checkpoint has it ("machine" in its manifest); a run that continues elsewhere logs the differences. */
 #pragma once

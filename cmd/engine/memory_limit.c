@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_limit.c: whether a plan fits into the memory that the run spec and the machine give it, and what would. */
 #include "cmd/engine/engine.h"
 #include "cmd/engine/memory_tunables.h"

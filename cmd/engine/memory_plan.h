@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_plan.h: the memory of a rank. One function lays out everything that a step uses in three arenas: dry for the
  * plan, then in memory of exactly that size. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_snapshot.c: the memory of a rank's copy of its slices, from which checkpoints are written in the background.
  * The plan counts it, but it lies outside of the arenas: with checkpoint.writer.decoupled auto it is taken when the
  * first save is due (cmd/save/background_save.c), and with true before the first step. */

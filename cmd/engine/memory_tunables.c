@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/memory_tunables.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_tunables.h: the settings of a run spec that decide how much memory a rank takes, as a table: values, what they
  * cost, their lines of the run spec. `plan --fit` and the advice of memory_limit.c search it.
  *

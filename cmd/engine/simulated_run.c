@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulated_run.c: the transformer and ZeRO run on simulated_device.h and transport_simulated.h. A later step is
  * measured: the first has no work left over from a step before. */
 #include "cmd/engine/simulated_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulated_run.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes.
  * Estimated, not measured. */
 #pragma once

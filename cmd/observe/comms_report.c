@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comms_report.c: see comms_report.h. Bandwidths are those of NCCL's tests, without the wait for the last rank: the
  * algorithm's is the bytes of all ranks' slices over the time, the bus bandwidth (N-1)/N of it, which is what each rank
  * sends and receives. */

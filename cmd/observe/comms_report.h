@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comms_report.h: comms_logger of the run spec: what the collectives cost, and which rank the others wait for. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight_recorder.c: see flight_recorder.h. The thread looks five times a second; requests wake it. It makes its system
  * calls directly, not through core/io.h: a file that hangs is to end no run, and faults on purpose are not for it. */
 #include "cmd/observe/flight_recorder.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight_recorder.h: keeps this rank's flight record (core/flight/flight.h) in the run folder:
  * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_file.h).
  *

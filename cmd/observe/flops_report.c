@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/flops_report.h"
 
 #include "core/clock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flops_report.h: time and work of ops: of a step with flops_profiler, of the whole run with --profile. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/integrity.h"
 
 #include "comm/zero/zero_check.h"

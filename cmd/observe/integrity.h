@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes.
  *
  * Every train.check_interval_steps the gradients of a step are computed twice and compared, parameters and optimizer

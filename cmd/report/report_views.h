@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report_views.h: the report as text (report_terminal.c), and as a page for a browser (report_page.c): one HTML file
  * that needs no other and no network.
  *

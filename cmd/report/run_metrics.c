@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/run_metrics.h"
 
 #include "core/fsutil.h"

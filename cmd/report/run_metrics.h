@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_metrics.h: what a metrics.jsonl tells of a run, thinned, in memory that does not grow with the file. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* terminal.h: fields, figures and sparklines for a terminal of any kind. */
 #pragma once
 

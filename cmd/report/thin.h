@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* thin.h: rows of values by step, thinned as they come: any number of rows in bounded memory.
  *
  * Rows are collected in buckets of `per` rows. When all buckets are full, neighbours are merged and `per` doubles:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/watched_run.h"
 
 #include "ckpt/checkpoint.h"

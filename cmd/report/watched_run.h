@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watched_run.h: a run folder as the report sees it: metrics.jsonl, spec, newest checkpoint, and whether the run goes
  * on. Nothing in it is changed. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* console.h: rank 0's display of the progress: on a terminal one line that is renewed, else plain lines, as in its log
  * file; and the summary of a run that is finished. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* deadline.c: see deadline.h. squeue may take long or hang: it is a program on some file server that asks a daemon on
  * another machine. So a thread starts it and waits for it, one at a time. */
 #include "cmd/run/deadline.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* deadline.h: the time at which Slurm will end the job, so that a checkpoint is written in time without any signal.
  *
  * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* monitor.h: writes the metrics for TensorBoard and as DeepSpeed's csv_monitor. A monitor that cannot write is given up
  * with a warning. The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own; as with
  * DeepSpeed their axis counts the samples that were trained on. */

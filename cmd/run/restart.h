@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* restart.h: `--local-gpus N --max-restarts K`: the supervisor starts the ranks again after a failure that another
  * start may not have: a rank was killed or lost (6), a device or its driver failed (8).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/run_folder.h"
 
 #include "core/clock.h"

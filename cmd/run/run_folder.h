@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_folder.h: the folder of a run, <run.dir>/<run.name>/:
  *
  *   run.yaml          the effective spec              metrics.jsonl   a line per step

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_home.h: the folder that a run lives in, and how the run relates to its contents. Rank 0 or a dry run decides; the
  * struct holds no pointers, so that it can be broadcast. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_kernels.h: the kernels that a run computes with, a text of gpu/device.h, in its folder as kernels-GPU.txt
  * for each model of rank 0's GPU: a resumed run whose rank 0 is on another machine must compute with the same kernels.
  * Rank 0 only. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_lock.c: two files in the folder decide who may write there.
  *
  * Rank 0 holds an fcntl lock on `lock` while the run lives; the kernel drops it with the process. Some mounts have no

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_lock.h: one job at a time writes in a folder, on any file system and from any node: rank 0 of a run in the run
  * folder, an export in the folder that it works in. run_lock.c describes the protocol. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_state.h: the state of a run on one rank: prepare.c builds it, rank_main.c releases it. Every decision is the same
  * on all ranks: its grounds (a loss, a norm, a stop signal) are summed over the ranks first. */
 #pragma once

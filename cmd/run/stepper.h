@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stepper.h: enqueues an optimizer step on the device: all its micro-batches, then the update.
  *
  * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/stop_signal.h"
 
 #include "core/clock.h"

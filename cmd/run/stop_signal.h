@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; ignored under nohup) and SIGUSR1 ask a run to stop with
  * a checkpoint and exit 75. A second SIGINT ends it at once with 130. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/trace_file.h"
 
 #include "cmd/engine/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trace_file.h: --trace: a few steps of all ranks in Chrome's trace format, which Perfetto and chrome://tracing show.
  *
  * A rank is a process of the trace, and its rows (the host, the streams) are threads. A rank keeps up to

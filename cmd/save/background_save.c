@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/save/background_save.h"
 
 #include "cmd/observe/integrity.h"

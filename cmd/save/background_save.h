@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* background_save.h: a run's checkpoints, written while training continues (checkpoint.writer.decoupled).
  *
  *     main threads     step 8 | copy | step 9     vote  | step 10    vote   | step 11    vote | step 12

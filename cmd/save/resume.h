@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resume.h: the checkpoint that --resume names, and whether the run may continue from it. */
 #pragma once
 

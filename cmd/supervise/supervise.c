@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervise.c: see supervise.h.
  *
  * The supervisor makes the shared memory (comm/control/control.h), starts the ranks, each with a share of the cores,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervise.h: `ztrain --local-gpus N`: N ranks on this machine, started, watched and ended together. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/train/early_error.h"
 
 #include "comm/agree.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* early_error.h: the errors of ranks that fail before they can agree on who prints them (agree.h).
  *
  * Ranks of one node often fail alike. The first to print the error takes a name in the kernel, an abstract unix socket

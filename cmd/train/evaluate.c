@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"

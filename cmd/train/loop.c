@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clang-format off */
 /* loop.c: the training loop. Time runs to the right; an evaluation and a checkpoint are due after step 8:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prepare.c: a run before its first step: its folder, the checkpoint to resume from, memory, weights, outputs. */
 #include "cmd/engine/gpu_test.h"
 #include "cmd/engine/machine_record.h"

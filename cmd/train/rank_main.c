@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clang-format off */
 /* rank_main.c: see rank_main.h. The stations of rank_run():
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_main.h: the life of a rank: it meets the others, prepares the run (prepare.c), trains (loop.c, evaluate.c,
  * run_samples.c), and ends together with them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_samples.c: the continuations of train.samples at an evaluation. */
 #include "cmd/engine/engine_samples.h"
 #include "cmd/save/background_save.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.c: see agent.h. The sender puts each message once into the outbox, in which every connection has a position.
  * Heartbeats go to each connection when it has nothing else to send, so one that is stuck holds up nothing. The
  * listener polls the connections and this node's processes, and counts time in its own slices (watchdog.h). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent.h: keeps the control blocks of a job's nodes equal. Each node has one agent: two threads in the process of the
  * node's first rank, with one connection to the agent of every other node.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agent_messages.h: the messages of agents, and how they reach the control block.
  *
  *     type, rank, value, bytes (uint32 each, this machine's byte order), then `bytes` of payload

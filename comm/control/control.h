@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* control.h: the memory that the ranks of one node share: state and progress of each rank, and why the job ends.
  *
  * One memfd per node, made by the supervisor or by the node's first rank (control_open): nothing can be left over.

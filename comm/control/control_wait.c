@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* control_wait.c: waiting until other ranks have arrived, or until the ranks of a failed job have left. */
 #include "comm/control/watchdog.h"
 

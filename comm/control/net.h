@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* net.h: this rank's data connections with the ranks on other nodes. Their bytes follow from the operations, which all
  * ranks run in the same order, so messages carry no lengths; each operation sends a head once on each connection that
  * it uses, which the receiver compares with its own.

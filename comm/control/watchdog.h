@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watchdog.h: how a rank that waits notices that a peer is gone or silent, and whom the job's error then names.
  *
  *     gone       the process of the peer has ended, as a pidfd, the supervisor or an agent shows

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bootstrap.c: where this process's rank comes from: variables of a supervisor, else claims of launchers
  * (launcher_environment.h). With several ranks one of the claims must come from a launcher through which they can meet;
  * a refusal shows the srun line that works. */

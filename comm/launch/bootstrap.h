@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bootstrap.h: finds this process's rank, and lets the ranks exchange their first values. The rest of the program does
  * not depend on how the ranks were started; the first of these that applies (bootstrap.source):
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_store.h: a small store at rank 0, for ranks whose launcher has none: every rank gives a text and gets those of
  * all.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher.h: the programs that start ranks on several nodes, behind one table of verbs, for bootstrap.c, which checks
  * keys, values and sizes. All verbs but abort are called by one thread at a time; after one has failed, only abort and
  * release. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher_environment.c: see launcher_environment.h. A launcher that gives a process its rank and the number of ranks
  * makes a claim. All claims must agree, and half a claim must not contradict a whole one. Other variables are evidence
  * for a least number of ranks (it is the third task of its node). A process that would train with fewer is refused: its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher_environment.h: the variables that launchers have set in the environment, and whether they are consistent. */
 #pragma once
 

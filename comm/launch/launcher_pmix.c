@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher_pmix.c: srun --mpi=pmix, prterun, Open MPI's mpirun. libpmix.so.2 talks with the PMIx server of this node.
  * ztrain builds without PMIx's headers: what counts is the layout of the library at run time, which is the same in PMIx
  * 4, 5 and 6 (the standard's stable ABI). Records that the library reads have spare room after them. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher_store.c: for ranks that take their rank and rank 0's machine from the environment (torchrun's variables,
  * SLURM_* without PMI). They meet at ztrain's own store (kv_store.h), authenticated with ZTRAIN_JOB_SECRET.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pmi_library.c: see pmi_library.h. Caller and thread share a record; the last of the two frees it. */
 #include "comm/launch/pmi_library.h"
 

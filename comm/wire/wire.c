@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.c: listening, connecting, and the handshake. See wire.h. One state machine serves both ends: `talk` holds all
  * messages so far, each ending with the MAC of everything before it. The connecting end sends the even messages. No
  * call here waits for a single peer. */

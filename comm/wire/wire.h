@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.h: TCP connections between the ranks of one job, closed to everybody else.
  *
  * Addresses. The ranks exchange their machines' addresses (wire_host_read), and wire_choose() finds the one at which

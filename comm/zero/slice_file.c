@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice_file.c: see slice_file.h. In walks the buffer of a piece follows from its number; one is in use and one is
  * written, so the pieces that are read ahead are two fewer than the buffers, at least one where there are two.
  *

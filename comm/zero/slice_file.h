@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice_file.h: own slices of units in a file on a local disk, for state that is offloaded to nvme.
  *
  * A slice is cut into pieces of at most `piece` elements, so that host memory does not grow with the largest unit. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero.c: which arrays a rank keeps at which stage, and their layout. See zero.h.
  *
  * Every array is laid out by units, as in the shard layout, in one of two ways:

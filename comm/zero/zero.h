@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm, clipping
  * and the optimizer's step on the owned slices (Rajbhandari et al., "ZeRO", 2020).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_check.c: see zero_check.h. While a pass runs, z->observer has the verbs call the functions below. */
 #include "comm/zero/zero_check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_check.h: finds what a rank computes wrongly or what changes in its memory (train.check_interval_steps).
  *
  *     zero_check_note()        after the update before the step: hashes of the rank's parameters and optimizer state

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_gather_reduce.c: the four verbs: parameters are gathered before they are used, gradients are reduced while
  * backward continues.
  *

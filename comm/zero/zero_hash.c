@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_hash.c: hashes of a rank's arrays, to compare with another rank's, or with themselves later. */
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_internal.h: what the files of ZeRO share. Each calls only files below it:
  *
  *     zero_replicas.c, zero_check.c -> zero_hash.c; zero_snapshot.c

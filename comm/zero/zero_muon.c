@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_muon.c: the optimizer Muon, whose update of a matrix needs the whole matrix, on slices of it.
  *
  * Blocks take turns in rounds of as many as there are ranks; each rank makes the matrices of one block orthogonal:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_offload.c: the optimizer's state of some units in host memory, where the CPU updates it. See zero_internal.h.
  *
  *     device      reduced slice or bucket                                   parameters (own slice)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_offload_params.c: stage 3's parameters in host memory or on a disk (offload_param.device: cpu, nvme).
  *
  * Host memory holds the own slices in the compute dtype (z->params). On the device each slot of gathered units has a

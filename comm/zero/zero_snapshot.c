@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_snapshot.c: a copy of this rank's slices in host memory, from which a checkpoint is written while training goes
  * on. In fp32, kind by kind and unit by unit:
  *

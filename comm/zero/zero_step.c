@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_step.c: the end of a step: gradient norm, clipping, the optimizer on this rank's slices. The device decides, and
  * the host reads the decision when it collects the step:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_update.c: the optimizer's op on ranges of a unit, on the device or, with offload, on the host. */
 #include "comm/zero/zero_internal.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data_summary.c: one pass over the index for the lengths, one over tokens and masks. */
 #include "core/data/data_summary.h"
 

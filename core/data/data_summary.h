@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data_summary.h: what a token set holds, counted: documents, tokens, lengths, labels. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* document_fit.c: the samples of first_fit are the leaves of a binary tree whose nodes hold the most room that any leaf
  * below them has: the first sample with enough room is found on the way down, to the left where possible. Samples that
  * were not begun have all their room and lie to the right of the others.

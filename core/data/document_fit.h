@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* document_fit.h: how whole documents fit into samples: packed into them (data.packing first_fit), or one each, and
  * what is lost where they are longer. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/label_set.h"
 
 #include "core/fsutil.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* label_set.h: the labels of a token set's documents, for classification.
  *
  * Beside PREFIX.bin and PREFIX.idx lie, as ztrain-tokenize --label writes them,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mixture.h: several sources that the samples of a run come from in turn.
  *
  * Source s has shares[s] of every `period` samples; period is the sum of the shares. After t samples of the run it has

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute.c: a keyed permutation of [0, n) that is computed, not stored.
  *
  * A Feistel network is a bijection on 2h bits whatever its round function is. The smallest even number of bits that

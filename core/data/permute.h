@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute.h: the order of an epoch's samples. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/sample_reader.h"
 
 /* Finds a sample, or a document of it, in the token set: its first token and its length, which is at most T (packed:

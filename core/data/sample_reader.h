@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample_reader.h: reads one sample at a time, as the documents or windows that its sequences are made of.
  *
  *     tokens   | document ... | document ..... | document . |

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/shard_file.h"
 
 #include "core/data/permute.h"

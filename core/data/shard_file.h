@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shard_file.h: one file of a token shard, which must stay as it was when it was opened, and digests of a shard's
  * files.
  *

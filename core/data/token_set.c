@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_set.c: shard files as one stream of tokens and documents.
  *
  * Every look-up is a pread into the caller's memory: a file that shrinks is an error, not a signal; threads may share.

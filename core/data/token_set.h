@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_set.h: one or more shard files, of Megatron-LM or llm.c (token_set.c), as one stream of tokens and documents.
  *
  * A file PREFIX.mask beside PREFIX.bin is the shard's loss mask: a byte for each token, 1 if its prediction counts for

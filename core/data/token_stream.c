@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_stream.c: a thread reads the samples of one rank ahead, in order, as micro-batches.
  *
  *     thread:   fill slot head % SLOTS ──► head++          caller:  tail++ (gives back) ──► slot tail % SLOTS

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_stream.h: the samples of this rank in order, as micro-batches that a prefetching thread builds.
  *
  * Sample i, packed: tokens i·T … i·T+T of the stream (T inputs, the same shifted by one as targets). packing false:

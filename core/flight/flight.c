@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight.c: the words of an entry:
  *
  *     0  its number, 0 while it is being written        4  bytes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight.h: the flight recorder: what a rank has done last, in a ring of fixed size.
  *
  *     flight_begin() … flight_end()     a piece of work from when to when: a unit's forward pass, a collective, a wait

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/flight/flight_file.h"
 
 #include "core/fsutil.h"

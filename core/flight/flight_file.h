@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight_file.h: the folder RUN/flight, with a folder for each start of the run and a record of each rank in it,
  * RUN/flight/START/rank-00003.ring.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flight_verdict.c: the table `judges` has the findings, the surest first. Each looks for a rank and begins the text;
  * what follows in it is the same for all. */
 #include "core/flight/flight_verdict.h"

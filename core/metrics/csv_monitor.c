@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/csv_monitor.h"
 
 #include "core/fsutil.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* csv_monitor.h: scalars as DeepSpeed's csv_monitor writes them: a file for each tag, "Train_Samples_lr.csv" for
  * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_metric.h: the results of an evaluation, by which checkpoints are chosen and a run may end early. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/eval_part.h"
 
 #include "core/hash_digits.h"

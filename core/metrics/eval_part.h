@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The resumed run does the
  * rest, so that an evaluation may take longer than a job. */
 #pragma once

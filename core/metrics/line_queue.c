@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/line_queue.h"
 
 #include "core/clock.h"

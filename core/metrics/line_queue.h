@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* line_queue.h: appends lines to a file whose disk may fail for a while, without waiting for the disk.
  *
  *   add -> | the rest of a partly written line | line | line | … |  -> the file, in order

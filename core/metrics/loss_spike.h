@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss_spike.h: tells a loss that stands out from those before it (train.spike_factor).
  *
  * The running mean m of n losses takes the next one with the weight 1 / min(n, LOSS_MEAN_STEPS). Once there are

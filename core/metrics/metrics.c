@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c: each line is one JSON object and is written with one write(), so that a reader never sees half a line
  * unless the machine died while it was written. */
 #include "core/metrics/metrics.h"

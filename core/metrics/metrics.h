@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.h: writes metrics.jsonl, for people and programs (docs/run-folder.md describes the fields).
  * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
 #pragma once

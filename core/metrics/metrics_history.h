@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics_history.h: a metrics.jsonl holds the lines of one history of a run: the steps that led to its newest
  * checkpoint. The file of a history that a resume leaves is kept as metrics.jsonl.N.
  *

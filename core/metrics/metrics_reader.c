@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/metrics_reader.h"
 
 #include "core/fsutil.h"

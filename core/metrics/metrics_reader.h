@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics_reader.h: reads a metrics.jsonl line by line. Lines may have any length and any bytes. */
 #pragma once
 

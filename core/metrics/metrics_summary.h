@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics_summary.h: summarises a metrics.jsonl: the whole run, over all of its starts. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensorboard.h: writes TensorBoard's event files: TFRecords, each of them a protobuf Event and one write().
  *
  *   record   length (8 bytes, little-endian) | masked CRC-32C of the length | Event | masked CRC-32C of the Event

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/model/config_reader.h"
 
 #include "core/edit_distance.h"

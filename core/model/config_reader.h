@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config_reader.h: reads the keys of a config.json one by one, for model_config.c and the files that read a part of it.
  *
  * Reading is sticky: after the first fault the getters return defaults, and the fault is returned at the end, so that

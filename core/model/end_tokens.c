@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/model/end_tokens.h"
 
 #include "core/fsutil.h"

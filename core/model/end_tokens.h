@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* end_tokens.h: the tokens with which a model ends a text, and the one with which it begins an empty one, as
  * transformers' generate finds them. */
 #pragma once

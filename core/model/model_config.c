@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_config.c: config.json -> model_desc.
  *
  * An absent key has its default in transformers (FAMILIES). A key that would change the mathematics and is not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_config.h: a description of a model, in the names of Hugging Face's config.json.
  *
  * A feature that a config asks for and ztrain does not have is refused (STATUS_USAGE) or noted (a line in `notices`),

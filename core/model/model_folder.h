@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_folder.h: the folder of a model that is named by its path, or by its name in the local Hugging Face cache.
  *
  * The cache is HF_HUB_CACHE, or else hub/ in HF_HOME, or else in huggingface/ of XDG_CACHE_HOME or ~/.cache. It keeps a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_labels.c: the description of a classifier: its number of labels, their names, the token that pads its input. */
 #include "core/model/model_config.h"
 

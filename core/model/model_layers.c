@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_layers.c: which layers have a sliding window, and which have no RoPE, or one of their own. */
 #include "core/model/config_reader.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_rope.c: RoPE's keys in config.json, and the inverse frequencies that follow from them.
  *
  * transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type, factor, …} or null.

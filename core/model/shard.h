@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shard.h: which elements of which unit a rank owns, at every ZeRO stage.
  *
  * Unit u of n elements is padded at its end to world × slice(u), slice(u) = ceil(n / world) rounded up to SHARD_ALIGN:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state_slices.h: the kinds of training state that a checkpoint holds, and access to one rank's slices of them.
  *
  * comm/zero owns the slices; ckpt/ reads and fills them. Which elements a slice has: core/model/shard.h. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensor_table.c: the rules that turn a model description into the tensor table, in the order of the flat range. */
 #include "core/model/tensor_table.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensor_table.h: the one table of all parameters. ZeRO's layout, the optimizer's groups, the checkpoint, import,
  * export and the memory plan derive from it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec.h: the run spec. One key table (spec_keys.c) drives parsing, defaults, --help-spec, the documentation and the
  * comparison on resume. Errors are collected as "file:line:column: message; hint" for the caller, who exits 2. An error
  * about an absent key is placed at 1:1, one about an override at "--set a.b.c".

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_auto_values.c: what "auto" stands for.
  *
  * As Trainer's arguments do, a value in the YAML file counts where the DeepSpeed file has "auto" (spec_merge).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_batch_size.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
  *
  * A resumed run keeps its train_batch_size at any world size. Its micro batch, if none is given, is at most as large as

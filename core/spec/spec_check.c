@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_check.c: checks a tree against the key table: unknown keys, then type, range and verdict of each value, which is
  * stored, or its default, then the rules that tie keys together. A key that is wrong in one pass is left out of the
  * next ones, so that one mistake gives one line. */

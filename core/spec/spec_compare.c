@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_compare.c: whether a resumed run is the one that began: its spec, and what its model computes. */
 #include "core/memory.h"
 #include "core/spec/spec_keys.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert.c: reads other trainers' configurations, tells their kind, adds its defaults, and writes what the rules
  * of spec_convert_….c make of them. No key is lost without a word: each becomes one of the run spec, or a note. */
 #include "core/spec/spec_convert.h"

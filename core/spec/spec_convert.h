@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert.h: other trainers' configurations as a run spec, for `ztrain convert`. */
 #pragma once
 

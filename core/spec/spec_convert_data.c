@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_data.c: the data of another trainer.
  *
  * Its data sets are text, and ztrain reads tokens: the run spec names the shards data/NAME, and a note has the command

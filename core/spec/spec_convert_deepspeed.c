@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_deepspeed.c: a DeepSpeed configuration on top of a trainer's arguments.
  *
  * As in Trainer, "auto" takes the argument. Any other value counts before the argument; where a file gives both,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_parts.c: what the rules of a conversion take, set and note. */
 #include "core/spec/spec_convert_parts.h"
 

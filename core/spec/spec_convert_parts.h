@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_parts.h: what the files spec_convert….c share.
  *
  * The source's keys are a mapping, `from`. A rule takes its keys out of it and sets keys of the run spec, `to`. What no

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_run.c: precision, memory, checkpoints, evaluation, output and method of another trainer. */
 #include "core/spec/spec_convert_parts.h"
 

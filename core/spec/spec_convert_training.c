@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert_training.c: the model, the length of the run, batches, optimizer and schedule of another trainer. */
 #include "core/spec/spec_convert_parts.h"
 

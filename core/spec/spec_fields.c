@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_fields.c: a key's field in struct spec_full: stores JSON in it, and fetches it as JSON for printing, comparison
  * and the manifest. */
 #include "core/size_text.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_foreign_names.c: what other trainers call something: Hugging Face's Trainer and Accelerate, TRL, LLaMA-Factory,
  * axolotl, torchtune.
  *
@@ -99,14 +100,13 @@ const struct spec_foreign_name spec_foreign_names[] = {
     /* data */
     {"dataset datasets train_file", "data.train", TOKENIZE, .use = FOREIGN_RULE},
     {"validation_file", "data.validation", TOKENIZE, .use = FOREIGN_RULE},
-    {"val_size val_set_size", "data.validation", "ztrain-tokenize --validation splits off a part",
-     .use = FOREIGN_RULE},
+    {"val_size val_set_size", "data.validation", "ztrain-tokenize --validation splits off a part", .use = FOREIGN_RULE},
     {"cutoff_len sequence_len max_seq_len max_seq_length max_length model_max_length block_size", "data.seq_length",
      NULL, .use = FOREIGN_COPY},
     {"sample_packing neat_packing", "data.packing", PACKING, .use = FOREIGN_RULE},
     {"pad_to_sequence_len", "data.packing", "false: each document is a sample", .use = FOREIGN_NOTHING},
-    {"template chat_template", NULL,
-     "ztrain-tokenize --chat-template renders conversations with the model's template", .use = FOREIGN_RULE},
+    {"template chat_template", NULL, "ztrain-tokenize --chat-template renders conversations with the model's template",
+     .use = FOREIGN_RULE},
     {"train_on_inputs", NULL, "ztrain-tokenize writes which tokens are learned from", .use = FOREIGN_RULE},
     {"tokenizer tokenizer_name", "model.tokenizer", TOKENIZE, .use = FOREIGN_RULE},
     {"tokenizer_type dataset_dir dataset_prepared_path", NULL, TOKENIZE, .use = FOREIGN_NOTHING},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_help.c: --help-spec, made from the key table. spec_pages.c makes the same table into pages. */
 #include "core/spec/spec_keys.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_hjson.c: parses a DeepSpeed configuration into a spec's tree.
  *
  * DeepSpeed reads its configurations as Hjson (hjson.github.io/syntax.html). The grammar, of which JSON is a part:

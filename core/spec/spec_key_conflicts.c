@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_key_conflicts.c: the rules that tie keys of the run spec together, and the values that follow from several keys.
  */
 #include "core/fsutil.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_keys.c: the key table of the run spec, in the order in which it is documented and printed.
  *
  * DeepSpeed's keys are those of DeepSpeed 0.19. Each has a verdict: used, not supported yet, no effect here (a notice

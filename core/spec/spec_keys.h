@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_keys.h: the key table of the run spec, from which parsing, help, the printed spec, the manifest and the
  * comparison on resume derive. Only core/spec uses it. The rows of a section follow the row of the section itself. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_load.c: reads the YAML file, merges the DeepSpeed file into it, applies the overrides, and checks the whole tree
  * once, so that the errors of all sources are reported together. */
 #include "core/spec/spec.h"

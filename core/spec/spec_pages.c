@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_pages.c: --help-spec --markdown, the pages docs/run-spec*.md, made from the key table and the prose here.
  *
  * A page begins with a line that names its file, where `make doc` divides the output. No cell of a table has more than

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/spec/spec_pairs.h"
 
 #include "core/fsutil.h"

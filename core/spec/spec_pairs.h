@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_pairs.h: a run.yaml as a flat list, "train.epochs" = "2", to show and to compare. It is taken as it stands: it
  * may be of another version of ztrain. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_parse_value.c: parses the value of a key: a node of the tree becomes JSON, if it has the key's type and range,
  * or is one of its choices. */
 #include "core/edit_distance.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_tree.c: memory, messages, and the operations on a spec's tree: look up, merge, override. */
 #include "core/spec/spec_tree.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_tree.h: the run spec as it was written: a tree of nodes with their places. Only core/spec uses it.
  *
  * Every limit below holds during reading. Nodes, keys and strings live in an arena until it is released. Messages are

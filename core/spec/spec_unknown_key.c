@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_unknown_key.c: keys that the table does not have, and what to write instead.
  *
  * A name of another trainer leads to what its row in spec_foreign_names.c says. Any other is compared with the keys of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_write.c: writes the effective spec as YAML and as JSON. */
 #include "core/spec/spec_keys.h"
 

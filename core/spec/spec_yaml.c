@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spec_yaml.c: parses YAML text into a spec's tree.
  *
  * libyaml gives events, and this file keeps the stack of open lists and mappings, so that depth and size are bounded

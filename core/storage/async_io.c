@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* async_io.c: the engine of threads, the choice of an engine, requests. */
 #include "core/storage/async_io.h"
 

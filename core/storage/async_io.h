@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* async_io.h: asynchronous reads and writes of large pieces of files, for state that is kept on a local disk.
  *
  * A request moves a range of a file to or from memory, in blocks of `block_size` bytes; up to `queue_depth` of them

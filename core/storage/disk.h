@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* disk.h: the disk below record_file.h: a run's (local_disk.c), or a simulation's (gpu/simulate/simulated_disk.h). */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* io_engine_uring.c: one thread keeps up to `depth` blocks in an io_uring.
  *
  *     take blocks while a slot is free ─> submit and wait for one completion ─> account for all that are there ─┐

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* io_queue.h: the queue between those who submit requests (async_io.h) and the engine that moves their blocks. */
 #pragma once
 

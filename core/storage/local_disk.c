@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* local_disk.c: files of this machine, each in a scratch folder and with an engine of asynchronous I/O of its own. */
 #include "core/log.h"
 #include "core/memory.h"

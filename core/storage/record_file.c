@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/record_file.h"
 
 #include "core/memory.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_file.h: records of fixed sizes in a scratch file, and the memory through which they pass.
  *
  *     file      | record 0 | record 1 | record 2 | …                  each starts at a multiple of ASYNC_IO_ALIGN

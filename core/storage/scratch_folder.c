@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scratch_folder.c: a folder cannot be made and locked in one step, so its maker and the processes that look for
  * abandoned ones may meet in between. The maker takes a folder for its own only once it holds the lock of a file that
  * still has its name there:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scratch_folder.h: a folder on a local disk for data that ends with the process: one for each run and rank.
  *
  *     PATH/ztrain-offload-00003-9f2c61d07be4a815/   of rank 3

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/uncached_read.h"
 
 #include "core/fsutil.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* uncached_read.h: reads large parts of a file from front to back, past the page cache where that is faster.
  *
  * A read through the page cache costs more CPU time than the disk needs for the bytes (docs/performance.md, "Reading a

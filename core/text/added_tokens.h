@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* added_tokens.h: the tokens that are looked for in the text before anything else: <|endoftext|> and its like.
  *
  * Two sets, as in `tokenizers`: tokens that are looked for in the text as it came (0), and those with "normalized":

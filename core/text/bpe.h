@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bpe.h: byte-pair encoding: a vocabulary, and merges in the order of their rank.
  *
  * The vocabulary's texts are those of tokenizer.json, where a byte is one character: the printable bytes of Latin-1

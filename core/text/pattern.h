@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pattern.h: the regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them, matched by PCRE2.
  *
  * Known is what published tokenizers use: alternatives, groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…)

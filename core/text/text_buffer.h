@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text_buffer.h: lists of token ids, bytes of text, and tables of texts, which grow. {0} is empty. */
 #pragma once
 

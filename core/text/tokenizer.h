@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.h: text to token ids and back, as the tokenizer.json of a Hugging Face folder says.
  *
  * Read are tokenizers of byte-level BPE as GPT-2, Llama 3 and Qwen have them; the ids are those of the Rust package

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_json.h: what a tokenizer is made of, read from a tokenizer.json and the files beside it; tokenizer.c uses
  * it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 AND Unicode-3.0 */
 #include "core/text/unicode.h"
 
 #include "core/memory.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unicode.h: code points of UTF-8, and what Unicode says about them in the versions that `tokenizers` has: 16 for
  * categories, 9 for NFC.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data_settings.h: the run spec's section data. */
 #pragma once
 

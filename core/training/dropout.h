@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dropout.h: which elements dropout zeroes: a function of seed, place of the dropout in the model and number of the
  * token, so that recomputation, a resumed run, any stage, world size and micro-batch see the same ones.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss_scaler.h: the dynamic loss scale of fp16, with the rules of DeepSpeed 0.19 (runtime/fp16/loss_scaler.py).
  *
  * After every step: an overflow lowers the hysteresis by one; the last one halves the scale, but not below min_scale,

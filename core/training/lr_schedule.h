@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lr_schedule.h: the learning rate of optimizer step k = 1, 2, … (skipped steps do not advance it).
  *
  * ztrain's (start at step 1): warm-up lr·k/W for k <= W; then with x = (k - W) / (total - W), at most 1:

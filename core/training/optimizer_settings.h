@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optimizer_settings.h: the run spec's settings of the optimizer, for the modules that compute with it. */
 #pragma once
 

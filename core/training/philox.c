@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* philox.c: Philox4x32-10 and a standard normal stream on top of it.
  *
  * The normal values have the same bits on every machine and at every vector width: logarithm, sine and cosine are IEEE

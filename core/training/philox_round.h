@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* philox_round.h: the rounds of Philox4x32-10 as inline functions, for the host and for device code (CUDA compiles this
  * header as well). philox.h has the random numbers that are made of them. */
 #pragma once

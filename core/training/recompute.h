@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute.h: how much of a block's activations is computed again in backward instead of being kept since forward.
  * Each policy includes those before it. The bits are the same under every policy, except where a GPU computes SwiGLU
  * inside a matrix product: mlp and attention do not, and agree with the others to rounding. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stochastic_rounding.h: rounds fp32 to one of the two neighbouring bf16 values, to either with the probability that
  * makes the mean exact: x between a and b becomes b with probability (x - a) / (b - a), in steps of 2^-16.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_settings.h: the run spec's settings of how the transformer computes. */
 #pragma once
 

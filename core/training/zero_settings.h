@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_settings.h: the run spec's settings of ZeRO and of its offload. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_bf16.h: the instruction that multiplies bf16 on the CPU device, chosen by a measurement.
  *
  * VDPBF16PS adds two products of bf16 numbers to each sum. On AMD's Zen 4 it issues at the rate of fp32 multiply-adds;

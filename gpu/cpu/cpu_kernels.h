@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels.h: the kernels that a rank computes with on the CPU. They decide the bits of all results, so the ranks of
  * a job compute with the same kernels, and a resumed run with those of its checkpoint:
  *

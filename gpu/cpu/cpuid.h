@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpuid.h: the instruction sets of this CPU and its operating system, found at run time, for cpu_kernels.h. */
 #pragma once
 

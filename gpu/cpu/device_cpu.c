@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cpu.c: the CPU as a device.
  *
  * Opening the device sets the size of the calling thread's OpenMP team, so the same thread uses the compute stream. A

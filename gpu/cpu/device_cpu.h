@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cpu.h: the CPU as a device. Outside of the backend gpu/open/device_open.h opens it. */
 #pragma once
 

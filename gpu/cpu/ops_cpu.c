@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cpu/ops_cpu.h"
 
 #include "gpu/cpu/ops_cpu_scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cpu.h: the CPU backend's ops, compiled for each instruction-set level, and the workspace that they need.
  *
  *     kernels/cpu_*.h              templates over the vectors of cpu_vector.h, which include no other header

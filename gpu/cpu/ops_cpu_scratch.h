@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cpu_scratch.h: the scratch memory that the CPU's ops take from a stream's workspace, and its bounds, which hold
  * for every instruction-set level. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cpu_team.h: how the ops of the CPU backend split their work over OpenMP threads.
  *
  * Every sum has an order that depends on shapes only, not on the number of threads: a sum that several threads share is

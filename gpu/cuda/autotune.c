@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autotune.c: verifies, times, picks and keeps kernels. Scratch memory:
  *
  *     | workspace of the op | operands and results | samples of the reference's results | of a candidate's first run |

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autotune.h: which of several kernels computes an op the fastest: candidates are verified and timed on scratch memory
  * before the first step, and the best config is kept (gpu/autotune_cache.h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
  *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_launch.h: lets a .cu file compile with nvcc, and with a host compiler for the emulation.
  *
  * The emulation (tests/emulation, -DZTRAIN_EMULATION) runs kernels on the host, whose compilers know neither <<<>>> nor

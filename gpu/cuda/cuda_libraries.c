@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_libraries.c: opens the libraries of cuda_libraries.h, and says what is wrong with one that is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 

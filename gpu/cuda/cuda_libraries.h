@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_libraries.h: NVIDIA's libraries, opened when they are needed, so that the binary runs without any of them.
  *
  * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header, whose

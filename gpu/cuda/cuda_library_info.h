@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_library_info.h: which of NVIDIA's libraries a build with CUDA finds, for `ztrain doctor` and messages. Their
  * functions are in cuda_libraries.h. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_reserve.c: see cuda_reserve.h. The figures and their sources:
  *
  *   context   555 MiB on 188 multiprocessors (RTX PRO 6000) and 107 MiB on 24 (RTX 4060 Ti), as cudaMemGetInfo() took

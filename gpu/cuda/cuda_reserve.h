@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_reserve.h: estimates of a GPU's memory that CUDA and libraries take outside of a run's arena, in any build. */
 #pragma once
 

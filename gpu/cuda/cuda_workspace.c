@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cuda/cuda_workspace.h"
 
 static int64_t workspace_blocks(int64_t rows, int64_t rows_of_block)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_graph.c: operation graphs of cuDNN's backend API.
  *
  * Every object of that API is a descriptor: created, given attributes, finalized. A graph destroys its descriptors last

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_graph.h: operation graphs of cuDNN's backend API, and the plans that compute them.
  *
  * A graph is written down as its formula: tensors of the caller, and operations that return virtual tensors, which are

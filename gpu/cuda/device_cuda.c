@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda.c: an NVIDIA GPU as a device (gpu/device_backend.h): finding, opening and closing it, and the table of
  * its entries, which the device_cuda_*.c files implement. device_cuda.h lists the files. */
 #include "gpu/cuda/device_cuda.h"

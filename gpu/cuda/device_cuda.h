@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda.h: the device, the streams and the events of the CUDA backend, which all files of this room share.
  * docs/architecture.md says which file of the room has what.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_error.c: the sticky error of a CUDA device. */
 #include "gpu/cuda/device_cuda.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_event.c: events of a CUDA device.
  *
  * During a capture only events recorded in it are waited for, outside only those recorded outside: CUDA refuses the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_graph.c: graphs on an NVIDIA GPU (device.h): CUDA's stream capture over several streams.
  *
  *     begin     streams[0] starts to capture; the others join the capture by waiting for an event of streams[0] (fork)

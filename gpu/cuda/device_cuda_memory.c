@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_memory.c: memory on the GPU, and pinned memory of the host. The device remembers every piece (struct
  * cuda_range): copies of other memory are staged (device_cuda_stream.c).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_open.h: finding and opening a CUDA device, for gpu/open, in builds with CUDA (ZTRAIN_CUDA). */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_stream.c: streams of a CUDA device: their work, host functions, copies, and how far the host runs ahead.
  *
  * Work that the host does in stream order (stream_submit) is a host function; its argument lives in a ring of closures:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvml.c: looks up NVML's functions by name. Many toolkits come without its header, so the few types are declared here;
  * the library's interface does not change between versions. */
 #include "gpu/cuda/nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvml.h: the state of this machine's GPUs as NVIDIA's management library (NVML) reports it: driver, memory, clocks,
  * throttling. The library belongs to the driver and is opened at run time, also in builds without CUDA. */
 #pragma once

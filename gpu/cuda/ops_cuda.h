@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda.h: the launchers in the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace that they need.
  *
  * A launcher enqueues its work and returns: it allocates nothing, waits for nothing, and reports a failed launch

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/block_graphs.h"
 
 #include "core/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_graphs.h: the work of a block between two points where the host has a part in it (copies to and from host
  * memory, collectives), captured as a graph and launched as one piece from then on.
  *

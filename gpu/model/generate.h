@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generate.h: the next token's logits, one token after the other, by a transformer and the keys and values of the
  * sequence that it continues. Calls: generator_new, generator_layout (twice: arena.h), generator_reset, generator_feed
  * of the prompt and of each token, which the caller chooses (gpu/model/sampler.h).

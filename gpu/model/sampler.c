@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sampler.c: see sampler.h. All is computed in double. */
 #include "gpu/model/sampler.h"
 

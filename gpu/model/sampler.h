@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sampler.h: the choice of the next token from the logits of a language model.
  *
  * In the order of transformers' generate: the logits are divided by the temperature; the top_k highest stay (and those

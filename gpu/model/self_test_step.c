@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/self_test_step.h"
 
 #include "core/memory.h"

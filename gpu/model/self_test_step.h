@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test_step.h: a step of a small model as a graph, compared with the same step op by op. */
 #pragma once
 

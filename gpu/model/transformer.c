@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer.c: runs the units in the order of a micro-batch.
  *
  *     training      embedding, block 1 … L (forward), head (forward and backward), block L … 1 (backward), embedding

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer.h: GPT-2, the Llama family and BERT over the op table, forward and backward, at any ZeRO stage. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_block.c: a block, forward and backward.
  *
  *     x, delta ─► + ─► res1 ─► norm1 ─► qkv ─► (head norms) ─► RoPE ─► attention ─► o ─► delta

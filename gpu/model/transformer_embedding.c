@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/transformer_layers.h"
 
 static struct norm embedding_norm(const struct transformer *t)

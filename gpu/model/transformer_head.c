@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_head.c: final norm, pooler, logits and loss.
  *
  * Logits exist for `chunk` rows at a time, in fp32 or in the type of the activations. In training, each chunk goes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/transformer_layers.h"
 
 struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_layers.h: the matrix products and the norms of a unit, as the blocks and the head use them. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_layout.c: where activations lie in memory; the RoPE tables.
  *
  * The backward of a block reads the following, for each token (W = (H + 2 KV) D; s is the size of dt). A buffer is

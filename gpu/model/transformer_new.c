@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_new.c: creates the transformer: the shapes of its matrices, its tensors by role, which biases' gradients
  * are sums that another op leaves. */
 #include "core/memory.h"

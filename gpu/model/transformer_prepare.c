@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_prepare.c: announces to the device the matrix products of a step (of a full micro-batch; the head's come
  * in chunks of rows, of which the last may be shorter) and the bounds of all ops. Memory is not allocated yet: one
  * aligned address stands for all buffers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_state.h: the transformer's state, its activations and its matrices, below all of its files:
  *
  *   generate.c               a sequence that grows token by token, and its keys and values

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/transformer_unit.h"
 
 enum status unit_acquire(const struct pass *pass, struct unit *unit, int index, enum param_pass kind)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transformer_unit.h: a unit of the model in use, between acquiring and releasing it; and what each unit does. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/open/device_open.h"
 
 #include "core/heartbeat.h"

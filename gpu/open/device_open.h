@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_open.h: opening a device of either kind. Above the backends: gpu/device.h, which everything else includes,
  * knows neither of them. */
 #pragma once

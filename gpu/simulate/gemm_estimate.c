@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_estimate.c: the time of a matrix product by its shape.
  *
  * A kernel cuts the output into tiles, and every multiprocessor computes one tile at a time; the last round ("wave")

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/simulate/gpu_catalog.h"
 
 #include "gpu/peaks.h"

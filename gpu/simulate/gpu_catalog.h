@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_catalog.h: GPUs by name, for plans of a GPU that need not be here. Peaks come from gpu/peaks.h. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_estimate.c: the time of every op except matrix products (gemm_estimate.c), from its bytes and FLOPs.
  *
  * Efficiencies are those of an H100 (3.35 TB/s, 989 TFLOP/s in bf16). Whole steps measured 2 to 9 % less MFU

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured.
  *
  * At the ceiling: what the fastest products and copies need for the op's work (op_cost.h), 80 % of the peak, 90 % of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* published_speed.c: steps of other trainers, in bf16 without products in FP8: LLM.Q's of 524,288 tokens in sequences
  * of 1024, torchtitan's in sequences of 8192 with FSDP2 and torch.compile (H100 of 500 W), llm-foundry's in sequences
  * of 2048 with FSDP. Each recomputes what its memory asks for. */

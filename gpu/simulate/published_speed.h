@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* published_speed.h: tokens/s of training that others have measured and published, for plans to be compared with. */
 #pragma once
 

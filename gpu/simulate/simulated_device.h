@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulated_device.h: a GPU that need not exist, in every build. It runs nothing; its properties are assumed.
  *
  * For a memory plan it answers how much workspace the ops need. With clocks it simulates a step: each op advances the

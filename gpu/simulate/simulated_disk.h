@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulated_disk.h: the disk of a simulated GPU's node, for state that is offloaded to nvme. It does one transfer after
  * the other, in the order of calls: where parameters and the optimizer's state share it, that is slower than a run, in
  * which the next forward's reads pass writes. */

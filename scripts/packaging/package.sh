@@ -5,6 +5,7 @@
 # GLIBC is the newest C library that the binary may need (scripts/check-dist.py). Licences of the libraries inside the binary are
 # taken from this machine's Debian packages; CUDA_RUNTIME is the version of CUDA if that is inside too. The same files give the
 # same package, bit for bit.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 case ${1-} in
 tarball | deb) ;;

@@ -3,6 +3,7 @@
 # DIR (build/sysroot) gets Debian 11's glibc 2.31, by debootstrap, and the headers and static libraries of this machine's Debian
 # packages. Then it prints the make that uses it. It needs root, debootstrap (scripts/install-deps.sh --fresh), and half a minute.
 # Its <math.h> names exp, log and pow of glibc 2.2.5: those of 2.29 have the same results. All else that ztrain needs is in 2.28.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 case ${1-} in -*) sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
 cd "$(dirname "$0")/../.."

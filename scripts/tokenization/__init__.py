@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of scripts/tokenize.py, in the order in which a document passes through them:
 
     options    the command line

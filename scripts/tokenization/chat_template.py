@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat templates: renders messages as transformers' apply_chat_template does, and finds what an assistant said.
 
 A template is a Jinja program that came with a model, so it runs in Jinja's sandbox, sees nothing but plain JSON values, and

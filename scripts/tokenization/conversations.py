@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a row of data to a conversation: messages as chat templates take them, and which of them are not learned.
 
 Rows come in three forms: `messages` with role and content, ShareGPT's `conversations` with from and value, and a `prompt`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done with a batch of documents: tokens, masks or labels, cut, and sorted into training and validation."""
 import array
 import collections

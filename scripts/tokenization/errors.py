@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How scripts/tokenize.py ends early: with a message and an exit code, or by a signal between two batches. And how texts from
 outside are shown in messages."""
 import signal

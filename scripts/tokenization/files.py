@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files the inputs stand for, and what is in them once their compression is taken off."""
 import gzip
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From files to documents: bytes of text, or JSON where more than a text belongs to one."""
 import csv
 import decimal

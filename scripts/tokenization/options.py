@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line of scripts/tokenize.py, and the text of its --help."""
 import argparse
 import os

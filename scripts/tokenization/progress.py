@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the terminal shows while shards are written, and after it. A terminal or reader that has gone is no failure: the shards
 are what counts."""
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From tokens to the files of a shard, which get their names when all is written."""
 import array
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From text to tokens: a token for each byte, or the tokenizer of a Hugging Face folder."""
 import array
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tokenizer of a Hugging Face folder, put together as transformers' AutoTokenizer does it: tokenizer.json, or else
 vocab.json and merges.txt with what belongs to the folder's class, and the special tokens that tokenizer_config.json adds."""
 import json

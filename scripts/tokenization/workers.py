@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes batches in several processes, and gives their results in order.
 
 A process has a pipe to the first one and a thread there, which sends it one batch at a time. The pools of the standard library

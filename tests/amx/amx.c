@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amx.c: AMX for a CPU without it, so that the path that CPUs with AMX take by default runs in every test run.
  *
  * It is preloaded into a program whose `cpuid` and `xgetbv` tests/amx/prepare.py has replaced by undefined instructions.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A program or library as a CPU with AMX sees it: prepare.py FILE COPY
 
 Copies FILE and replaces its `cpuid` by `ud2` and its `xgetbv` by `ud1 eax, eax`, which tests/amx/amx.c answers. Where these

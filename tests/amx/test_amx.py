@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU device on a CPU with AMX.
 
 Where the CPU has AMX, the programs run as they are. Elsewhere tests/amx/amx.c emulates it, and counts the products of tiles.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_checkpoints.c: a run folder with many checkpoints of many ranks, and what rank 0 does in it.
  *
  *     make build/tests/bench_checkpoints

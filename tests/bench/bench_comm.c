@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_comm.c: measures the speed of the collectives; test_comm.c checks their results.
  *
  *     make build/tests/bench_comm

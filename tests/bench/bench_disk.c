@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_disk.c: the speed of asynchronous I/O next to that of dd with direct I/O, on one file system in one run.
  *
  *     make build/tests/bench_disk && build/tests/bench_disk FOLDER [MIB [ROUNDS [BLOCK_KIB [DEPTH]]]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of `ztrain report` in a headless Chromium: it draws, answers the pointer and the controls, and complains of nothing.
 
 .ci/run browser runs this where there is a `chromium`; $CHROMIUM names another one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests on several machines are written with: runs under srun, sbatch and torchrun's variables, which process
 is which rank, references to compare with.
 

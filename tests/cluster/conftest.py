@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tests on several machines: a Slurm cluster, machines without Slurm, folders whose runs are there."""
 import os
 import subprocess

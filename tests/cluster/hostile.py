@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A stranger who talks to every port of this machine that a program listens on: hostile.py SECONDS
 
 It looks for listening TCP ports all the time, connects to each as soon as it is there and again and again: closes at

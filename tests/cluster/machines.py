@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines for tests: a head and some nodes on this one computer, each with a host name, process numbers, /dev/shm and
 separate network, joined by a switch.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_under_test.c: what tests do to a rank from within; loaded with LD_PRELOAD.
  *
  *   ZTRAIN_TEST_PAUSE=MS         rank 0 rests so long at each step's line of metrics.jsonl: a tiny model's run then takes

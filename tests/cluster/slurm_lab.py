@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A real Slurm on this computer alone, for tests and experiments.
 
     tests/cluster/slurm_lab.py [NODES] [-- COMMAND…]     brings a cluster of NODES (2) up, runs COMMAND ($SHELL) on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several machines without Slurm: ranks started with torchrun's variables on two machines that have addresses of their
 own. IPv4 and IPv6, a slow link, lost packets, a cut link, strangers at every port."""
 import contextlib

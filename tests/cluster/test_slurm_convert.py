@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run spec that `ztrain convert` made, under Slurm: an axolotl configuration becomes a job that trains to its end."""
 import json
 import os

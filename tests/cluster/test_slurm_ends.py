@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/slurm/train.sbatch: the ends of a job: errors that a restart does not fix, signals at any time, time limits."""
 import os
 import signal

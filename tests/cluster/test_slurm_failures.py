@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong with a rank, a node, the network or the step: it ends soon and everywhere, the message names the
 culprit, and the run continues from its newest checkpoint as if nothing had happened."""
 import os

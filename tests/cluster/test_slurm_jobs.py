@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/slurm/train.sbatch: whatever Slurm does with a job, it continues as if nothing had happened."""
 import getpass
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/slurm/train.sbatch: a job's next start on other nodes, on fewer and on more; four nodes."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """srun ztrain: ranks found through each of Slurm's ways, and the same numbers as local ranks, bit for bit."""
 import os
 import re

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* absent_driver.c: the part of NVIDIA's driver library that cuDNN needs to make plans where there is no GPU.
  *
  * Built as libcuda.so.1, for cudnn_plans.c. cuDNN compiles its kernels and loads them before a plan is complete: here

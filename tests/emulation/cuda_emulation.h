@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_emulation.h: CUDA C++ for a host compiler, included by gpu/cuda/cuda_launch.h in the emulation.
  *
  * It has what nvcc gives a .cu file: the built-in variables, barriers, shuffles and votes, integer atomics, shared

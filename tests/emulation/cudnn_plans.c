@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention and of products with SwiGLU
  * inside, on a machine without a GPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation.h: the run time of the emulated GPU: its files, and the functions that they share.
  *
  *     emulation_cudart.cc     the functions of the CUDA run time that ztrain calls

@@ -6,6 +6,7 @@
 #
 # Each has ztrain, ops-test (train.device: cuda is "emulated GPU") and faults, programs with planted mistakes. The first also
 # has tests/, the unit tests that need a GPU (tests/run-unit.sh build/emulation), and cudnn-plans, which asks the real cuDNN.
+# SPDX-License-Identifier: Apache-2.0
 
 EMULATION_INCLUDE ?= $(firstword $(foreach folder,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
 	$(if $(wildcard $(folder)/include/cublasLt.h),$(folder)/include)))

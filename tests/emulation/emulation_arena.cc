@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_arena.cc: red zones between the pieces of an arena (gpu/arena.h), which the device sees as one allocation.
  *
  * The linker sends calls of arena_init() and arena_take() here (--wrap). Each piece is followed by RED_ZONE bytes that

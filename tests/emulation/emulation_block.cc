@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_block.cc: runs blocks one after the other; a block's threads are fibers that run until a barrier or a shuffle.
  *
  *     run_grid -> for every block -> passes over its threads: resume what can run, until all have ended

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_cublaslt.cc: the functions of cublasLt that ztrain calls (gpu/cuda/cuda_libraries.h), as plain loops.
  *
  * Matrices are column-major with leading dimensions; inputs in fp32, bf16 or fp16, sums in fp32. It offers a few

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_cudart.cc: the functions of the CUDA run time that ztrain calls; a function that is missing fails the link.
  *
  * A queued copy runs later. A copy from host memory therefore keeps a hash of it, and a copy to host memory fills it

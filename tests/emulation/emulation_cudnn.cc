@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_cudnn.cc: the functions of cuDNN that ztrain calls (gpu/cuda/cuda_libraries.h): operation graphs of the
  * backend API, computed operation by operation as they are written down.
  *

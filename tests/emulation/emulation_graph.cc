@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_graph.cc: captures of streams, and launches of the captured graphs.
  *
  * Work on a capturing stream becomes a node of the capture instead of being queued; a node depends on the node before it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_libraries.cc: the dynamic linker as the emulated machine has it: NVIDIA's libraries are this program itself.
  *
  * ZTRAIN_EMULATION_WITHOUT: the file name of a library that is missing (libnccl.so.2); ZTRAIN_EMULATION_LACKS: a function

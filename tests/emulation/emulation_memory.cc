@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_memory.cc: device memory that the host cannot access, pinned memory that it cannot access too early.
  *
  *     | closed page | 0xff … allocation 1 | slack < 256 | closed page | allocation 2 | …      addresses are used once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_nccl.cc: the functions of NCCL that ztrain calls, between processes of one machine.
  *
  * The unique id names a piece of shared memory: a header, and a window for each rank. A collective is work of its

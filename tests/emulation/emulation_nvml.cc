@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_nvml.cc: the functions of NVML that ztrain calls (gpu/cuda/nvml.c), for a machine with one GPU.
  *
  * ZTRAIN_EMULATION_NVML: the library is there only if this is set. "throttle=4" gives the reasons for lower clocks (a

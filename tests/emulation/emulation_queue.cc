@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_queue.cc: streams and the order in which their work runs.
  *
  * Every operation has a vector clock: for each stream, the number of the last operation that comes before it. The clock is

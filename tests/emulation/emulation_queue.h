@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_queue.h: streams, for the files that queue work: emulation_cudart.cc and the libraries. Callers hold the
  * lock. */
 #pragma once

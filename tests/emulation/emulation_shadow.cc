@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_shadow.cc: the last writer and readers of every two bytes of device and shared memory.
  *
  * Kernels are compiled with -fsanitize=thread, so that every access calls a function __tsan_readN or __tsan_writeN;

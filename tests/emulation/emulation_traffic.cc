@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_traffic.cc: counts by sectors of 32 bytes, of which masks say what was read and what was written. */
 #include "emulation_traffic.h"
 

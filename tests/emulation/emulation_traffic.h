@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulation_traffic.h: the bytes that kernels ask device memory for, counted while a program wants them.
  *
  * Every access of a kernel counts with its bytes, and a copy or a fill with its range, so that reading a row twice is

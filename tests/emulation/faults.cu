@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* faults.cu: programs with one planted mistake each, which the emulation must catch: faults NAME [--right].
  *
  * With --right the same program runs without the mistake and must succeed, which proves that the mistake is what is

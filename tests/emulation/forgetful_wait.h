@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forgetful_wait.h: in the emulated build, every file of comm/zero is compiled with this header before it. Its calls of
  * stream_wait() and event_record() then do nothing at the line that ZTRAIN_EMULATION_FORGETS names as FILE:LINE, say
  * zero_offload.c:176. tests/emulation/test_forgotten_events.py leaves out each of them once. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of offload on emulated GPUs share: a tiny training, the places of its state, and what must repeat."""
 import os
 

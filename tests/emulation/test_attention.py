@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention on the emulated GPU, through the emulated cuDNN and through ztrain's kernels.
 
 They check which of the two is used, and that every reason not to use cuDNN leads to ztrain's kernels and a line in the log.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuDNN's engines for attention: the fastest is kept in the file of choices and obeyed, one that is wrong, faults or needs too much
 workspace is left out; so is the number of pieces of a micro-batch chosen."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are written while emulated GPUs train on (checkpoint.writer.decoupled): the files of a run that waits for them."""
 import filecmp
 import os

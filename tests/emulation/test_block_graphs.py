@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of a step as graphs on the emulated GPU, where the step cannot be one: the bits of op by op, with fewer launches.
 
 With an order of work in which a missing event is found (tests/emulation/emulation.h). Ranks that share a GPU: test_graphs.py.

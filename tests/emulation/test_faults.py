@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emulated GPU catches planted mistakes: tests/emulation/faults.cu has a program for each.
 
 Each program is run with its mistake, and must be stopped with a message that names it, and without, and must succeed. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planted flips of one bit: train.check_interval_steps finds them, names the rank, and no checkpoint has them.
 
 On two ranks of emulated GPUs, and of the CPU device; instrumented builds have ZTRAIN_FLIP (comm/zero/zero_check.c). All

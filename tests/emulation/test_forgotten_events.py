@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events that offload relies on, each left out once: the emulation reports the missing event, or the numbers are others.
 
 The lines come from the source, so a wait that is added needs no line here. In the emulated build a line of comm/zero forgets its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of matrix products on trial: one that faults is named and left out, one that is refused is left out, and choices are
 not kept from a GPU that is throttled."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The self-test of a GPU finds planted faults of the emulated one: a run does without what has an alternative, else it ends with 5."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps as CUDA graphs on the emulated GPU: the same bits as op by op, and a clear message where they cannot be captured.
 
 Models of the golden cases' size get graphs by themselves, so test_training.py tests them as well. In a launch the nodes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain init` on a machine with GPUs."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a micro-batch and a step launch on the emulated GPU, next to what `ztrain plan --speed` counts.
 
 A kernel more for each block costs every step of a small model time.

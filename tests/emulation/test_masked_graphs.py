@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps with a loss mask as graphs on the emulated GPU: each step has another number of targets, and the bits are those of op by op."""
 import pytest
 

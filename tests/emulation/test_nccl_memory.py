@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that NCCL reads and writes at its place: registered and deregistered in balance, with the same losses as without;
 what takes the other way; reductions that are due together; and the end of a job that no abort of NCCL's can end.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload on emulated GPUs, alone and with NCCL: the bits of the run that keeps all on the device, in any order of its work.
 
 No mode rounds elsewhere: the CPU's AdamW has the same explicit FMAs as the GPU's, the norm is summed on the device, and so are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations in host memory on emulated GPUs: the bits of the run that keeps them, in any order of the GPU's work.
 
 Every run is also a search for missing events (tests/emulation/emulation.h); tests/unit/gpu/test_activation_store_cuda.c shows that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several ranks on emulated GPUs: which rank gets which, NCCL between them, and its failures.
 
 Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.sm_count_target: products leave multiprocessors to NCCL, and NCCL takes no more. The emulated libraries end a run
 whose products or communicator have another limit than the test says."""
 import os

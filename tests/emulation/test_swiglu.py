@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SwiGLU inside matrix products, by cuDNN: taken where it is faster and computes the same, by the same file of choices."""
 import datetime
 import fcntl

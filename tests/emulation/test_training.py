@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole program on the emulated GPU: golden cases, resuming bit for bit, any order of work. Ranks: test_ranks.py.
 
 Every run is also a search for mistakes: a missing event, a race or a bad index ends it (tests/emulation/emulation.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* call_breaker.c: runs a command and breaks one of its system calls: call_breaker LOG N ACTION COMMAND… Test code,
  * x86-64.
  *

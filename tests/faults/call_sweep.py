@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every system call on the run's files fails once, with each error that it may have, or moves half of its bytes; and the
 process is killed at every one of them, and at random instants.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failing_malloc.c: memory that runs out on purpose, preloaded by malloc_sweep.py. Test code.
  *
  * Counts what the process asks for from the moment main() starts, in its own code and in every library (also in libc:

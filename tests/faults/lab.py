@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The common parts of the sweeps: a tiny run in its own folder, its state in a form that can be compared, workers.
 
 Every sweep does the same: it records how an unbroken run ends, breaks one run at a time in every way of its kind, and checks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every request for memory fails once, and from there on for good: sqlite's out-of-memory test.
 
 A failure is survived if the command ends with 5 and a message about memory, or ends as it always does, with the same

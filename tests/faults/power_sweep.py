@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Power fails: the run is on a small ext4 on a loop device, and only the data that the device has received before a system
 call exist afterwards.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Breaks tiny runs on purpose: tests/faults/sweep.py [--all] [SWEEP…]; tests/faults/README.md describes the sweeps."""
 import os
 import sys

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as messages of another node's agent, in pieces: they change only that node's entries, or are refused with
  * words. With a greeting in front in every other case, so that more than the greeting is reached. */
 #include "comm/control/agent_messages.h"

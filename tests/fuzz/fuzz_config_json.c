@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a config.json: refused, or a description whose table, frequencies and export hold together. */
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"

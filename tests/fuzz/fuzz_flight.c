@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as the head and the entries of a flight record, with the checks that fit them: left out, or a verdict. */
 #include "core/flight/flight_verdict.h"
 

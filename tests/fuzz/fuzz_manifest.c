@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a manifest.json, as they are and with the right checksum at their end: refused with words, or every
  * number that later code multiplies or indexes with is in range. */
 #include "ckpt/manifest.h"

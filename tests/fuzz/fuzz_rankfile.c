@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a rank file of known slices, as they are and with all checksums set right: refused with words, or every
  * element can be read. */
 #include "ckpt/rankfile.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a model.safetensors, and as its header alone: refused, or all tensors lie within the file; the import of
  * it into a small model fails with words or fills the slices. */
 #include "ckpt/huggingface/huggingface.h"

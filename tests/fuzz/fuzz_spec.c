@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_spec.c: any bytes as a run spec. What is accepted must be written and read back to the same; the rest must be
  * refused with at least one line. Text that starts with a brace or a comment also goes through the reader of
  * DeepSpeed's files. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a tokenizer.json, whose member "config" is the tokenizer_config.json, and after a NUL a text: refused,
  * or tokens whose text is UTF-8, and the same from the stream. */
 #include "core/text/tokenizer.h"

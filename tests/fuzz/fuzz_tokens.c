@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_tokens.c: token shards and indexes of any bytes: an error or tokens within the vocabulary, never more.
  *
  * Input: byte 0 has the kind of file (bit 0: Megatron-LM, else llm.c; bit 1: packed; bits 2-4: token_multiple - 1, at

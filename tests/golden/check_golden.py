@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the golden cases with ztrain and compares the results with those of Hugging Face transformers.
 
     tests/golden/check_golden.py                                every case, stage 0, one rank, fp32

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make the golden cases of classifiers with Hugging Face transformers and scikit-learn.
 
     python3 make_classifiers.py [CASE ...]      (packages: torch, transformers, safetensors, numpy, scikit-learn)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make_dropout.py: writes dropout.json: losses, gradient norms and evaluations of two golden cases with dropout, in float64.
 
 transformers' models are in training mode, and torch's dropout is replaced by one with the same rate whose mask is that of

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make generate.json: what transformers' generate answers, greedily, to a few prompts with the golden models.
 
     python3 make_generate.py        (packages: torch, transformers, safetensors)

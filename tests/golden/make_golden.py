@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make the golden cases of this folder with Hugging Face transformers.
 
     python3 make_golden.py [CASE ...]        (packages: torch, transformers, safetensors, numpy)

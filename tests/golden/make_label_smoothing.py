@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make_label_smoothing.py: writes label_smoothing.json: losses and evaluations of the case gpt2-padded, in float64, with
 the LabelSmoother of transformers' Trainer, which is checked against torch's cross_entropy with label_smoothing."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make tests/golden/names/FAMILY.json: what transformers builds from a config.json.
 
     python3 tests/golden/make_names.py [OUTDIR]        (packages: torch, transformers)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make_optimizers.py: writes optimizers.json: the losses of 50 steps of the case llama with each optimizer, in float64.
 
     python3 make_optimizers.py [OPTIMIZER ...]        makes these anew and leaves the others as they are in the file

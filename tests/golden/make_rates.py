@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make_rates.py tests/unit/fixtures/golden_rates.h: writes 50 learning rates of each schedule, as DeepSpeed and transformers have them.
 
 Needs torch, transformers and deepspeed (its schedules are plain Python). A schedule of DeepSpeed's is stepped as its

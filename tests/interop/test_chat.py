@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/tokenize.py --chat-template: the tokens and masks are those of transformers' apply_chat_template."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A classifier that ztrain exports, transformers loads without missing keys and predicts with alike; and the other way round.
 
 Needs torch and transformers: .ci/run makes a virtual environment for it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages that begin with data and end with a model in transformers, command by command: what they promise comes out."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tensorboard.enabled: the `tensorboard` package reads the event files, also those of a run that was killed and resumed."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """core/text and scripts/tokenization against the Rust package `tokenizers` and transformers: random texts, with the tokenizers
 of tests/text, token for token."""
 import importlib.util

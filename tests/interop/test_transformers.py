@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ztrain exports, transformers loads, with the same loss; what transformers saves, ztrain loads, with the same loss.
 
 Needs torch and transformers: .ci/run makes a virtual environment for it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/to_wandb.py with the real package, without a network: what its offline folder holds is what metrics.jsonl has."""
 import glob
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Holds what the compiler made of the CUDA kernels: registers, spills, occupancy, 16-byte accesses, on compute capability 9.0.
 
     tests/kernels/check_kernels.py             the objects of build/obj/gpu/cuda against tests/kernels/limits.txt

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planted.cu: kernels with the faults that check_kernels.py must find (its PLANTED and FAULTS), and one without. */
 
 __global__ void good_kernel(uint4 *to, const uint4 *from)

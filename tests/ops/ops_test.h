@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test.h: what the files of the ops test program share.
  *
  *     ops_test_main.c        modes, command line, comparison

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_bytes.c: the bytes that an op's kernels move, next to those that it must (op_cost.h).
  *
  * The emulated GPU counts them (tests/emulation/emulation_traffic.h); other devices cannot, which is an error. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_cases.c: the list of cases. Every case runs in fp32, bf16 and fp16; sumsq, decide_step, find_nonfinite and
  * adam have fixed dtypes. */
 #include "tests/ops/ops_test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_drivers.c: the drivers by op, and what they have in common. */
 #include "tests/ops/ops_test_drivers.h"
 

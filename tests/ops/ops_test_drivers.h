@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_drivers.h: what the drivers of ops have in common. Memory that these functions return lives as long as the
  * case. */
 #pragma once

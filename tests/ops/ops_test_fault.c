@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_fault.c: `ops-test fault`: an illegal address on a GPU, and what ztrain relies on after one
  * (cmd/engine/gpu_fault.c): CUDA's error, NVML's silence, and a self-test beside a process whose GPU has faulted and
  * that has most of the memory. Only a real GPU shows that; on the emulated one ZTRAIN_EMULATION_FAILS is the fault. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_linear.c: drivers of linear layers, RoPE, SwiGLU and tanh. See ops_test.h for the terms. */
 #include "tests/ops/ops_test_drivers.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_loss.c: drivers of cross-entropy, sums, and what is computed element by element. See ops_test.h for the
  * terms. */
 #include "tests/ops/ops_test_drivers.h"

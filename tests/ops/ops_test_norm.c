@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_norm.c: drivers of the embedding and of norms. See ops_test.h for the terms. */
 #include "tests/ops/ops_test_drivers.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_perf.c: the time of ops, next to the fastest copy and product of the device. */
 #include "tests/ops/ops_test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_tensors.c: the memory, random numbers and tensors of a case. */
 #include "tests/ops/ops_test.h"
 

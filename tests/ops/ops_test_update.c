@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_update.c: drivers of the optimizers. See ops_test.h for the terms. */
 #include "core/training/philox.h"
 #include "tests/ops/ops_test_drivers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bad_disk.c: a disk that fails for a while, or is slow; loaded with LD_PRELOAD into the program under test.
  *
  * ZTRAIN_TEST_DISK names a file, which may come and go while the program runs. Its lines:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools of the whole-program tests: tiny models and token shards, run specs, runs of the binary, metrics.
 
 The binary is $ZTRAIN (default build/ztrain); $ZTRAIN_TEST_SLOWNESS multiplies every time limit (instrumented builds).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_files.c: preloaded, it makes one call on a file slow: the first SLOW_CALL (pread, write, fsync or close) of rank
  * SLOW_RANK of --local-gpus on a file whose path ends with SLOW_FILE takes SLOW_SECONDS. */
 #include <dlfcn.h>

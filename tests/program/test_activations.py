@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations that are computed again or lie in host memory between forward and backward: the same numbers, fewer bytes."""
 
 import pytest

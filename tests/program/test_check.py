@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.check_interval_steps: a step that is computed twice has the same bits; what it costs where it is refused."""
 import glob
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints as files: damage of every kind is found and located, and exports hold the trained weights."""
 import json
 import os

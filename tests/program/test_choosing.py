@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoints that a run keeps for their evaluations, and a run that ends when these do not improve any more."""
 import json
 import os

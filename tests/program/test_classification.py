@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """model.task: sequence_classification: training, evaluation, resume and export of classifiers; wrong data and specs."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Help, version, doctor, and the documents that are made from the binary."""
 import os
 import re

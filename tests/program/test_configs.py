@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run specs in configs/ are complete: each dry-runs from the repository's root. Where one names files that users
 bring (weights, token shards), small stand-ins with the same shape are put in their place."""
 import json

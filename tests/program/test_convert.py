@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain convert`: configurations of other trainers as run specs, and the notes on what they lose."""
 import json
 import os

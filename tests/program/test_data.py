@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ztrain data: counts and lengths of token shards, and documents with what is learned."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A disk or file server that fails for a while (bad_disk.c): it ends no run, and costs nothing that could be saved."""
 import errno
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout: against transformers with the same masks, at any stage and world size, through recomputation and resume."""
 import json
 import os

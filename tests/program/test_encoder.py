@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BERT as a classifier: the same losses at every stage and with every way of saving memory, folders of pretraining, refusals."""
 import json
 import os

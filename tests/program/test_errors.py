@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An error is reported in one line, with the right exit code, and before anything is written."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of an export: whole or absent, whatever is killed, and of one writer."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders of a run that are links, files or gone: nothing is taken for absent that only cannot be opened, and nothing is made
 in the place of a folder that was moved."""
 import os

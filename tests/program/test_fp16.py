@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training in fp16: the loss scale finds its way, is counted as DeepSpeed counts it, and survives a resume."""
 import pytest
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/gpu-check.sh without a GPU: its parts that run and judge programs on the CPU device, and what it makes of what stand-ins of
 programs print."""
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain init`: the run spec that it writes, by flags and by answers on a terminal, and what it refuses."""
 import json
 import os

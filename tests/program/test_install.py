@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installing, removing and packing: what `make install`, `uninstall`, `dist` and `deb` put where, and that it works elsewhere."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All ranks of a job compute with the same kernels on the CPU."""
 import re
 import subprocess

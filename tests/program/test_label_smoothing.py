@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.label_smoothing against transformers' LabelSmoother."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PREFIX.mask: what counts for the loss is the same at every stage and world size, and after a resume."""
 import os
 

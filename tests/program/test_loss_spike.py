@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.spike_factor: a loss that stands out is a line with the samples of its step, and changes nothing."""
 import json
 import os

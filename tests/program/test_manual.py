@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The man page and the completion for bash that scripts/make-manual.py makes from the binary, and their installation."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.memory_limit: a plan that needs more ends with 5 before the first step and with settings that fit, a plan that needs
 less changes nothing; sizes that are none are refused."""
 import os

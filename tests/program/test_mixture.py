@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """data.train as a mixture: each source's share, its passes, the counts in metrics.jsonl, resumes and refusals."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a run finds its model and tokenizer: model.tokenizer, the local Hugging Face cache, the home folder."""
 import json
 import os

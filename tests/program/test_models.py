@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of models, end to end: an import and an export without training in between changes no byte of a tensor; what is
 not supported is refused by name."""
 import json

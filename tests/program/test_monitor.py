@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tensorboard and csv_monitor: what they write is what metrics.jsonl has. tests/interop has the `tensorboard` package."""
 import csv
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Life and death of ranks that a launcher starts on several nodes: here processes with torchrun's variables, whose
 GROUP_RANK makes two nodes of one machine. Slurm's own part is in tests/cluster."""
 import os

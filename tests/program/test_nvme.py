@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload to a local disk: the numbers of the same run without it, folders that end with their run, disks that are full,
 slow or fail, and a model that is larger than the memory of the machine."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload to host memory changes where things are, and no bit: every run is compared with the same run without it."""
 import os
 

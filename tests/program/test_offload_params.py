@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with its parameters in host memory: the numbers, and the files, of the same run without offload."""
 import json
 

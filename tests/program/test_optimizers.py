@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers other than AdamW: the losses of 50 steps against other implementations, stages, resume, offload, checkpoints."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recipes in scripts/packaging: what they name is there. Containers, conda and Spack themselves are not needed.
 
 Files that a recipe copies exist, the targets and variables that it gives to make too, Debian's packages are in apt's lists (where

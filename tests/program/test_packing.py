@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """data.packing: first_fit and data.document_mask: samples of whole documents, the same at every world size and after a resume."""
 import os
 

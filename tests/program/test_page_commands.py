@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of the pages, run as they are written: each line that is indented by four blanks and begins with one of PROGRAMS, in
 the page's order, in a folder with a tiny model, its data and a finished run. What stands in REPLACED is replaced before; what
 stands in NOT_RUN is not run here. tests/interop/test_pages.py runs the pages with bash blocks."""

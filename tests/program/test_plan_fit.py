@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain plan --fit`: the settings with which a run fits into the memory of GPUs that are not here."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain plan`: its table, next to the cap of the GPU, of the run spec or of --memory, and the host memory of a node."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain plan --speed`: estimates for GPUs that are not here, next to published speed and next to estimates made by hand.
 
 LLM.Q (https://github.com/IST-DASLab/llmq) has published the speed of its own step on one H100 in bf16, here as MFU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients and states in other types than fp32: what a user sets, resumes and loads."""
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """comms_logger, flops_profiler, --trace: what they show is what the run has done, and its numbers are those of a run without."""
 import json
 import os

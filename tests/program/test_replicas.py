@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks' copies of the model are compared: these tests change a rank's memory while it trains."""
 import glob
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ztrain report: the summary in the terminal, the page, and what they make of damaged files."""
 import json
 import os

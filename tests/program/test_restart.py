@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--resume auto: one command to start and to continue. --max-restarts: the supervisor starts the ranks again."""
 import glob
 import json

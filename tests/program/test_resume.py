@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interrupting and resuming: the numbers of an interrupted run are those of a run that was left alone."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ztrain sample: what a trained model says next, against transformers' generate (tests/golden/generate.json)."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train.samples: what the model that trains says at each evaluation."""
 import json
 import os

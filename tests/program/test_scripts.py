@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that keep the repository in order find breaches; those that build and install name the next step."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stopping on request, and being killed at any instant."""
 import fcntl
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks whose file system is slow, or hangs: calls on files that take longer than comm.timeout_seconds."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/to_wandb.py without wandb: following metrics.jsonl, what is sent in which order, errors. tests/interop has the package."""
 import argparse
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a token shard belong together: tokenize.py killed at each rename, files of two runs, files that are missing."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/tokenize.py: inputs, documents, vocabularies, the split, the shards' bytes, errors and exit codes."""
 import gzip
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/tokenize.py: the files that people have (compressions, tables, folders of data sets), odd terminals and machines."""
 import bz2
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training itself: the files of a run, and that the same run gives the same numbers however it is cut up."""
 import json
 import math

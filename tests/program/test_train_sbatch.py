@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/slurm/train.sbatch without a Slurm: srun, squeue and scontrol are scripts of this test. tests/cluster has a real one."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ztrain why`: the flight records of a run name the rank that was planted."""
 import os
 import re

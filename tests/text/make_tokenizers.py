@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the tokenizers of this folder, and encodings.json with what `tokenizers` does with them: an oracle for core/text.
 
 Each is a small byte-level BPE, trained on text that is made here, with the components of a published tokenizer: the same

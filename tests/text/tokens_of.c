@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokens_of FOLDER: prints what the tokenizer of a folder makes of texts, for test_tokenizers.py.
  *
  * stdin: texts, each as its length in bytes (decimal), a newline, and the bytes. stdout: a line for each text: the ids

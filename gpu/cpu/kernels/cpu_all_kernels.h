@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c includes it and names them
  * OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"

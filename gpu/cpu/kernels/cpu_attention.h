@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_attention.h: attention without the score matrix, forward and backward. A template, see ops_cpu.h.
  *
  * A block of NR queries (for the gradients of k and v, of NR keys) lies in the lanes of the micro-kernel

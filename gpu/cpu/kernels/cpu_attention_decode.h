@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values. A template, see ops_cpu.h.
  *
  * A head of a query is one task. It reads each key and value once, so nothing is packed; the softmax runs over

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_embedding.h: the embedding, forward and backward. A template, see ops_cpu.h. */
 
 static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a, struct range rows, enum dtype dtype)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm.h: the built-in matrix product. A template, see ops_cpu.h.
  *
  * C (m, n) = op(A) (m, k) · op(B) (k, n), cut three times (the scheme of Goto and van de Geijn, 2008):

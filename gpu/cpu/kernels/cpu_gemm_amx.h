@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_amx.h: the part of the built-in matrix product for AMX. A template, see ops_cpu.h.
  *
  * TDPBF16PS multiplies two tiles: 16 rows of A with 32 elements of k, and the same 32 elements for 16 columns of B,

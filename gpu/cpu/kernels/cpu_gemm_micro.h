@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_micro.h: the micro-kernels of the built-in matrix product: tile (MR, NR) = a (units, MR) · b (units, NR),
  * all sums in registers. AMX has its own: cpu_gemm_amx.h. A template, see ops_cpu.h. */
 

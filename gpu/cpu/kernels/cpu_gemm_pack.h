@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_pack.h: packs blocks of A and B into the panels that the micro-kernels read. A template, see ops_cpu.h.
  *
  * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the

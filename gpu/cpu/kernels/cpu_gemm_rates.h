@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_rates.h: runs one micro-kernel on its own, for cpu_bf16.c to time. A template, see ops_cpu.h. */
 
 _Static_assert((int)TILE_MR + (int)NR <= (int)CPU_MICRO_ROWS && CPU_MICRO_UNITS % TILE_UNITS == 0, "panels fit");

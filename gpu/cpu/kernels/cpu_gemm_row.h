@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_row.h: the product of a single row with a matrix, as in generation. A template, see ops_cpu.h.
  *
  * The bandwidth of the memory is the limit: nothing is packed, and every thread reads a part of the matrix in order.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_units.h: the sizes of the built-in matrix product, and the units of its packed panels. A template, see
  * ops_cpu.h.
  *

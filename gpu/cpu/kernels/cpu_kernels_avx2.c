@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels_avx2.c: the CPU's ops for AVX2 (the Makefile gives this file its instruction-set flags). */
 #if defined(__x86_64__)
 #ifndef __AVX2__

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels_avx512.c: the CPU's ops for AVX-512 (the Makefile gives this file its instruction-set flags). */
 #if defined(__x86_64__)
 #ifndef __AVX512F__

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_linear.h: the three matrix products of a linear layer. A template, see ops_cpu.h. */
 
 static void linear_product(struct stream *stream, const struct product *p, const struct epilogue *e)

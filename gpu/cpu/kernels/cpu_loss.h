@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_loss.h: the cross-entropy of the logits and its gradient. A template, see ops_cpu.h. */
 
 /* What the softmax is taken of. `capped`, a constant: there is a soft cap. */

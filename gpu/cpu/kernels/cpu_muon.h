@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_muon.h: Muon: momentum, Newton-Schulz iterations over the linear ops, update. A template, see ops_cpu.h. */
 
 static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part,

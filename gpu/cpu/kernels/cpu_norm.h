@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h.
  *
  * Gradients of the weights are sums over parts of the rows, which are then added in the order of the parts. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_optimizer.h: the end of a step: sum of squares, decision, Adam. A template, see ops_cpu.h. */
 
 /* ---- sum of squares ------------------------------------------------------ */

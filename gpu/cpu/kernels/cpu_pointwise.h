@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
 
 /* ---- single elements ----------------------------------------------------- */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_vector.h: vectors of floats, of the width that the including file is compiled for: loads and stores of every
  * dtype, polynomials for exp() and related functions. The vector extensions that gcc and clang share let one source
  * serve AVX-512, AVX2, SSE2 and NEON. */

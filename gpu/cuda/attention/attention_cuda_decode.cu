@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cuda_decode.cu: attention of a few new tokens over a cache of keys and values, without a gradient.
  *
  * A first kernel stores the new keys and values. In the second one a block computes one head of one query. Its warps

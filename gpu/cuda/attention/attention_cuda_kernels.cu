@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cuda_kernels.cu: attention without the score matrix, forward and backward, for every shape and dtype.
  *
  * A block of threads owns a tile of queries (for dk and dv: of keys) of one head of one sequence and walks over the

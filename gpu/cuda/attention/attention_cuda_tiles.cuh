@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cuda_tiles.cuh: tiles of matrices in shared memory and their products, for attention_cuda_kernels.cu.
  *
  * A tile has rows of DP elements (D rounded up to a compiled size), TILE_LD apart: 16 bytes more than their length, so

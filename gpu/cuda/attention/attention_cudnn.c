@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn.c: attention on a GPU through cuDNN: which shapes have a plan, and the ops.
  *
  *     ops_workspace_bytes()  announces a shape -> a plan is made, or refused with a reason       PLANNED or REFUSED

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn.h: the attention ops of a GPU: by cuDNN for the shapes that were announced and that it can compute,
  * by ztrain's kernels for all others, and with a soft cap of the scores. */
 #pragma once

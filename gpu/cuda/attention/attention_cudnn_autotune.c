@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_autotune.c: before the first step, cuDNN's proposals for each shape are verified and timed, also in
  * smaller pieces of the micro-batch where a plan has much workspace.
  *

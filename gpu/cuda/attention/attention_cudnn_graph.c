@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_graph.c: attention, forward and backward, as cuDNN's operation graphs.
  *
  * cuDNN recognises the graphs for which it has fused kernels by their form: which tensors are virtual, k as its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_graph.h: attention, forward and backward, as cuDNN's operation graphs. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_kernels.cu: what attention through cuDNN needs next to cuDNN's kernels. */
 #include "gpu/cuda/attention/attention_kernels.h"
 

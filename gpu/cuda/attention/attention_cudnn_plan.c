@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_plan.c: pieces, workspace and execution of cuDNN's plans for attention. */
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 

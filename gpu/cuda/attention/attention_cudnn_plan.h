@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_plan.h: one announced shape of attention, cuDNN's plan for it, and the execution of that plan.
  *
  * The stream's workspace, of plan->planned bytes:

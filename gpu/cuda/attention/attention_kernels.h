@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_kernels.h: ztrain's kernels for attention, and what attention through cuDNN needs next to cuDNN's. */
 #pragma once
 

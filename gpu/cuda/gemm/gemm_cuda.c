@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda.c: the linear ops over cublasLt.
  *
  *     gemm_cuda_product.c     an op's arguments -> the product that cublasLt computes

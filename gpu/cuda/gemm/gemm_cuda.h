@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda.h: the linear ops of the CUDA device over cublasLt: the state that their launchers (ops_cuda.h) use. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_autotune.c: autotuning of announced products (gpu/cuda/autotune.h):
  *
  *     the algorithm of each product      among up to GEMM_CANDIDATES proposals of cublasLt

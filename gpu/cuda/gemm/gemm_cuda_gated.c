@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_gated.c: which linear ops may have SwiGLU inside their product, and their execution. */
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 

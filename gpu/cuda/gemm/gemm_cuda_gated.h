@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_gated.h: SwiGLU inside the matrix products before and after it, by cuDNN.
  *
  * cublasLt has no such epilogue. cuDNN compiles a kernel for a product and the operations on it:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_gated_graph.c: products with SwiGLU inside as cuDNN's operation graphs.
  *
  * With s = sigmoid(gate), silu(gate) = gate s and silu'(gate) = s + gate s (1 - s). All of it is computed in fp32. The

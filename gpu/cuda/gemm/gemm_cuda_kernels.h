@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_kernels.h: bias, GELU and sums of columns, where cublasLt has no epilogue for them. */
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_plan.c: descriptors and algorithms of cublasLt's products. */
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 

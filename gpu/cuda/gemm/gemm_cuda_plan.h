@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
  *
  * The algorithm is the one that gemm_cuda_autotune() found fastest, else the library's first proposal. Only algorithms

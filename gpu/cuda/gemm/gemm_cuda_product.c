@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_product.c: the products of linear ops. cublasLt's GELU is that of tanh; the other one has a kernel. */
 #include "gpu/cuda/gemm/gemm_cuda_product.h"
 

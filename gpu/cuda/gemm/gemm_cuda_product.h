@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_product.h: the linear ops as matrix products of cublasLt.
  *
  * cublasLt counts matrices column by column, so a row-major (rows, columns) matrix is its (columns, rows) one:

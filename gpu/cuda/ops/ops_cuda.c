@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda.c: the CUDA op table, the workspace of its ops, and their preparation before the first step. */
 #include "gpu/cuda/ops_cuda.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_embedding.cu: gathers the embedding's rows, and adds up their gradients without float atomics.
  *
  * Backward sorts the rows of the batch by token (a stable radix sort) and cuts them into tiles of TILE_ROWS. A warp

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_loss.cu: cross-entropy with its gradient in place.
  *
  * A block reads a row of logits once, for the maximum and the sum of exponentials together (a thread corrects its sum

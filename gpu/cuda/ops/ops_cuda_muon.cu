@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_muon.cu: Muon: momentum, Newton-Schulz iterations over the linear ops, update. */
 #include "gpu/cuda/cuda_kernels.cuh"
 

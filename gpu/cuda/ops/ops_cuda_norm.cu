@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_norm.cu: LayerNorm and RMSNorm over rows, fused with the residual add, and RMSNorm over heads.
  *
  * A head norm is an RMSNorm whose rows are heads, several of them to a token. A block works on blockDim.y rows at a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, Lion and SGD,
  * and the search for the first value that is not finite. */
 #include "gpu/cuda/cuda_kernels.cuh"

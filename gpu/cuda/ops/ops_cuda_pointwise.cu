@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, dropout, cast, accumulate: every element is
  * computed independently. */
 #include "gpu/cuda/cuda_kernels.cuh"

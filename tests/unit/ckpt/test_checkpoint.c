@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint.c: saving and loading at every world size; the choice of a run folder's checkpoint.
  * test_checkpoint_damage.c covers damage. */
 #include "tests/unit/fixtures/checkpoint_case.h"

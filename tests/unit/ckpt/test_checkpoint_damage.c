@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_damage.c: any damage to a checkpoint's files is found and reported with file and offset, and content
  * with right checksums that is inconsistent is refused. */
 #include "tests/unit/fixtures/checkpoint_case.h"

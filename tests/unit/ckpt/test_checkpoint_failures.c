@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_failures.c: failures and kills in the middle of a save. */
 #include "tests/unit/fixtures/checkpoint_case.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_retention.c: names, retention and leftovers. */
 #include "tests/unit/fixtures/checkpoint_case.h"
 

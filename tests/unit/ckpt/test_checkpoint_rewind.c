@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_rewind.c: a run has one history: a resume moves checkpoints aside and back; a kill at any instant
  * loses none. */
 #include "tests/unit/fixtures/checkpoint_case.h"

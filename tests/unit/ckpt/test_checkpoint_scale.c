@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_scale.c: checkpoints of hundreds of ranks, and what is remembered of many checkpoints: counted in
  * files that are opened. */
 #include "tests/unit/fixtures/checkpoint_case.h"

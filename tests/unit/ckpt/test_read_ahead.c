@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_read_ahead.c: pieces come in order, are read before they are taken, within bounds, and are released however the
  * reading ends. No test depends on time: those that wait do so for an event. */
 #include "ckpt/read_ahead.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_checkpoint_race.c: the newest checkpoint of a run that deletes and replaces it in the meantime. Hooks in the
  * reading of manifests and in the export play that run. */
 #include "ckpt/manifest.h"

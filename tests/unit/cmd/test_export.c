@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_export.c: an export has the values of the checkpoint (read back by the import), in one file or in shards. It
  * replaces an older export, but never another model; a failure leaves the folder as it was. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_init.c: names and words that `ztrain init` writes. */
 #include "cmd/init_facts.c"
 #include "cmd/init_questions.c"

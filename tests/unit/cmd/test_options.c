@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_options.c: the command line of training and planning. */
 #include "cmd/command_line.c"
 #include "cmd/options.c"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_verify.c: `ztrain verify` of checkpoints that a run deletes and replaces in the meantime. A hook after its
  * checkpoint_open() plays that run. */
 #include "tests/unit/fixtures/checkpoint_case.h"

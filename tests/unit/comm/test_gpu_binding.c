@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gpu_binding.c: which GPU a rank gets, for the ways in which ranks are started. */
 #include "tests/unit/fixtures/ranks.h"
 

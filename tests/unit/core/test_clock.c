@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_clock.c: timed waits by the monotonic clock, and threads without signals. */
 #include "core/clock.h"
 

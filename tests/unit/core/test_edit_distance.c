@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_edit_distance.c: the number of edits between two names, and the largest one that gives a suggestion. */
 #include "core/edit_distance.h"
 

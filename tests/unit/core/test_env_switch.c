@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_env_switch.c: switches and choices in the environment, and the errors for other values. */
 #include "core/env_switch.h"
 

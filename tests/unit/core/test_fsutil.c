@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fsutil.c: file helpers, and every way in which they fail, with the messages. */
 #include <setjmp.h>
 #include <stdarg.h>

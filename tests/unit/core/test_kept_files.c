@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_kept_files.c: texts that outlive their files, over exec. */
 #include "core/kept_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_log.c: the lines on stderr and in the log file, and which rank writes them. */
 #include <setjmp.h>
 #include <stdarg.h>

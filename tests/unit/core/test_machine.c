@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_machine.c: memory and CPU time over made-up /proc and /sys/fs/cgroup trees: version 1, version 2, none. */
 #include "core/machine.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_memory.c: the end of a process without memory, and streams that are never truncated silently. */
 #include "core/memory.h"
 

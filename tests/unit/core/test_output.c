@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_output.c: readers that pause, never come back or have closed the pipe. Each test is a child process whose stdout
  * and stderr are small pipes. */
 #include "core/output.h"

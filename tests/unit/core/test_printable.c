@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_printable.c: bytes that a terminal would obey are escaped, and everything else stays. */
 #include "core/printable.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_retry.c: which failed reads are retried, for how long, and what ends the waiting. */
 #include "core/retry.h"
 

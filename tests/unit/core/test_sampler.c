@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sampler.c: the choice of a token: which ones can be drawn, and how often.
  *
  * The seeds are fixed, so that no run of the test differs from another. */

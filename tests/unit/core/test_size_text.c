@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_size_text.c: sizes as people write them. */
 #include "core/size_text.h"
 

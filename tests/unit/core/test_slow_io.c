@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_slow_io.c: a rank whose disk is slow. Each case is a job of two ranks: rank 1 does something to files, one of
  * its system calls takes much longer than comm.timeout_seconds, and rank 0 waits for it in a barrier. */
 #include "tests/unit/fixtures/ranks.h"

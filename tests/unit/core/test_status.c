@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_status.c: messages, hints, prefixes and causes of struct error; exit codes; the end after a bug. */
 #include "core/status.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_string_list.c: lists of strings, and sizes rounded up. */
 #include "core/string_list.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_activation_store.c: the inputs of blocks come back from host memory as they left, on the CPU device. */
 #include "gpu/open/device_open.h"
 

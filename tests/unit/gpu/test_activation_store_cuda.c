@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_activation_store_cuda.c: the activation store on a GPU, or on the emulated one, where each of its waits is left
  * out once: the emulation has to find every one of these missing events. A machine without a GPU runs it on the CPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_device.c: memory, streams and events of the CPU device, the arena, and the op profile. */
 #include "gpu/arena.h"
 #include "gpu/open/device_open.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_input_upload_cuda.c: the inputs of steps on a GPU, on the emulated one, where each of the upload's waits is left
  * out once and has to be missed, or on the CPU where there is none.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_library_places.c: where libraries are found, in what order, and what is said of one that is not. A copy of libdl
  * plays a library of NVIDIA's. */
 #include "gpu/library_places.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_op_cost.c: FLOPs and bytes of ops against figures computed by hand; fp32 outputs count four bytes an
  * element. */
 #include "gpu/op_cost.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_peaks.c: the table of GPU peaks, the FLOPs of a token, and MFU against figures computed by hand. */
 #include "core/model/model_config.h"
 #include "gpu/model/transformer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_self_test.c: the self-test finds every op that computes nothing, those that leave out
  * something of their arguments or fail in some shapes, and none that is right. The device is the CPU, next to itself.
  */

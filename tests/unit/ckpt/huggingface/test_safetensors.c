@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_safetensors.c: the header parser against damaged headers; the import of one file, of shards with an index, and
  * of the hub's names, in every dtype, by any number of ranks; and every fault with its message. */
 #include <setjmp.h>

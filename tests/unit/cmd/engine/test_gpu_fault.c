@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gpu_fault.c: what the self-test in a new process says of a GPU, by its output and its end, and what becomes of
  * an error. The programs are shell scripts, and this program where ztrain executes itself. NVML is missing here:
  * tests/emulation/test_gpu_fault.py has its words, and runs. */

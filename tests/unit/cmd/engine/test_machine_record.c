@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_machine_record.c: what a checkpoint records about the machine, and the notice if a run continues elsewhere. */
 #include "cmd/engine/machine_record.c"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reading and thinning of `ztrain report`. */
 #include "cmd/report/run_metrics.c"
 #include "cmd/report/terminal.c"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_deadline.c: the end of a Slurm job, and when it is near. The test provides squeue; the job has one rank. */
 #include "cmd/run/deadline.c"
 #include "cmd/run/stop_signal.c"

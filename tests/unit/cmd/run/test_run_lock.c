@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_run_lock.c: the ownership of a run folder. Other hosts and jobs are parameters. The clock is fake: pauses take
  * no time, and a hook plays the events during a pause. The fcntl calls are real unless a test makes them fail. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_early_error.c: if ranks of one node fail alike before they can agree, one of them prints the message; a rank
  * that cannot be sure of that prints it itself. */
 #include "cmd/train/early_error.c"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_supervise.c: local ranks under their supervisor: output, signals, deaths, exit codes, no orphans.
  *
  * The supervisor executes /proc/self/exe, which is this program, with the same arguments. With a scenario's name as

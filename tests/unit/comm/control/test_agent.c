@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_agent.c: plays several nodes on this machine, with a control block for each, processes as ranks, and socket
  * pairs between their agents. It tests control operations and every way in which a rank or a node is lost: all the
  * others must name the right one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_agree.c: ranks that fail together end with one code, and each of their errors is printed once. */
 #include "tests/unit/fixtures/ranks.h"
 

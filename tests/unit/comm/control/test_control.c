@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_control.c: the shared memory of a node: who may open it, its layout, and how a waiting rank judges ranks on
  * other nodes. */
 #include "tests/unit/fixtures/ranks.h"

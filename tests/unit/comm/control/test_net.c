@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_net.c: the data connections without agents. Two threads play two ranks, each with its own control block, as on
  * two nodes. */
 #include "comm/control/net.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_bootstrap.c: environments that describe a rank, that do not, and that are refused. */
 #include "comm/comm.h"
 #include "comm/control/control.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_kv_store.c: the store's protocol from both ends, with clients and servers that violate it. test_wire.c tests the
  * handshake; here wire_connect() makes the connections in one process. */
 #include "comm/launch/kv_store.h"

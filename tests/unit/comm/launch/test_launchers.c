@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_launchers.c: ranks that meet through each launcher, and the failures of each. fake_pmi.c provides the
  * libraries. */
 #include "comm/launch/bootstrap.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_wire.c: addresses, the handshake with ranks of the job and with strangers, and the mesh, over loopback. Ranks
  * are threads here. */
 #include "comm/wire/wire.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero.c: ZeRO's stages, against AdamW on one machine in double, and against each other. */
 #include "tests/unit/fixtures/zero_case.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_check.c: a step computed twice: planted flips are found and their rank named, at every stage. */
 #include "tests/unit/fixtures/zero_case.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_frozen.c: frozen tensors at every stage, with and without offload: they keep every bit, what is trained has
  * the bits of a run in which they have no gradients, and the plan has no bytes for them but their parameters. */
 #include "tests/unit/fixtures/nvme_folder.h"

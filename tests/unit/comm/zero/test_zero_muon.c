@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_muon.c: ZeRO's stages with the optimizer Muon, whose matrices are gathered, against Muon on one machine in
  * double, and against each other. There are three blocks: with two ranks the last round has one block for both, and
  * with four one rank has none. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_nvme.c: the optimizer's state on a disk: the bits of the same run without offload, however many buffers and
  * whatever is read ahead; files that end with the run; a disk that fails in a step. */
 #include "tests/unit/fixtures/nvme_folder.h"

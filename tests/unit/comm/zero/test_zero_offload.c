@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_offload.c: the optimizer's state in host memory: the bits of the same run without offload, steps with
  * values that are not finite, state that is written from outside, the bytes of the plan. */
 #include "tests/unit/fixtures/zero_case.h"

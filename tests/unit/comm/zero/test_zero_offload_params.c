@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_offload_params.c: stage 3 with the parameters in host memory: the bits, the bytes and the volume of the
  * same training without offload. */
 #include "tests/unit/fixtures/zero_case.h"

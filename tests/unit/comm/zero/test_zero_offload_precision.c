@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_offload_precision.c: gradients and states in bf16, in host memory or on a disk: the bits of the same run
  * without offload, steps that are skipped, state that is written from outside, and the bytes of the plan. */
 #include "tests/unit/fixtures/nvme_folder.h"

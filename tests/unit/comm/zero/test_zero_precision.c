@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_precision.c: gradients that are rounded for their reduction or where they are accumulated. */
 #include "tests/unit/fixtures/zero_case.h"
 

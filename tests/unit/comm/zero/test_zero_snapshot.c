@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_zero_snapshot.c: the copy of a rank's slices has the values of the step at which it was taken, while training
  * goes on and changes the slices. */
 #include "tests/unit/fixtures/zero_case.h"

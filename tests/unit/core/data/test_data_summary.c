@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_data_summary.c: lengths against the definition of a quantile, and tokens against shards whose contents are
  * known.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_document_fit.c: whole documents in samples: against the rule written down plainly, and as a stream reads them.
  */
 #include "core/data/document_fit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_interleave.c: the order in which the sources of a mixture give samples: exact shares at every place. */
 #include "core/data/mixture.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_label_set.c: the labels and types beside token shards, their errors, and micro-batches with labels. */
 #include "tests/unit/fixtures/token_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_mixture.c: samples from several sources: one order at every world size, from every step on, pass by pass. */
 #include "core/data/mixture.h"
 #include "tests/unit/fixtures/token_files.h"

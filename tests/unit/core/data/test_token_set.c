@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_token_set.c: token shards of every format, damaged in every way; and the permutation. */
 #include "core/heartbeat.h"
 #include "tests/unit/fixtures/token_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_token_stream.c: the order of samples, micro-batches, limits, evaluation, the prefetching thread, its errors. */
 #include "tests/unit/fixtures/token_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_flight.c: the flight recorder keeps the last entries, open ones too, under several writers; its file is read
  * whatever is damaged in it; and the verdict names the rank that was planted. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_early_stop.c: when evaluations end a run, and which of two scores is the better one. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_eval_metric.c: accuracy and F1 against figures of scikit-learn 1.9 (accuracy_score, f1_score), and the cases in
  * which classes are absent. */
 #include "core/metrics/eval_metric.h"

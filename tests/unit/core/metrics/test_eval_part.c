@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_eval_part.c: the part of an evaluation, to JSON and back, and what is refused. */
 #include "core/metrics/eval_part.h"
 

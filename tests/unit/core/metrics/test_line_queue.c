@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_line_queue.c: a disk that is full for a while costs neither lines nor time; the file keeps the lines' order. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_loss_spike.c: which losses stand out, and the samples of their steps. */
 #include "core/data/token_stream.h"
 #include "core/metrics/loss_spike.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_metrics.c: values in metrics.jsonl can be read back exactly; a resume leaves out later, damaged and torn lines
  * and keeps the former file; a new run moves it aside. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_metrics_summary.c: the summary of a finished run, from the lines of all of its starts. */
 #include <setjmp.h>
 #include <stdarg.h>

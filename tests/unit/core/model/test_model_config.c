@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_config.c: the model description of a config.json as transformers computes it (tests/golden/names), errors
  * with their words, notices, and exports. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_folder.c: core/model/model_folder.h: names of models, and the folders that the local cache has for them.
  */
 #include "core/model/model_folder.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_tensor_table.c: the tensor table and the shard layout: no overlaps, alignment, fused groups; initial values;
  * slices. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_compare.c: the comparison of two model descriptions finds every key that changes the computation, names it
  * with both values, and reports nothing else. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_spec.c: the run spec's reader: the key table, accepted values, derived values, printing and comparison. */
 #include "core/memory.h"
 #include "tests/unit/fixtures/spec_case.h"

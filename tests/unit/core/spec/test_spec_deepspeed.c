@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_spec_deepspeed.c: DeepSpeed configurations beside a run spec, in the shapes in which tutorials and trainers have
  * them: what "auto" becomes, and what two files may set both. */
 #include "tests/unit/fixtures/spec_case.h"

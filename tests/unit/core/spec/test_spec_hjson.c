@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_spec_hjson.c: the reader of DeepSpeed's files: JSON and what Hjson has beyond it, and every error with its
  * place. */
 #include "core/spec/spec_tree.h"

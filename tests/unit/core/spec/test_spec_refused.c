@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_spec_refused.c: every error of the run spec's reader, with its place; hostile files. */
 #include "tests/unit/fixtures/spec_case.h"
 

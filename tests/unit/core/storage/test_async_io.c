@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_async_io.c: both engines of asynchronous I/O: the bytes, transfers that end early, and every failure. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_record_file.c: records on a disk: bytes that pass through few buffers, writes that are still in flight when the
  * record is read again, failures that stay. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_scratch_folder.c: folders that end with their process, those that a killed process leaves, and files whose space
  * is reserved. */
 #include <setjmp.h>

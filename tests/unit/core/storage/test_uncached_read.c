@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_uncached_read.c: every part has the file's bytes, wherever it begins and ends, whether the page cache holds it,
  * and whether the file system takes direct reads; a direct read that fails is repeated through the cache. */
 #include "core/storage/uncached_read.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_pattern.c: core/text/pattern.h: matches, and expressions that are refused. How whole tokenizers cut texts is
  * compared with `tokenizers` in test_tokenizer.c. */
 #include "core/text/pattern.h"

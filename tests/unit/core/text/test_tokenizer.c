@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_tokenizer.c: core/text/tokenizer.h against what `tokenizers` did (tests/text/encodings.json), streams, long
  * words, and files that are refused or damaged. */
 #include "core/fsutil.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_dropout.c: the statistics of dropout's masks. The ops' tests compare the masks with a reference. */
 #include <setjmp.h>
 #include <stdarg.h>

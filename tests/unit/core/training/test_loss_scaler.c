@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_loss_scaler.c: the loss scale of fp16, step by step, against the values of DeepSpeed's class. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lr_schedule.c: ztrain's learning rates at points computed by hand, and all schedules against the values
  * of DeepSpeed's and transformers' classes. */
 #include <setjmp.h>

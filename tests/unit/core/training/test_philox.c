@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_philox.c: the published known answers; the normal stream's bits and moments, the same for any division. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_stochastic_rounding.c: rounding to bf16 by keyed random bits: unbiased, and a function of its key alone. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cpu_bf16.c: the CPU device chooses the faster bf16 instruction, and uses it. */
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/open/device_open.h"

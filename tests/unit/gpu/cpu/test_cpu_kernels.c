@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cpu_kernels.c: the common kernels of several ranks, and the environment variables that choose kernels. */
 #include "gpu/cpu/cpu_kernels.h"
 

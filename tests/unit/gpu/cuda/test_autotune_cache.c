@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_autotune_cache.c: the cache returns the stored configs, the first writer wins, and damage to the file does no
  * harm; a candidate that was on trial when its process ended is known to the next process, and no other. */
 #include "gpu/autotune_cache.h"

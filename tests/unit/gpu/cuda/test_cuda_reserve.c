@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_reserve.c: what a GPU's memory holds outside of a plan, against figures computed by hand. */
 #include "gpu/cuda/cuda_reserve.h"
 #include "gpu/simulate/simulated_device.h"

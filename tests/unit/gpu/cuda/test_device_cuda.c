@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_device_cuda.c: memory, streams, staged copies and events of the CUDA device, and the choice of matrix products.
  * They need a GPU or the emulated one, and are skipped where there is none. */
 #include "gpu/open/device_open.h"

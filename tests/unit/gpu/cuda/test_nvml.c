@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_nvml.c: NVML's absence is reported, and its throttle reasons have names. The values of a GPU cannot be tested
  * without one. */
 #include "gpu/cuda/nvml.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_generate.c: the logits of a sequence that grows token by token are those of the whole sequence at once, for the
  * golden models of every causal family. That they are right is the business of tests/program/test_sample.py, which
  * compares with transformers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_transformer.c: the transformer on the CPU device, with verbs over whole parameters and gradients.
  *
  * The oracle is tests/golden: the loss and every tensor's gradient of step 1, computed in float64 by Hugging Face

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_op_estimate.c: the estimated times of ops: products compared with the offline model to which their formula is
  * fitted, ops that move bytes, and the effect of the assumptions. */
 #include "gpu/simulate/op_estimate.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_simulated_device.c: the GPU of plans, which need not exist: the workspace of its ops against figures computed by
  * hand. */
 #include "gpu/cuda/cuda_workspace.h"

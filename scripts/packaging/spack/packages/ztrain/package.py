@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ztrain for Spack, from a source tree: spack repo add scripts/packaging/spack && spack dev-build ztrain@0.3.0"""
 from spack.package import *
 
