@@ -192,7 +192,7 @@ static enum status convert_find_kind(struct convert *c, const char *path, struct
 #define ALL_KINDS (TRAINERS | 1u << CONVERT_AXOLOTL)
 #define ONLY(kind) (1u << CONVERT_##kind)
 
-/* Of transformers 5.3, TRL 1.9, axolotl 0.18 and LLaMA-Factory 0.9.6. What axolotl leaves to Trainer has Trainer's. */
+/* Of transformers 5, TRL 1.10, axolotl 0.18 and LLaMA-Factory 0.9.6. What axolotl leaves to Trainer has Trainer's. */
 static const struct {
     unsigned kinds;
     const char *key, *value;
