@@ -133,7 +133,7 @@ FUZZ_TARGETS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/f
 C_FILES = $(foreach folder,$(ROOMS) $(CMD_ROOMS) $(UNIT_FOLDERS) tests/unit/fixtures tests/bench tests/ops tests/fuzz tests/faults tests/text,$(wildcard $(folder)/*.[ch] $(folder)/*.cu $(folder)/*.cuh))
 
 .DELETE_ON_ERROR:
-.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-functions check-layers clean count-objects deb dist doc fault-tools format \
+.PHONY: FORCE gpu-build all all-objects all-tests bench check-docs check-format check-functions check-layers clean count-objects deb dist dist-compiler doc fault-tools format \
 	fuzz fuzz-targets help install manual quickstart test test-faults test-slurm uninstall unit-tests
 
 #: all            build/ztrain (the default)
@@ -341,14 +341,17 @@ uninstall:
 #: deb            build/ztrain_VERSION_amd64.deb, with the same binary
 VERSION := $(shell sed -n 's/^.define ZTRAIN_VERSION "\(.*\)"/\1/p' core/version.h)
 DIST_NAME = ztrain-$(VERSION)-linux-x86_64
-# The newest glibc that the binary may need: Debian 12's. A binary made with scripts/packaging/sysroot.sh needs less.
-DIST_GLIBC ?= 2.36
+# The newest glibc that the binary may need: this machine's. A binary made with scripts/packaging/sysroot.sh needs less.
+DIST_GLIBC ?= $(lastword $(shell getconf GNU_LIBC_VERSION))
 PACKAGE = $(if $(filter 1,$(CUDA)),CUDA_RUNTIME="$$($(NVCC) --version | sed -n 's/.*release/release/p')" )scripts/packaging/package.sh
 $(BUILD)/dist/ztrain: private STATIC_LIBRARIES = 1
-$(BUILD)/dist/ztrain: $(BUILD)/libztrain.a $(CMD_OBJECTS)
+$(BUILD)/dist/ztrain: $(BUILD)/libztrain.a $(CMD_OBJECTS) | dist-compiler
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(LDFLAGS) $(CMD_OBJECTS) $< $(LDLIBS_ALL) -o $@
+
+dist-compiler:
+	@case '$(CC)' in *clang*) echo "make: packages have gcc's OpenMP inside, which clang's objects do not use; hint: CC=gcc" >&2; exit 1 ;; esac
 
 dist deb: override PROGRAM = $(BUILD)/dist/ztrain
 dist: override DESTDIR = $(BUILD)/dist/$(DIST_NAME)

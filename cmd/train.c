@@ -192,9 +192,10 @@ static enum status train_check_options(const struct options *options, const stru
     if (options->trace_steps)
         TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
     if (options->max_restarts && !options->local_gpus)
-        return error_set(err, STATUS_USAGE,
-                         "--max-restarts needs --local-gpus N; hint: under Slurm, scripts/slurm/train.sbatch puts the "
-                         "job back into the queue");
+        return error_set(
+            err, STATUS_USAGE,
+            "--max-restarts needs --local-gpus N; hint: under Slurm, the job script train.sbatch puts the job "
+            "back into the queue");
     bool alone = boot->world == 1 && !options->local_gpus && !bootstrap_is_local_rank();
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }

@@ -182,6 +182,24 @@ def test_a_tarball_that_would_need_more_is_not_made():
 
 
 @packs
+def test_a_package_is_not_made_of_what_clang_compiled():
+    assert pack("dist", "CC=clang", code=2).startswith("make: packages have gcc's OpenMP inside, which clang's objects do not use; hint: CC=gcc\n")
+
+
+@packs
+def test_a_package_without_the_licence_of_a_library_is_not_made(tmp_path, linked):
+    shutil.copy(linked(), tmp_path / "ztrain")
+    (tmp_path / "stage" / "bin").mkdir(parents=True)
+    (tmp_path / "ztrain").rename(tmp_path / "stage" / "bin" / "ztrain")
+    (tmp_path / "dpkg-query").write_text("#!/bin/sh\necho no-such-package: /lib/libgomp.a\n", encoding="utf-8")
+    (tmp_path / "dpkg-query").chmod(0o755)
+    said = run(os.path.join(ROOT, "scripts", "packaging", "package.sh"), "tarball", tmp_path / "stage", "2.99", tmp_path, code=1,
+               env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert said.endswith("there is no licence of no-such-package, which is inside the binary; hint: pack on Debian or Ubuntu\n")
+    assert not list(tmp_path.glob("*.tar.gz"))
+
+
+@packs
 def test_the_debian_package(tmp_path):
     needs = re.search(r"needs glibc (2\.[0-9]+)", pack("deb"))[1]
     package = os.path.join(ROOT, BUILD, f"ztrain_{version()}_amd64.deb")
