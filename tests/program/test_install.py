@@ -84,6 +84,8 @@ def test_the_version_is_the_same_everywhere():
     assert f"\nversion: {version()}\n" in cited
     with open(os.path.join(ROOT, "CHANGELOG.md"), encoding="utf-8") as f:
         newest, dated = re.search(r"^## ([0-9.]+)\n\n(\S+)", f.read(), re.M).groups()
+    with open(os.path.join(ROOT, "docs", "install.md"), encoding="utf-8") as f:
+        assert set(re.findall(r"ztrain[-_@]([0-9]+\.[0-9]+\.[0-9]+)", f.read())) == {version()}
     assert newest == version() and f"\ndate-released: {dated}\n" in cited
 
 
