@@ -69,7 +69,7 @@ const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
 enum status init_take_gpus(struct init *t, const char *text, struct error *err)
 {
     const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
-    int64_t gpus;
+    int64_t gpus = 0;
     TRY(init_whole(text, 0, 65536, &gpus, err));
     if (gpus > 0 && cpu) {
         error_set(err, STATUS_USAGE, "%" PRId64 " GPUs were asked for, and --device cpu", gpus);

@@ -154,8 +154,8 @@ def test_settings_for_gpus_are_those_of_the_plan(place):
     with open(place.at("run.yaml"), encoding="utf-8") as file:
         assert int(spec["checkpoint.interval_steps"]) * step_seconds(file.read()) > 590  # of a time with three digits
     fit = place.ztrain("plan", "--fit", "--config", place.at("run.yaml"), "--world", 8).out
-    (first,) = re.findall(r"^-> .*$", fit, re.M)
-    assert first.endswith("this spec"), fit
+    (first,) = re.findall(r"^ *1=.*$", fit, re.M)
+    assert "= this spec" in fit and first, fit
     plan = place.ztrain("plan", "--config", place.at("run.yaml"), "--world", 8, "--memory", "79GiB").out
     assert "x world size 8" in plan
     place.ztrain("--config", place.at("run.yaml"), "--dry-run", "--local-gpus", 8)

@@ -209,6 +209,10 @@ def check_licence(root, *options):
     return done.returncode, done.stdout
 
 
+def test_every_source_says_its_licence():
+    assert check_licence(ROOT)[0] == 0
+
+
 @pytest.fixture
 def planted(tmp_path):
     for path, text in SOURCES.items():
