@@ -23,9 +23,13 @@ void init_release(struct init *t)
     free(t->model);
 }
 
-/* YAML is UTF-8. */
+/* YAML is UTF-8, and a run spec takes a ~ at the beginning for a home folder, which a shell has put in already. */
 static enum status init_check_text(const char *text, struct error *err)
 {
+    if (text[0] == '~') {
+        error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder", PRINTABLE(text));
+        return error_hint(err, "./%s", PRINTABLE(text));
+    }
     json_t *utf8 = json_string(text);
     json_decref(utf8);
     return utf8 ? STATUS_OK : error_set(err, STATUS_USAGE, "'%s' is not text in UTF-8", PRINTABLE(text));
@@ -33,15 +37,16 @@ static enum status init_check_text(const char *text, struct error *err)
 
 /* ---- the model ----------------------------------------------------------- */
 
-/* Whether a model's folder has weights of any kind. */
+/* Whether a model's folder (NULL: there is a config.json only) has weights of any kind. */
 static bool init_has_weights(const char *folder, const struct model_desc *desc, int64_t *params)
 {
     struct tensor_table table;
     struct error err;
-    bool absent;
+    bool absent = true;
     tensor_table_build(desc, &table);
     const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
-    huggingface_check(&source, &absent, &err); /* its other errors: init_plan() */
+    if (folder)
+        huggingface_check(&source, &absent, &err); /* its other errors: init_plan() */
     *params = table.num_params;
     tensor_table_release(&table);
     return !absent;
@@ -57,8 +62,7 @@ enum status init_take_model(struct init *t, const char *text, struct error *err)
     model_desc_release(&t->desc);
     t->desc = (struct model_desc){.layers = NULL};
     TRY(model_desc_load(found ? folder : text, &t->desc, err));
-    const bool weights = init_has_weights(folder, &t->desc, &t->params);
-    t->pretrained = found && weights;
+    t->pretrained = init_has_weights(found ? folder : NULL, &t->desc, &t->params);
     free(t->model);
     t->model = memory_text(text);
     if (!t->pretrained)
@@ -161,6 +165,20 @@ static enum status init_count_lengths(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
+/* A glob may match PREFIX-validation as well as PREFIX. */
+static void init_note_validation(const struct init *t, const struct string_list *shards)
+{
+    const char *bin;
+    int64_t documents, tokens;
+    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
+        bool named = false;
+        for (int k = 0; k < shards->count; k++)
+            named |= strstr(shards->items[k], "-validation") != NULL;
+        if (!named && fs_has_suffix(bin, "-validation.bin"))
+            init_note("'%s' is trained on too: --data matches it", bin);
+    }
+}
+
 /* Labels are those of a classifier, and lie beside the first shard. */
 static enum status init_read_labels(struct init *t, struct error *err)
 {
@@ -193,6 +211,7 @@ enum status init_take_shards(struct init *t, const struct string_list *shards, s
     t->masked = token_set_has_mask(t->set) && !t->labels;
     if (t->masked)
         TRY(init_count_lengths(t, err));
+    init_note_validation(t, shards);
     string_list_release(&t->data);
     t->data = (struct string_list){.count = 0};
     for (int i = 0; i < shards->count; i++)

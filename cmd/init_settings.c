@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* init_settings.c: the machine and the length of a run that `ztrain init` writes. See init.h. */
 #include "cmd/init.h"
+#include "core/data/data_summary.h"
 #include "core/machine.h"
 #include "core/size_text.h"
 #include "gpu/open/device_open.h"
@@ -144,9 +145,15 @@ const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT])
 static enum status init_count_samples(struct init *t, struct error *err)
 {
     struct first_fit *fit = NULL;
+    struct data_summary summary;
     t->samples = token_set_samples(t->set, t->seq_length, !t->labels);
     if (!t->masked)
         return STATUS_OK;
+    TRY(data_summary_read(t->set, 0, &summary, err));
+    if (summary.learned == 0) {
+        error_set(err, STATUS_DATA, "the loss mask of the data lets no token be learned");
+        return error_hint(err, "`ztrain data PREFIX --show 3 --tokenizer DIR` shows what is");
+    }
     TRY(first_fit_new(t->set, t->seq_length, &fit, err));
     t->samples = fit->samples;
     first_fit_free(fit);

@@ -62,12 +62,25 @@ static int64_t init_warmup(int64_t steps)
 }
 
 /* At least ten minutes by the plan, and whole intervals of evaluations: writing a checkpoint can take longer than a
- * step.
- */
+ * step. 0: the run is over by then. */
 static int64_t init_saves(const struct init *t, int64_t interval)
 {
     const double least = t->choice.seconds > 0 ? 600 / t->choice.seconds : 0;
-    return interval * init_readable(least / (double)interval);
+    const int64_t saves = interval * init_readable(least / (double)interval);
+    return saves < t->steps ? saves : 0;
+}
+
+static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, FILE *out)
+{
+    fprintf(out, "checkpoint:\n  interval_steps: %" PRId64 "  # ", saves);
+    if (saves == 0)
+        fprintf(out, "the end of each epoch has one\n");
+    else if (by_plan)
+        fprintf(out, "ten minutes or more, by the plan; the end of an epoch has one too\n");
+    else
+        fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
+    fprintf(out, "  keep_last: 2  # each has about %.1f GiB: weights and optimizer state in fp32\n",
+            12 * (double)t->params / gib);
 }
 
 /* "7.62 billion" */
@@ -162,15 +175,13 @@ static void init_write_data(const struct init *t, FILE *out)
 static void init_write_training(const struct init *t, FILE *out)
 {
     const int64_t interval = init_readable((double)t->steps / 10), saves = init_saves(t, interval);
-    fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " steps in all\n", t->cuda ? "cuda" : "cpu",
-            t->epochs, t->steps);
+    fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " step%s in all\n", t->cuda ? "cuda" : "cpu",
+            t->epochs, t->steps, t->steps == 1 ? "" : "s");
+    if (t->flags.memory)
+        fprintf(out, "  memory_limit: %" PRId64 "  # bytes of each GPU: --memory\n", t->memory);
     if (t->validation.count > 0)
         fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
-    fprintf(out,
-            "checkpoint:\n  interval_steps: %" PRId64 "  # %s; the end of an epoch has one too\n"
-            "  keep_last: 2  # each has about %.1f GiB: weights and optimizer state in fp32\n",
-            saves, saves == interval ? "4 to 10 checkpoints in the run" : "ten minutes or more, by the plan",
-            12 * (double)t->params / gib);
+    init_write_saves(t, saves, saves != interval, out);
     if (t->validation.count > 0)
         fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
     fprintf(out, "train_batch_size: %" PRId64 "  # samples of a step on all ranks: %" PRId64 " tokens\n", t->batch,

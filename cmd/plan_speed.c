@@ -116,9 +116,9 @@ static enum status read_speed_price(const char *text, double *price, struct erro
     if (!text)
         return STATUS_OK;
     *price = strtod(text, &end);
-    if (end != text && !*end && *price > 0 && isfinite(*price))
+    if (end != text && !*end && *price > 0 && *price <= 1e9)
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "--price must be a number above 0, not '%s'", PRINTABLE(text));
+    error_set(err, STATUS_USAGE, "--price must be a number above 0, and at most 1e9, not '%s'", PRINTABLE(text));
     return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
 }
 

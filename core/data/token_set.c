@@ -525,6 +525,9 @@ static enum status token_shard_read(const struct shard *shard, int64_t first, in
             memcpy(&value, raw + 4 * i, 4);
             id = shard->type.is_signed ? (int64_t)(int32_t)value : (int64_t)value;
         }
+        if (id < 0 && vocab_size == INT32_MAX) /* the caller knows of no model */
+            return error_set(err, STATUS_DATA, "'%s' at byte %lld: token id %lld is negative", shard->bin.path,
+                             (long long)(offset + i * bytes), (long long)id);
         if (id < 0 || id >= vocab_size)
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: token id %lld is outside the vocabulary of %lld ids (0 to %lld); "

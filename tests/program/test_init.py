@@ -151,8 +151,10 @@ def test_settings_for_gpus_are_those_of_the_plan(place):
     write_megatron(place.at("large"), docs)
     spec = written(place, "--gpus", 8, "--seq-length", 2048, "--batch", 64, model="7b", data="large")
     assert int(spec["zero_optimization.stage"]) >= 1 and spec["bf16.enabled"] == "true" and spec["train.device"] == "cuda"
+    assert spec["checkpoint.interval_steps"] == "0"  # the run is over within ten minutes
+    many = written(place, "--gpus", 8, "--seq-length", 2048, "--batch", 64, "--epochs", 1000, "--force", model="7b", data="large")
     with open(place.at("run.yaml"), encoding="utf-8") as file:
-        assert int(spec["checkpoint.interval_steps"]) * step_seconds(file.read()) > 590  # of a time with three digits
+        assert int(many["checkpoint.interval_steps"]) * step_seconds(file.read()) > 590  # of a time with three digits
     fit = place.ztrain("plan", "--fit", "--config", place.at("run.yaml"), "--world", 8).out
     (first,) = re.findall(r"^ *1=.*$", fit, re.M)
     assert "= this spec" in fit and first, fit
@@ -277,6 +279,40 @@ def test_a_sample_length_that_learns_nothing_is_refused(place):
     write_mask(place.at("late"), 800, lambda i: i % 40 > 30)
     done = init(place, "--seq-length", 16, "--out", "-", data="late", expect=USAGE)
     assert "--seq-length: 16 cuts off all tokens that are learned: documents have up to 40 tokens" in done.final_error
+
+
+def test_a_mask_that_learns_nothing_is_refused(place):
+    docs = documents(200)
+    write_megatron(place.at("chats"), docs)
+    write_mask(place.at("chats"), sum(map(len, docs)), lambda i: False)
+    assert "the loss mask of the data lets no token be learned" in init(place, "--out", "-", data="chats", expect=DATA).final_error
+
+
+def test_a_config_alone_has_no_weights(place):
+    done = init(place, "--out", "-", model="tiny/config.json")
+    assert "config.json' is a config.json: the run trains from scratch" in done.err and "config: " in done.out
+
+
+def test_a_glob_that_matches_the_validation_data_too(place):
+    done = init(place, "--out", "-", data="text*")
+    assert "text-validation.bin' is trained on too: --data matches it" in done.err and "validation:" not in done.out
+    assert "trained on too" not in init(place, "--out", "-", data="text-validation").err
+
+
+def test_a_tilde_that_no_shell_has_replaced(place):
+    done = place.ztrain("init", "--model", place.at("tiny"), "--data", "~text", expect=USAGE)
+    assert "'~text' begins with ~, which a run spec takes for a home folder; hint: ./~text" in done.final_error
+
+
+def test_the_memory_is_a_limit_of_the_run(place):
+    assert written(place, "--gpus", 1, "--memory", "2GiB")["train.memory_limit"] == str(2 << 30)
+
+
+def test_a_short_run_has_whole_words(place):
+    init(place, "--batch", 8, "--epochs", "1e-9", "--out", place.at("run.yaml"))
+    with open(place.at("run.yaml"), encoding="utf-8") as file:
+        text = file.read()
+    assert "# 1 step in all" in text and "interval_steps: 0  # the end of each epoch has one" in text, text
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------

@@ -13,19 +13,19 @@ import pytest
 from harness import LLAMA, ROOT, SLOWNESS, ZTRAIN, Metrics, merged, to_yaml
 from test_sample import byte_tokenizer
 
-PAGES = ("README", "checkpoint-format", "classification", "cuda", "determinism", "environment", "failures", "fine-tuning", "from-deepspeed",
+PAGES = ("README", "checkpoint-format", "classification", "convert", "cuda", "determinism", "environment", "failures", "fine-tuning", "from-deepspeed",
          "glossary", "memory", "mixtures", "models", "operations", "plan-speed", "resuming", "run-folder", "run-spec", "run-spec-checkpoint",
          "run-spec-data", "run-spec-deepspeed", "run-spec-model", "run-spec-monitors", "run-spec-names", "run-spec-optimizer",
          "run-spec-refused", "run-spec-train", "run-spec-zero", "sampling", "slurm", "watching")
 
-PROGRAMS = r"ztrain|scripts/\S+|jq|tail|kill|for|cmp|export|srun|sbatch|scancel|scontrol|apptainer|docker"
+PROGRAMS = r"ztrain|ztrain-tokenize|ztrain-wandb|scripts/\S+|jq|tail|kill|for|cmp|export|srun|sbatch|scancel|scontrol|apptainer|docker"
 COMMAND = re.compile(rf" {{4}}((?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) .*?)(?: {{2,}}.*)?$")
 
 NOT_RUN = {
     r"(srun|sbatch|scancel|scontrol) ": "clusters: tests/cluster has a Slurm",
     r"docker |apptainer ": "containers",
     r"doctor --gpu-test": "a GPU: tests/emulation/test_gpu_test.py",
-    r"scripts/to_wandb.py": "the package wandb: tests/interop/test_wandb.py",
+    r"ztrain-wandb|scripts/to_wandb.py": "the package wandb: tests/interop/test_wandb.py",
     r"--chat-template": "the packages tokenizers and jinja2: tests/interop/test_pages.py",
 }
 
@@ -120,11 +120,14 @@ def base(tmp_path_factory):
     for name in ("bin", "data", "tokenizer"):
         (folder / name).mkdir()
     os.symlink(ZTRAIN, folder / "bin" / "ztrain")
+    os.symlink(os.path.join(ROOT, "scripts", "tokenize.py"), folder / "bin" / "ztrain-tokenize")
     for name in ("scripts", "configs"):
         os.symlink(os.path.join(ROOT, name), folder / name)
     (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(byte_tokenizer()), encoding="utf-8")
     rows = "text,sentiment\n" + "Stocks rose on Monday.,good\nStocks fell on Tuesday.,bad\n" * 16
     (folder / "reviews.csv").write_text(rows, encoding="utf-8")
+    (folder / "axolotl.yaml").write_text("base_model: model\nsequence_len: 24\nmicro_batch_size: 2\nlearning_rate: 1e-5\n"
+                                         "datasets:\n  - {path: reviews.jsonl, type: completion}\n", encoding="utf-8")
     (folder / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
     for name in ("code", "prose", "chats"):
         run(f"scripts/tokenize.py reviews.csv --tokenizer byte --output data/{name}", folder)
@@ -147,7 +150,7 @@ def test_commands_of(base, tmp_path, page):
             break  # a reader without jq gets no further either
         if re.match(r"(\S+=\S+ )?ztrain --config", command) and not re.search("--(resume|dry-run)", command):
             shutil.rmtree(folder / "runs" / "run", ignore_errors=True)  # the reader's run is a new one
-        if command.startswith("ztrain init"):
+        if command.startswith(("ztrain init", "ztrain convert")) and (folder / "run.yaml").exists():
             os.remove(folder / "run.yaml")  # which it writes
         run(replaced(command), folder)
     if page == "sampling":
