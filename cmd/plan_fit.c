@@ -339,7 +339,8 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
             memory_tunable_lines(k, value, &copy, plan_fit_add_line, &lines);
     }
-    qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
+    if (lines.count > 0)
+        qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
