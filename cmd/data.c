@@ -9,6 +9,7 @@
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/printable.h"
+#include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
 #include <errno.h>
@@ -257,6 +258,13 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     TRY(read_data_number("seq-length", a->seq_length, INT32_MAX, &view->seq_length, err));
     TRY(read_data_number("show", a->show, MOST_SHOWN, &view->show, err));
     TRY(open_data_tokenizer(a->tokenizer, view, err));
+    for (int i = 0; i < words; i++) {
+        const size_t stem = spec_text_stem(a->words[i]);
+        if (stem > 0 && fs_exists(a->words[i])) {
+            error_set(err, STATUS_DATA, "'%s' is text, and not token shards", PRINTABLE(a->words[i]));
+            return error_hint(err, "ztrain-tokenize makes shards of it: --output %.*s", (int)stem, a->words[i]);
+        }
+    }
     TRY(token_set_open(a->words, words, &view->set, err));
     TRY(open_data_labels(view, err));
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));

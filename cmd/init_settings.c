@@ -167,7 +167,8 @@ static enum status init_count_samples(struct init *t, struct error *err)
 
 enum status init_take_seq_length(struct init *t, const char *text, struct error *err)
 {
-    TRY(init_whole(text, 2, t->desc.max_positions, &t->seq_length, err));
+    if (init_whole(text, 2, t->desc.max_positions, &t->seq_length, err) != STATUS_OK)
+        return error_hint(err, "the model has %" PRId64 " positions", t->desc.max_positions);
     if (t->labels && t->labels->longest > t->seq_length) {
         error_set(err, STATUS_USAGE, "a document has %" PRId64 " tokens, and %" PRId64 " is the most",
                   t->labels->longest, t->seq_length);

@@ -72,6 +72,7 @@ static int64_t init_saves(const struct init *t, int64_t interval)
 
 static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, FILE *out)
 {
+    char size[SIZE_TEXT_MAX];
     fprintf(out, "checkpoint:\n  interval_steps: %" PRId64 "  # ", saves);
     if (saves == 0)
         fprintf(out, "the end of each epoch has one\n");
@@ -79,8 +80,8 @@ static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, 
         fprintf(out, "ten minutes or more, by the plan; the end of an epoch has one too\n");
     else
         fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
-    fprintf(out, "  keep_last: 2  # each has about %.1f GiB: weights and optimizer state in fp32\n",
-            12 * (double)t->params / gib);
+    fprintf(out, "  keep_last: 2  # each has about %s: weights and optimizer state in fp32\n",
+            size_round(12 * t->params, size));
 }
 
 /* "7.62 billion" */

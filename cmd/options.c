@@ -46,7 +46,8 @@ static const struct option_row option_table[] = {
     {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,
      "with plan: estimate the time of a step and of the run on a GPU that need not be here"},
     {"fit", NULL, offsetof(struct options, fit), OPTION_USUAL, IN_PLAN,
-     "with plan: search the settings with which the run fits into the memory of such GPUs, the fastest first"},
+     "with plan: search the settings with which the run fits into the memory of such GPUs: the simplest of about "
+     "the fastest first"},
     {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan: the GPU: h100 (the default), h100-pcie, h100-nvl, gh200, h200, a100, a100-40gb, a100-pcie, "
      "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada, "
@@ -61,7 +62,7 @@ static const struct option_row option_table[] = {
      "with plan and plan --fit: the memory that a rank may take of its device, e.g. 24GiB; default: "
      "train.memory_limit, else what the GPU has"},
     {"node-memory", "SIZE", offsetof(struct options, node_memory), OPTION_MAYBE_EMPTY, IN_PLAN,
-     "with plan --fit: the host memory of each node, e.g. 2TiB; default: as much as it takes"},
+     "with plan --fit: the host memory of each node, e.g. 2TiB; default: no limit"},
     {"row", "N", offsetof(struct options, row), OPTION_COUNT, IN_PLAN,
      "with plan --fit: print the lines of the run spec for row N of its table; default: 1"},
     {"price", "X", offsetof(struct options, price), OPTION_MAYBE_EMPTY, IN_PLAN,

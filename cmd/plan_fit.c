@@ -194,7 +194,7 @@ static void print_fit_head(const struct fit_plan *p)
     printf("GPU: %s, assumed\n", m->gpu.name);
     printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
            m->link.per_node, m->link.per_node == 1 ? "" : "s",
-           p->node_limit ? size_round(p->node_limit, node) : "as much as it takes");
+           p->node_limit ? size_round(p->node_limit, node) : "without a limit");
     if (p->uses_disk)
         simulated_machine_print_disk(m);
 }
@@ -266,8 +266,7 @@ static void print_fit_row(const struct fit_plan *p, int number, const struct fit
 static void print_fit_table(const struct fit_plan *p, const struct fit_candidate *const *rows, int count)
 {
     bool given = false, rounds = false;
-    printf("\n%d settings were planned; of those that fit, the chosen one, then the fastest (memory in GiB):\n\n",
-           p->built);
+    printf("\n%d settings were planned; first the simplest of about the fastest, then by time (GiB):\n\n", p->built);
     print_fit_titles(p);
     for (int i = 0; i < count; i++) {
         print_fit_row(p, i + 1, rows[i]);

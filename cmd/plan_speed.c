@@ -218,7 +218,7 @@ static enum status print_speed_overheads(struct simulated_run *p, double seconds
     overheads[ASSUMPTION_COUNT] = (struct overhead){"activations that are computed again in backward", "--set",
                                                     "activation_checkpointing.policy=none", points};
     qsort(overheads, COUNT_OF(overheads), sizeof *overheads, speed_overhead_by_size);
-    printf("\n  overheads, in points of MFU, each removed alone\n");
+    printf("\n  overheads, in points of MFU, removed one at a time\n");
     for (size_t i = 0; i < COUNT_OF(overheads) && overheads[i].points >= shown; i++)
         printf("  %6.1f  %-52s %s %s\n", overheads[i].points, overheads[i].what, overheads[i].option,
                overheads[i].value);

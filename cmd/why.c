@@ -79,8 +79,9 @@ static void why_free_names(struct dirent **names, int count)
 static enum status why_no_records(const char *folder, struct error *err)
 {
     error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
-    return error_hint(err, "RUN must be a run folder; ranks write records while a run lasts, and a run that ended in "
-                           "order has deleted them");
+    return error_hint(err,
+                      "a run that ends in order deletes them, and `ztrain report RUN` shows where it ended; else RUN "
+                      "is no run folder");
 }
 
 static int why_by_start(const struct dirent **a, const struct dirent **b)

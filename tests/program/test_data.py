@@ -124,3 +124,10 @@ def test_refusals(folder):
     with open(folder.at("a.bin"), "r+b") as f:
         f.truncate(10)
     assert "a.bin" in folder.ztrain("data", folder.at("a"), expect=DATA).final_error
+
+
+def test_text_is_not_read_as_shards(folder):
+    with open(folder.at("chats.jsonl"), "w", encoding="utf-8") as f:
+        f.write("{}")
+    done = folder.ztrain("data", folder.at("chats.jsonl"), expect=DATA)
+    assert "chats.jsonl' is text, and not token shards; hint: ztrain-tokenize makes shards of it: --output " in done.final_error

@@ -165,7 +165,7 @@ def test_every_kind_of_op_has_its_time(folder):
     # 2 M parameters x tokens at 80 % of 989 TFLOP/s: 12 layers of 12 C^2 parameters
     assert row(out, "GEMM forward")[0] == pytest.approx(2 * 32768 * 12 * 12 * 768**2 / (0.8 * 989.4e12) * 1e3, rel=1e-3)
     overheads = [float(x) for x in re.findall(r"^ +([\d.]+)  .*--assume [a-z0-9-]+$", out, re.M)]
-    assert "\n  overheads, in points of MFU, each removed alone\n" in out
+    assert "\n  overheads, in points of MFU, removed one at a time\n" in out
     assert len(overheads) >= 8 and overheads == sorted(overheads, reverse=True)
     assert "fp32 logits" in out and "--assume bf16-logits" in out
 
