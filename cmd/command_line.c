@@ -2,6 +2,8 @@
 #include "cmd/command_line.h"
 
 #include "core/edit_distance.h"
+#include "core/fsutil.h"
+#include "core/io.h"
 #include "core/printable.h"
 #include "core/string_list.h"
 
@@ -86,4 +88,18 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
     if (line->word && !found)
         return error_set(err, STATUS_USAGE, "no %s was named; hint: %s", line->word, line->example);
     return STATUS_OK;
+}
+
+enum status command_check_out(const char *out, bool force, struct error *err)
+{
+    char folder[FS_PATH_MAX];
+    struct stat facts;
+    fs_parent(out, folder);
+    if (!fs_is_dir(folder))
+        return error_set(err, STATUS_USAGE, "--out %s: there is no folder '%s'", PRINTABLE(out), PRINTABLE(folder));
+    const bool special = io_stat(out, &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
+    if (force || special || !fs_exists(out))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "'%s' is there already", PRINTABLE(out));
+    return error_hint(err, "--force replaces it; --out names another file");
 }

@@ -77,17 +77,7 @@ static bool init_to_stdout(const struct init *t)
 
 static enum status init_check_out(const struct init *t, struct error *err)
 {
-    const char *out = t->flags.out;
-    char folder[FS_PATH_MAX];
-    if (init_to_stdout(t))
-        return STATUS_OK;
-    fs_parent(out, folder);
-    if (!fs_is_dir(folder))
-        return error_set(err, STATUS_USAGE, "--out %s: there is no folder '%s'", PRINTABLE(out), PRINTABLE(folder));
-    if (t->flags.force || !fs_exists(out))
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "'%s' is there already", PRINTABLE(out));
-    return error_hint(err, "--force replaces it; --out names another file");
+    return init_to_stdout(t) ? STATUS_OK : command_check_out(t->flags.out, t->flags.force, err);
 }
 
 /* ---- flags and answers --------------------------------------------------- */
@@ -152,7 +142,7 @@ static void init_print_next(const struct init *t)
                  t->ranks / t->node_ranks, t->node_ranks, t->node_ranks);
     else if (t->ranks > 1)
         snprintf(local, sizeof local, " --local-gpus %d", t->ranks);
-    char *word = init_shell_word(file);
+    char *word = shell_word(file);
     if (!init_to_stdout(t))
         fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
     fprintf(stderr,

@@ -85,9 +85,6 @@ const char *init_usual_gpus(struct init *t, char text[INIT_TEXT]); /* of this ma
 const char *init_usual_device(const struct init *t);
 const char *init_usual_epochs(const struct init *t);
 
-/* A word for a shell, in quotes if it needs them, for free(). */
-char *init_shell_word(const char *text);
-
 /* Releases everything but the flags. */
 void init_release(struct init *t);
 

@@ -73,23 +73,6 @@ enum status init_take_model(struct init *t, const char *text, struct error *err)
 
 /* ---- the data ------------------------------------------------------------ */
 
-char *init_shell_word(const char *text)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:@%,";
-    char *word;
-    size_t size;
-    FILE *out = memory_stream(&word, &size);
-    const bool quotes = text[strspn(text, plain)] != '\0';
-    if (quotes)
-        fputc('\'', out);
-    for (; *text; text++)
-        fputs(*text == '\'' ? "'\\''" : (const char[]){*text, '\0'}, out);
-    if (quotes)
-        fputc('\'', out);
-    fclose(out);
-    return word;
-}
-
 /* Whether the first line of a file has this JSON key. */
 static bool init_line_has(const char *line, const char *key)
 {
@@ -127,7 +110,7 @@ static enum status init_refuse_text(const struct init *t, const char *name, size
     snprintf(prefix, sizeof prefix, "%.*s", (int)stem, name);
     while (stem > 1 && prefix[stem - 1] == '/')
         prefix[--stem] = '\0';
-    char *file = init_shell_word(name), *output = init_shell_word(prefix), *model = init_shell_word(t->model);
+    char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
     error_set(err, STATUS_DATA, "'%s' is text, and ztrain trains on token shards", PRINTABLE(name));
     error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
                tokenizer ? model : "DIR", init_text_form(name), output);

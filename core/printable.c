@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/printable.h"
 
+#include "core/memory.h"
 #include "core/status.h"
 
 #include <stdio.h>
@@ -51,6 +52,26 @@ const char *printable(const char *text, char *buffer, size_t size)
     }
     buffer[used] = 0;
     return buffer;
+}
+
+char *shell_word(const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:@%,";
+    char *word;
+    size_t size;
+    FILE *out = memory_stream(&word, &size);
+    const bool quotes = !*text || text[strspn(text, plain)], escapes = !is_printable(text);
+    fputs(escapes ? "$'" : quotes ? "'" : "", out);
+    for (; *text; text++)
+        if (escapes && (*text == '\'' || *text == '\\'))
+            fprintf(out, "\\%c", *text);
+        else if (escapes && ((unsigned char)*text < 0x20 || (unsigned char)*text >= 0x7f))
+            fprintf(out, "\\%03o", (unsigned char)*text);
+        else
+            fputs(*text == '\'' ? "'\\''" : (const char[]){*text, '\0'}, out);
+    fputs(quotes ? "'" : "", out);
+    fclose(out);
+    return word;
 }
 
 void printable_put(FILE *out, const char *text, size_t bytes)

@@ -16,6 +16,10 @@ const char *printable(const char *text, char *buffer, size_t size);
 /* The same with a buffer that lives to the end of the enclosing block. */
 #define PRINTABLE(text) printable((text), (char[PRINTABLE_SIZE]){0}, PRINTABLE_SIZE)
 
+/* A word as a POSIX shell takes it, for free(): as it is, or in quotes. With bytes that are not printable it is $'…',
+ * which bash, zsh and ksh know. */
+char *shell_word(const char *text);
+
 /* Prints a text of many lines in the same form, but line ends and tabs as they are. text: NUL-terminated after its
  * `bytes`, among which may be others; NULL if bytes is 0. */
 void printable_put(FILE *out, const char *text, size_t bytes);

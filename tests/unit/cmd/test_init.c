@@ -46,26 +46,11 @@ static void test_long_names_are_cut(void **state)
     assert_true(strlen(name) < INIT_TEXT && strchr(name, '-'));
 }
 
-static void test_words_for_a_shell(void **state)
-{
-    static const char *const cases[][2] = {{"data/chats.jsonl", "data/chats.jsonl"},
-                                           {"my file", "'my file'"},
-                                           {"it's", "'it'\\''s'"},
-                                           {"$HOME", "'$HOME'"}};
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        char *word = init_shell_word(cases[i][0]);
-        assert_string_equal(word, cases[i][1]);
-        free(word);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_name_of_the_run),
         cmocka_unit_test(test_long_names_are_cut),
-        cmocka_unit_test(test_words_for_a_shell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

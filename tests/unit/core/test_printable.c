@@ -82,13 +82,29 @@ static void lines_are_kept_where_they_are_printed(void **state)
     free(text);
 }
 
+static void words_are_quoted_for_a_shell(void **state)
+{
+    static const char *const cases[][2] = {{"data/chats.jsonl", "data/chats.jsonl"},
+                                           {"", "''"},
+                                           {"my file", "'my file'"},
+                                           {"it's", "'it'\\''s'"},
+                                           {"$HOME", "'$HOME'"},
+                                           {"caf\xc3\xa9", "'caf\xc3\xa9'"},
+                                           {"it's\n\\\xc3\xa9", "$'it\\'s\\012\\\\\\303\\251'"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *word = shell_word(cases[i][0]);
+        assert_string_equal(word, cases[i][1]);
+        free(word);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_printable_stays),
-        cmocka_unit_test(other_bytes_are_escaped),
-        cmocka_unit_test(what_does_not_fit_is_cut),
-        cmocka_unit_test(lines_are_kept_where_they_are_printed),
+        cmocka_unit_test(what_is_printable_stays),      cmocka_unit_test(other_bytes_are_escaped),
+        cmocka_unit_test(what_does_not_fit_is_cut),     cmocka_unit_test(lines_are_kept_where_they_are_printed),
+        cmocka_unit_test(words_are_quoted_for_a_shell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
