@@ -3,6 +3,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/spec/spec_convert.h"
@@ -12,17 +13,18 @@
 #include <string.h>
 
 static const char USAGE[] =
-    "usage: ztrain convert FILE… [--deepspeed FILE] [--world N] [--out FILE]\n"
+    "usage: ztrain convert FILE… [--deepspeed FILE] [--world N] [--out FILE [--force]]\n"
     "\n"
     "Prints a run spec that does what the files ask of another trainer; notes on stderr say what ztrain does not\n"
     "take over. Files, in YAML or JSON: arguments of Hugging Face's Trainer or of TRL's SFT, a configuration of\n"
     "axolotl or of LLaMA-Factory. A key of a later file counts before that of an earlier one.\n"
-    "Exit code 0: also with notes; 2: a file cannot be read, or is of an unknown kind.\n"
+    "Exit code 0: also with notes; 2: a file cannot be read, is of an unknown kind, or FILE of --out is there.\n"
     "\n"
     "  FILE               a configuration\n"
     "  --deepspeed FILE   a DeepSpeed configuration; default: the one that the files name\n"
     "  --world N          the number of GPUs, which gives train_batch_size\n"
-    "  --out FILE         writes the run spec there, not to stdout\n"
+    "  --out FILE         writes the run spec there, not to stdout; FILE must not be there\n"
+    "  --force            replaces FILE, but never a file that is read\n"
     "\n"
     "  ztrain convert axolotl.yaml --out run.yaml\n"
     "  ztrain convert training_args.json --deepspeed ds_config.json --world 8 > run.yaml\n";
@@ -32,6 +34,7 @@ enum { CONVERT_FILES = 16, CONVERT_MOST_RANKS = 1 << 20 };
 struct convert_options {
     const char *files[CONVERT_FILES];
     const char *deepspeed, *world, *out;
+    bool force;
 };
 
 static enum status convert_parse(int argc, char **argv, struct convert_options *options, bool *helped,
@@ -41,6 +44,7 @@ static enum status convert_parse(int argc, char **argv, struct convert_options *
         OPTION(struct convert_options, deepspeed, "deepspeed", "FILE"),
         OPTION(struct convert_options, world, "world", "N"),
         OPTION(struct convert_options, out, "out", "FILE"),
+        OPTION(struct convert_options, force, "force", NULL),
     };
     static const struct command_line line = {
         "convert", USAGE, "configuration", CONVERT_FILES, "ztrain convert axolotl.yaml", rows, COUNT_OF(rows)};
@@ -56,6 +60,21 @@ static void convert_print(const struct string_list *lines, const char *mark)
         fprintf(stderr, "%s%s\n", mark, printable(lines->items[i], buffer, room));
         free(buffer);
     }
+}
+
+/* `out` must not be one of the files that are read, under whatever name. */
+static enum status convert_check_out(const struct convert_request *request, const char *out, bool force,
+                                     struct error *err)
+{
+    struct stat own, other;
+    const bool there = io_stat(out, &own) == 0;
+    for (int i = 0; there && i <= request->num_files; i++) {
+        const char *file = i < request->num_files ? request->files[i] : request->deepspeed;
+        if (file && io_stat(file, &other) == 0 && own.st_dev == other.st_dev && own.st_ino == other.st_ino)
+            return error_set(err, STATUS_USAGE, "--out %s: the file is read; hint: --out names another file",
+                             PRINTABLE(out));
+    }
+    return command_check_out(out, force, err);
 }
 
 static enum status convert_write(const struct convert_options *options, const char *text, size_t size,
@@ -85,6 +104,8 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
     request.deepspeed = options.deepspeed;
     while (request.num_files < CONVERT_FILES && options.files[request.num_files])
         request.num_files++;
+    if (options.out)
+        TRY(convert_check_out(&request, options.out, options.force, err));
     char *text = NULL;
     size_t size = 0;
     FILE *out = memory_stream(&text, &size);

@@ -10,6 +10,7 @@
 #include "core/spec/spec_convert_parts.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,8 +243,63 @@ static void convert_default(struct convert *c, const char *key, const char *valu
     spec_attach(c->ctx, c->from, convert_scalar(c, key, value));
 }
 
+/* What must be a number. Any other value is left out before the defaults are added. */
+static const char *const convert_numbers[] = {
+    "per_device_train_batch_size",
+    "per_gpu_train_batch_size",
+    "micro_batch_size",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "num_epochs",
+    "epochs",
+    "max_steps",
+    "max_train_steps",
+    "max_iters",
+    "train_iters",
+    "learning_rate",
+    "warmup_steps",
+    "num_warmup_steps",
+    "warmup_ratio",
+    "cosine_min_lr_ratio",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "clip_grad_norm",
+    "grad_clip",
+    "seed",
+    "save_steps",
+    "save_total_limit",
+    "saves_per_epoch",
+    "eval_steps",
+    "evals_per_epoch",
+    "logging_steps",
+    "log_every_n_steps",
+    "validation_split_percentage",
+    "test_split_size",
+    "val_set_size",
+    "val_size",
+};
+
+static void convert_check_numbers(struct convert *c)
+{
+    for (size_t i = 0; i < COUNT_OF(convert_numbers); i++) {
+        struct spec_node *node = spec_child(c->from, convert_numbers[i]);
+        convert_unquote(node);
+        const bool number = spec_is_number(node) && isfinite(node->real);
+        if (!node || node->kind == NODE_NULL || (number && (node->real >= 0 || strcmp(node->key, "seed") != 0)))
+            continue;
+        if (number || convert_is_on(node))
+            convert_odd(c, node);
+        spec_unlink(c->from, node);
+    }
+}
+
 static void convert_add_defaults(struct convert *c)
 {
+    convert_check_numbers(c);
     for (size_t i = 0; i < COUNT_OF(convert_defaults); i++)
         if (convert_defaults[i].kinds & 1u << c->kind)
             convert_default(c, convert_defaults[i].key, convert_defaults[i].value);
@@ -254,11 +310,16 @@ static void convert_add_defaults(struct convert *c)
 
 /* ---- what no rule has taken ---------------------------------------------- */
 
+/* Of two keys for one of the run spec the later one counts, and a default of the source only if there is no other. */
 static void convert_copy(struct convert *c, const char *path, struct spec_node *node)
 {
-    const struct spec_key *key = spec_key_find(path);
-    if (key->type != KEY_STRING && key->type != KEY_CHOICE)
-        convert_unquote(node);
+    const struct spec_node *set = spec_find(c->to, path);
+    const bool given = convert_is_given(node);
+    if (set && !given)
+        return;
+    if (set && convert_is_given(set) && !convert_same(set, node))
+        convert_note(c, "'%s' %s counts, and not %s of another key", node->key, convert_show(c, node),
+                     convert_show(c, set));
     convert_set(c, path, node);
 }
 
@@ -291,7 +352,7 @@ static void convert_rest(struct convert *c)
 {
     for (struct spec_node *node = c->from->first; node; node = node->next) {
         const struct spec_foreign_name *row = spec_foreign_name_find(node->key);
-        const struct spec_key *own = row ? NULL : spec_key_find(node->key);
+        const struct spec_key *own = row || strchr(node->key, '.') ? NULL : spec_key_find(node->key);
         if (node->kind == NODE_NULL || strchr("_/#", *node->key))
             continue; /* unset, or a comment */
         if (row)
@@ -358,6 +419,9 @@ static void convert_check(struct convert *c, const char *text, size_t size)
         spec_check(&ctx, full, root, true);
     for (int i = 0; i < ctx.errors.count; i++)
         convert_note(c, "the run spec is not complete: %s", ctx.errors.items[i].text);
+    struct error err;
+    if (c->world && ctx.errors.count == 0 && spec_resolve_batch(&full->spec, c->world, "--world", &err) != STATUS_OK)
+        convert_note(c, "ztrain would refuse the run spec: %s", err.text);
     spec_free(&full->spec);
 }
 
@@ -381,9 +445,10 @@ static enum status convert_all(struct convert *c, const struct convert_request *
     convert_evaluation(c);
     convert_output(c);
     convert_method(c);
-    struct spec_node *shards = convert_take(c, "deepspeed");
+    struct spec_node *shards = convert_json(c, convert_take(c, "deepspeed"));
     convert_rest(c);
     TRY(convert_deepspeed(c, shards, errors, err));
+    convert_whole_batch(c);
     if (c->nothing)
         convert_note(c, "no meaning here: %s", c->nothing);
     json_t *values = convert_values(c);

@@ -6,7 +6,9 @@
 #include "core/spec/spec_convert_parts.h"
 
 #include "core/fsutil.h"
+#include "core/memory.h"
 #include "core/model/model_folder.h"
+#include "core/printable.h"
 #include "core/status.h"
 
 #include <stdlib.h>
@@ -15,7 +17,8 @@
 enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };
 
 struct data_set {
-    const char *input; /* a file or folder, or a name on the hub */
+    const char *input;            /* a file or folder, or a name on the hub */
+    const struct spec_node *more; /* further files: an item of a list, and those after it */
     enum data_form form;
     const char *fields;
     bool unlisted; /* a name of LLaMA-Factory's that stands in no list here */
@@ -29,22 +32,12 @@ struct data_sets {
 
 /* ---- a data set and its command ------------------------------------------ */
 
-/* A word as a shell takes it. */
 static const char *data_word(struct convert *c, const char *text)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,=+@%:";
-    if (*text && !text[strspn(text, plain)])
-        return text;
-    char *quoted = spec_arena_alloc(c->ctx->arena, 4 * strlen(text) + 3), *at = quoted;
-    *at++ = '\'';
-    for (; *text; text++) {
-        const char *piece = *text == '\'' ? "'\\''" : NULL;
-        const size_t length = piece ? strlen(piece) : 1;
-        memcpy(at, piece ? piece : text, length);
-        at += length;
-    }
-    memcpy(at, "'", 2);
-    return quoted;
+    char *word = shell_word(text);
+    const char *copy = spec_arena_copy(c->ctx->arena, word, strlen(word));
+    free(word);
+    return copy;
 }
 
 static struct spec_node *data_list(struct convert *c)
@@ -72,15 +65,14 @@ static void data_append(struct convert *c, struct spec_node *list, const char *t
 /* "data/alpaca" for "tatsu-lab/alpaca" and "sets/alpaca.jsonl.gz", with a number if another set has the name. */
 static const char *data_shards(struct data_sets *sets, const char *input, const struct spec_node *list)
 {
-    char name[128];
     size_t length = strlen(input);
+    char *name = spec_arena_alloc(sets->c->ctx->arena, length + 1);
     while (length > 1 && input[length - 1] == '/')
         length--;
     const char *base = fs_base_name(spec_arena_copy(sets->c->ctx->arena, input, length));
     size_t used = 0;
-    for (; *base && *base != '.' && used < sizeof name - 1; base++)
+    for (; *base && *base != '.'; base++)
         name[used++] = strchr(" \t\n'\"*?[]{}$\\", *base) || (unsigned char)*base < 0x20 ? '-' : *base;
-    name[used] = 0;
     const char *prefix = spec_arena_printf(sets->c->ctx->arena, "data/%s", used ? name : "train");
     const char *found = prefix;
     for (int n = 2; data_has(list, found); n++)
@@ -97,20 +89,40 @@ static bool data_is_file_name(const char *input)
     return false;
 }
 
-/* Where the set is or will be. */
+/* Where the set is or will be: a word for a shell. */
 static const char *data_place(struct convert *c, const struct data_set *set, const char *shards)
 {
     const char *input = set->input;
     if (fs_exists(input))
-        return input;
+        return data_word(c, input);
     if (set->unlisted || data_is_file_name(input) || !model_folder_is_name(input)) {
         convert_note(c, "the data '%s' are not here", input);
-        return input;
+        return data_word(c, input);
     }
-    const char *raw = spec_arena_printf(c->ctx->arena, "data/raw/%s", fs_base_name(shards));
+    const char *raw = data_word(c, spec_arena_printf(c->ctx->arena, "data/raw/%s", fs_base_name(shards)));
     convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s", input, input,
-                 data_word(c, raw));
+                 raw);
     return raw;
+}
+
+/* All files of the set. */
+static const char *data_places(struct convert *c, const struct data_set *set, const char *shards)
+{
+    if (!set->more)
+        return data_place(c, set, shards);
+    char *words, *copy;
+    size_t size;
+    FILE *out = memory_stream(&words, &size);
+    struct data_set file = {.input = set->input, .unlisted = true};
+    fputs(data_place(c, &file, shards), out);
+    for (const struct spec_node *item = set->more; item; item = item->next) {
+        file.input = item->text;
+        fprintf(out, " %s", data_place(c, &file, shards));
+    }
+    fclose(out);
+    copy = spec_arena_copy(c->ctx->arena, words, size);
+    free(words);
+    return copy;
 }
 
 static void data_add(struct data_sets *sets, const struct data_set *set, bool validates)
@@ -122,7 +134,7 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
     const char *shards = data_shards(sets, set->input, sets->train);
     if (validates && data_has(list, shards))
         shards = spec_arena_printf(c->ctx->arena, "%s-%d", shards, list->count + 1);
-    const char *place = data_place(c, set, shards);
+    const char *place = data_places(c, set, shards);
     const char *form = set->form == FORM_CHAT ? " --chat-template"
                        : set->form == FORM_PAIRS
                            ? spec_arena_printf(c->ctx->arena, " --completion %s", data_word(c, set->fields))
@@ -134,7 +146,7 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
         validates || !sets->share ? "" : spec_arena_printf(c->ctx->arena, " --validation %s", sets->share);
     data_append(c, list, shards);
     convert_note(c, "data.%s has %s, which this makes: ztrain-tokenize %s%s%s --tokenizer %s --output %s%s",
-                 validates ? "validation" : "train", shards, data_word(c, place), form, fields, data_word(c, tokenizer),
+                 validates ? "validation" : "train", shards, place, form, fields, data_word(c, tokenizer),
                  data_word(c, shards), share);
     if (*share)
         data_append(c, sets->validation, spec_arena_printf(c->ctx->arena, "%s-validation", shards));
@@ -142,47 +154,65 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
 
 /* ---- each source's sets -------------------------------------------------- */
 
-static const char *data_text_of(const struct spec_node *mapping, const char *key)
+static const char *data_share_text(struct convert *c, double share)
 {
-    const struct spec_node *node = spec_child(mapping, key);
-    return node && node->kind == NODE_STRING ? node->text : NULL;
+    return share > 0 ? spec_arena_printf(c->ctx->arena, "%.15g", share) : NULL;
+}
+
+/* The share of the documents that are for validation; NULL: none. From 1 on the number counts rows. */
+static const char *data_share(struct convert *c, const struct spec_node *node)
+{
+    if (!node || node->real < 1)
+        return node ? data_share_text(c, node->real) : NULL;
+    convert_note(c, "'%s' %s counts rows: --validation takes a share of the documents, and 0.02 is written", node->key,
+                 convert_show(c, node));
+    return "0.02";
 }
 
 #define OR(text, other) ((text) ? (text) : (other))
 
 /* The path of an axolotl set, or its files. */
-static const char *data_axolotl_input(const struct spec_node *item)
+static void data_axolotl_input(const struct spec_node *item, struct data_set *set)
 {
     const struct spec_node *files = spec_child(item, "data_files");
-    const char *path = data_text_of(item, "path");
-    if (files && files->kind == NODE_STRING)
-        return files->text;
-    if (files && files->kind == NODE_LIST && files->first && files->first->text)
-        return files->first->text;
-    return path;
+    set->input = convert_child_text(item, "path");
+    if (files && files->kind == NODE_LIST) {
+        const struct spec_node *file = files->first;
+        while (file && file->kind == NODE_STRING)
+            file = file->next;
+        files = file ? NULL : files->first;
+    }
+    if (!files || files->kind != NODE_STRING)
+        return;
+    if (set->input && strchr(set->input, '/')) /* not the files' kind, but a place that they are in */
+        spec_child(item, "path")->taken = false;
+    set->input = files->text;
+    set->more = files->key ? NULL : files->next;
+    convert_child(item, "data_files");
 }
 
 static const char *const ALPACA = "instruction,input,output";
 
 static void data_axolotl_form(struct convert *c, const struct spec_node *item, struct data_set *set)
 {
-    const struct spec_node *type = spec_child(item, "type");
-    const char *name = type && type->kind == NODE_STRING    ? type->text
+    const struct spec_node *type = convert_child(item, "type");
+    const char *name = type && type->kind != NODE_MAPPING   ? convert_show(c, type)
                        : type && type->kind == NODE_MAPPING ? ""
                                                             : "alpaca";
     if (strcmp(name, "completion") == 0 || strcmp(name, "pretrain") == 0) {
         set->form = FORM_TEXT;
-        set->fields = OR(data_text_of(item, "field"), data_text_of(item, "text_column"));
+        set->fields = OR(convert_child_text(item, "field"), convert_child_text(item, "text_column"));
     } else if (strcmp(name, "chat_template") == 0 || strncmp(name, "sharegpt", 8) == 0) {
         set->form = FORM_CHAT;
-        set->fields = data_text_of(item, "field_messages");
+        set->fields = convert_child_text(item, "field_messages");
     } else if (!*name) { /* fields of one's own */
-        const char *input = data_text_of(type, "field_input");
+        const char *input = convert_child_text(type, "field_input");
         set->form = FORM_PAIRS;
-        set->fields =
-            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(data_text_of(type, "field_instruction"), "instruction"),
-                              input ? "," : "", OR(input, ""), OR(data_text_of(type, "field_output"), "output"));
-        if (spec_child(type, "format"))
+        set->fields = spec_arena_printf(
+            c->ctx->arena, "%s%s%s,%s", OR(convert_child_text(type, "field_instruction"), "instruction"),
+            input ? "," : "", OR(input, ""), OR(convert_child_text(type, "field_output"), "output"));
+        convert_child(type, "no_input_format");
+        if (convert_child(type, "format"))
             convert_note(c, "'datasets' format: ztrain-tokenize joins the fields with line ends; write the prompt that "
                             "you want into the data");
     } else {
@@ -202,16 +232,20 @@ static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bo
 {
     const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : list;
     for (; item; item = list->kind == NODE_LIST ? item->next : NULL) {
-        struct data_set set = {.input = item->kind == NODE_MAPPING ? data_axolotl_input(item) : item->text};
+        struct data_set set = {.input = item->text};
+        if (item->kind == NODE_MAPPING)
+            data_axolotl_input(item, &set);
         if (!set.input || (item->kind != NODE_MAPPING && item->kind != NODE_STRING)) {
             convert_note(sets->c, "'%s' has a set without a path", OR(list->key, "datasets"));
             continue;
         }
         if (pretrains)
-            set.fields = data_text_of(item, "text_column");
+            set.fields = convert_child_text(item, "text_column");
         else
             data_axolotl_form(sets->c, item, &set);
         data_add(sets, &set, validates);
+        convert_children(sets->c, OR(list->key, "datasets"), spec_child(item, "type"));
+        convert_children(sets->c, OR(list->key, "datasets"), item);
     }
 }
 
@@ -219,7 +253,7 @@ static void data_axolotl(struct data_sets *sets)
 {
     struct convert *c = sets->c;
     struct spec_node *pretrain = convert_take(c, "pretraining_dataset"), *tests = convert_take(c, "test_datasets");
-    struct spec_node *train = convert_take(c, "datasets"), *packs = convert_take(c, "sample_packing");
+    struct spec_node *train = convert_take(c, "datasets"), *packing = convert_take(c, "sample_packing");
     const char *template = convert_take_text(c, "chat_template"), *jinja = convert_take_text(c, "chat_template_jinja");
     const bool all = convert_take_switch(c, "train_on_inputs"), flat = convert_take_switch(c, "batch_flattening");
     (void)flat; /* padding is left out anyway */
@@ -236,8 +270,9 @@ static void data_axolotl(struct data_sets *sets)
         convert_note(c, "axolotl leaves out a sample that is longer than sequence_len; here it is cut");
     if (all)
         convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
-    convert_set_yaml(c, "data.packing", pretrain ? "true" : convert_is_on(packs) ? "first_fit" : "false");
-    if (pretrain || convert_is_on(packs))
+    const bool packs = convert_truth(c, packing);
+    convert_set_yaml(c, "data.packing", pretrain ? "true" : packs ? "first_fit" : "false");
+    if (pretrain || packs)
         convert_set_yaml(c, "data.document_mask", "true");
 }
 
@@ -267,22 +302,27 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
                              bool pretrains, bool validates)
 {
     struct convert *c = sets->c;
-    const struct spec_node *entry = spec_child(info, name), *columns = spec_child(entry, "columns");
-    const char *file = data_text_of(entry, "file_name"), *hub = data_text_of(entry, "hf_hub_url");
-    const char *form = OR(data_text_of(entry, "formatting"), "alpaca");
+    static const char *const elsewhere[] = {"ms_hub_url", "om_hub_url", "script_url", "file_name", "hf_hub_url"};
+    const struct spec_node *entry = spec_child(info, name), *columns = convert_child(entry, "columns");
+    const char *file = convert_child_text(entry, "file_name"), *hub = convert_child_text(entry, "hf_hub_url");
+    const char *form = OR(convert_child_text(entry, "formatting"), "alpaca");
     struct data_set set = {.input = file ? spec_arena_printf(c->ctx->arena, "%s/%s", folder, file) : hub ? hub : name};
     if (pretrains) {
-        set.fields = OR(data_text_of(columns, "prompt"), "text");
+        set.fields = OR(convert_child_text(columns, "prompt"), "text");
     } else if (strcmp(form, "alpaca") != 0) {
         set.form = FORM_CHAT;
-        set.fields = OR(data_text_of(columns, "messages"), "conversations");
+        set.fields = OR(convert_child_text(columns, "messages"), "conversations");
     } else {
-        const char *query = entry && columns ? data_text_of(columns, "query") : "input";
+        const char *query = entry && columns ? convert_child_text(columns, "query") : "input";
         set.form = FORM_PAIRS;
         set.fields =
-            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(data_text_of(columns, "prompt"), "instruction"),
-                              query ? "," : "", OR(query, ""), OR(data_text_of(columns, "response"), "output"));
+            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(convert_child_text(columns, "prompt"), "instruction"),
+                              query ? "," : "", OR(query, ""), OR(convert_child_text(columns, "response"), "output"));
     }
+    for (size_t i = 0; i < COUNT_OF(elsewhere); i++)
+        convert_child(entry, elsewhere[i]);
+    convert_children(c, name, columns);
+    convert_children(c, name, entry);
     set.unlisted = !entry;
     if (!entry)
         convert_note(c, "'%s' is in no dataset_info.json here: give its file to ztrain-tokenize; %s",
@@ -338,7 +378,7 @@ static void data_factory(struct data_sets *sets)
         convert_note(
             c, "'mask_history' true: here each answer of a chat is learned; \"weight\": 0 in a turn leaves it out");
     convert_take(c, "default_system");
-    const bool joins = packs ? convert_is_on(packs) : pretrains;
+    const bool joins = packs ? convert_truth(c, packs) : pretrains;
     convert_set_yaml(c, "data.packing", neat || (joins && !pretrains) ? "first_fit" : joins ? "true" : "false");
     if (neat || joins)
         convert_set_yaml(c, "data.document_mask", neat ? "true" : "false");
@@ -371,9 +411,10 @@ static void data_sft(struct data_sets *sets, const char *name, const char *split
     if (pairs && !answers)
         set = (struct data_set){.input = name, .form = FORM_PAIRS, .fields = "prompt,completion"};
     for (const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : NULL; item; item = item->next) {
-        set.input = data_text_of(item, "path");
+        set.input = convert_child_text(item, "path");
         if (set.input)
             data_add(sets, &set, false);
+        convert_children(c, "datasets", item);
     }
     set.input = name;
     if (name && (!list || !list->first))
@@ -405,14 +446,17 @@ static void data_trainer(struct data_sets *sets)
     convert_take(c, "do_train");
     const char *name = convert_take_text(c, "dataset_name"), *files = convert_take_text(c, "train_file");
     const char *tests = convert_take_text(c, "validation_file"), *split = convert_take_text(c, "dataset_test_split");
-    const char *percentage = convert_take_text(c, "validation_split_percentage");
-    const char *share = convert_take_text(c, "test_split_size");
+    const struct spec_node *percentage = convert_take(c, "validation_split_percentage");
+    const char *share = data_share(c, convert_take(c, "test_split_size"));
     convert_take(c, "dataset_train_split");
     convert_take(c, "dataset_config");
     convert_take(c, "dataset_config_name");
-    sets->share = share;
-    if (!sft && evaluates && !tests)
-        sets->share = spec_arena_printf(c->ctx->arena, "%g", strtod(OR(percentage, "5"), NULL) / 100);
+    if (share)
+        sets->share = share;
+    if (!sft && evaluates && !tests && percentage && !(percentage->real < 100))
+        convert_odd(c, percentage);
+    else if (!sft && evaluates && !tests)
+        sets->share = data_share_text(c, percentage ? percentage->real / 100 : 0.05);
     if (sft) {
         data_sft_packing(c);
         data_sft(sets, OR(files, name), evaluates && !share && !tests ? OR(split, "test") : NULL);
@@ -428,24 +472,6 @@ static void data_trainer(struct data_sets *sets)
 }
 
 /* ---- all ----------------------------------------------------------------- */
-
-static void data_share(struct data_sets *sets)
-{
-    struct convert *c = sets->c;
-    struct spec_node *share = convert_take(c, "val_set_size"), *other = convert_take(c, "val_size");
-    share = share ? share : other;
-    if (!share)
-        return;
-    convert_unquote(share);
-    if (!spec_is_number(share) || !(share->real > 0))
-        return;
-    sets->share = share->text;
-    if (share->real < 1)
-        return;
-    convert_note(c, "'%s' %s counts rows: --validation takes a share of the documents, and 0.02 is written", share->key,
-                 convert_show(c, share));
-    sets->share = "0.02";
-}
 
 /* The longest sample; a value of a file counts before the source's default. */
 static void data_length(struct convert *c)
@@ -488,7 +514,9 @@ void convert_data(struct convert *c)
     struct data_sets sets = {.c = c, .train = data_list(c), .validation = data_list(c)};
     data_tokenizer(c); /* which the commands name */
     data_length(c);
-    data_share(&sets);
+    const char *share = data_share(c, convert_take(c, "val_set_size"));
+    const char *other = data_share(c, convert_take(c, "val_size"));
+    sets.share = OR(share, other);
     if (c->kind == CONVERT_AXOLOTL)
         data_axolotl(&sets);
     else if (c->kind == CONVERT_FACTORY)

@@ -161,6 +161,25 @@ static void deepspeed_batch(struct convert *c, const struct spec_node *root)
             convert_unset(c, parts[i]);
 }
 
+static bool deepspeed_has(struct convert *c, const struct spec_node *root, const char *precision)
+{
+    const struct spec_node *node = spec_find(root, spec_arena_printf(c->ctx->arena, "%s.enabled", precision));
+    return node && node->kind == NODE_BOOL && node->boolean;
+}
+
+/* Of bf16 and fp16 the one that the DeepSpeed configuration switches on counts. */
+static void deepspeed_precision(struct convert *c, const struct spec_node *root)
+{
+    static const char *const names[] = {"bf16", "fp16"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *other = names[1 - i];
+        if (!deepspeed_has(c, root, names[i]) || deepspeed_has(c, root, other) || !deepspeed_has(c, c->to, other))
+            continue;
+        convert_note(c, "%s of the DeepSpeed configuration counts, and %s is left out", names[i], other);
+        convert_unset(c, other);
+    }
+}
+
 /* Errors become notes: what is wrong, or unknown, was left out. */
 static void deepspeed_tell(struct convert *c)
 {
@@ -200,6 +219,7 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
         return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration: it has none of its keys",
                          root == named ? "deepspeed" : c->ctx->sources[1]);
     deepspeed_batch(c, root);
+    deepspeed_precision(c, root);
     spec_find_unknown(c->ctx, root, root, "");
     deepspeed_tell(c);
     return STATUS_OK;

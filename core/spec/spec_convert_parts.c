@@ -19,7 +19,33 @@ struct spec_node *convert_take(struct convert *c, const char *name)
 const char *convert_take_text(struct convert *c, const char *name)
 {
     const struct spec_node *node = convert_take(c, name);
+    if (node && !node->text && node->count)
+        convert_odd(c, node);
     return node && node->text && *node->text ? node->text : NULL;
+}
+
+struct spec_node *convert_json(struct convert *c, struct spec_node *node)
+{
+    const char *source = "";
+    struct spec_context ctx = {.arena = c->ctx->arena, .sources = &source, .num_sources = 1};
+    if (!node || node->kind != NODE_STRING || *node->text != '{')
+        return node;
+    struct spec_node *root = spec_parse_json(&ctx, 0, node->text, strlen(node->text));
+    if (!root || root->kind != NODE_MAPPING || ctx.errors.count)
+        return node;
+    root->key = node->key;
+    root->key_pos = node->key_pos;
+    return root;
+}
+
+struct spec_node *convert_take_mapping(struct convert *c, const char *name)
+{
+    struct spec_node *node = convert_json(c, convert_take(c, name));
+    if (!node || node->kind == NODE_MAPPING)
+        return node;
+    if (convert_is_on(node))
+        convert_odd(c, node);
+    return NULL;
 }
 
 bool convert_is_on(const struct spec_node *node)
@@ -40,9 +66,53 @@ bool convert_is_on(const struct spec_node *node)
     BUG("a node of kind %d", (int)node->kind);
 }
 
+bool convert_truth(struct convert *c, const struct spec_node *node)
+{
+    static const char *const words[] = {"true", "yes", "on", "1", "auto"};
+    bool known = !convert_is_on(node) || (node->kind != NODE_STRING && !node->count);
+    for (size_t i = 0; !known && node->kind == NODE_STRING && i < COUNT_OF(words); i++)
+        known = strcasecmp(node->text, words[i]) == 0;
+    if (!known)
+        convert_odd(c, node);
+    return known && convert_is_on(node);
+}
+
 bool convert_take_switch(struct convert *c, const char *name)
 {
-    return convert_is_on(convert_take(c, name));
+    return convert_truth(c, convert_take(c, name));
+}
+
+struct spec_node *convert_child(const struct spec_node *mapping, const char *key)
+{
+    struct spec_node *node = spec_child(mapping, key);
+    if (node)
+        node->taken = true;
+    return node;
+}
+
+const char *convert_child_text(const struct spec_node *mapping, const char *key)
+{
+    const struct spec_node *node = spec_child(mapping, key);
+    return node && node->kind == NODE_STRING ? convert_child(mapping, key)->text : NULL;
+}
+
+void convert_children(struct convert *c, const char *name, const struct spec_node *mapping)
+{
+    const char *rest = NULL;
+    for (struct spec_node *child = mapping ? mapping->first : NULL; child; child = child->next) {
+        if (child->key && !child->taken && convert_is_on(child))
+            rest = spec_arena_printf(c->ctx->arena, "%s%s%s %s", rest ? rest : "", rest ? ", " : "",
+                                     spec_show(c->ctx, child->key), convert_show(c, child));
+        child->taken = true;
+    }
+    if (rest)
+        convert_note(c, "'%s': left out, as ztrain convert does not know it: %s", spec_show(c->ctx, name), rest);
+}
+
+void convert_odd(struct convert *c, const struct spec_node *node)
+{
+    convert_note(c, "'%s' %s is left out: ztrain convert does not understand the value", spec_show(c->ctx, node->key),
+                 convert_show(c, node));
 }
 
 bool convert_is_given(const struct spec_node *node)
@@ -63,7 +133,7 @@ struct spec_node *convert_scalar(struct convert *c, const char *key, const char 
 
 void convert_unquote(struct spec_node *node)
 {
-    if (node->kind != NODE_STRING)
+    if (!node || node->kind != NODE_STRING)
         return;
     struct spec_node bare = *node;
     spec_yaml_plain(&bare);
@@ -75,8 +145,11 @@ void convert_set(struct convert *c, const char *path, const struct spec_node *va
 {
     spec_override(c->ctx, c->to, spec_arena_printf(c->ctx->arena, "%s=", path), value);
     struct spec_node *node = spec_find(c->to, path);
+    const struct spec_key *key = spec_key_find(path);
     ASSERT(node);
     node->key_pos = value->key_pos;
+    if (key && spec_is_quoted_value(key, node))
+        convert_unquote(node);
 }
 
 void convert_set_yaml(struct convert *c, const char *path, const char *yaml)

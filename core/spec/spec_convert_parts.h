@@ -26,17 +26,33 @@ struct convert {
 /* Takes a key out of the source. NULL: it is not there, or null. */
 struct spec_node *convert_take(struct convert *c, const char *name);
 
-/* Its text; NULL also if it is a list or a mapping. */
+/* Its text; NULL also if it is a list or a mapping, which a note says. */
 const char *convert_take_text(struct convert *c, const char *name);
 
-/* Takes it out; whether it is on: not false, 0, "", none, no, or an empty list. */
-bool convert_take_switch(struct convert *c, const char *name);
+/* The same as a mapping, which may be JSON in a string, as Trainer has it; what is neither gets a note. */
+struct spec_node *convert_take_mapping(struct convert *c, const char *name);
+struct spec_node *convert_json(struct convert *c, struct spec_node *node); /* node, or the mapping that its text is */
+
+/* Whether it is on: not false, 0, "", none, no, or an empty list. convert_truth(): what is no truth value gets a note,
+ * and is off. */
 bool convert_is_on(const struct spec_node *node);
+bool convert_truth(struct convert *c, const struct spec_node *node);
+bool convert_take_switch(struct convert *c, const char *name);
+
+/* A key of a mapping in the source, and its text (NULL: it has none). convert_children() ends the reading: a note has
+ * what is on and was not read; `name` is the mapping's. */
+struct spec_node *convert_child(const struct spec_node *mapping, const char *key);
+const char *convert_child_text(const struct spec_node *mapping, const char *key);
+void convert_children(struct convert *c, const char *name, const struct spec_node *mapping);
+
+/* Notes that a value was taken but not understood. */
+void convert_odd(struct convert *c, const struct spec_node *node);
 
 /* Whether a file has the value; else it is the source's default. */
 bool convert_is_given(const struct spec_node *node);
 
-/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text. */
+/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text. A quoted number becomes one, but
+ * for a text. */
 void convert_set(struct convert *c, const char *path, const struct spec_node *value);
 void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
 void convert_set_text(struct convert *c, const char *path, const char *text);
@@ -62,8 +78,9 @@ void convert_nothing(struct convert *c, const char *name);
 const char *convert_show(struct convert *c, const struct spec_node *node);
 
 /* The rules, in the order in which they run. */
-void convert_model(struct convert *c);  /* spec_convert_training.c */
-void convert_length(struct convert *c); /* epochs, steps, batches */
+void convert_model(struct convert *c);       /* spec_convert_training.c */
+void convert_length(struct convert *c);      /* epochs, steps, batches */
+void convert_whole_batch(struct convert *c); /* after the DeepSpeed configuration */
 void convert_optimizer(struct convert *c);
 void convert_schedule(struct convert *c);
 void convert_precision(struct convert *c); /* spec_convert_run.c */

@@ -57,27 +57,46 @@ void convert_precision(struct convert *c)
 
 /* ---- memory -------------------------------------------------------------- */
 
+/* A key of fsdp_config, which may have the prefix fsdp_. */
+static struct spec_node *fsdp_child(struct convert *c, const struct spec_node *config, const char *key)
+{
+    struct spec_node *node = convert_child(config, key);
+    return node ? node : convert_child(config, spec_arena_printf(c->ctx->arena, "fsdp_%s", key));
+}
+
+/* Whether a word has the part: one of fsdp's, or fsdp_config's sharding strategy. */
+static bool fsdp_has(const struct spec_node *fsdp, const struct spec_node *strategy, const char *part)
+{
+    bool found = (strategy && strategy->text && strcasestr(strategy->text, part)) ||
+                 (fsdp && fsdp->text && strcasestr(fsdp->text, part));
+    for (const struct spec_node *word = fsdp ? fsdp->first : NULL; word; word = word->next)
+        found = found || (word->text && strcasestr(word->text, part));
+    return found;
+}
+
 static void run_fsdp(struct convert *c)
 {
-    struct spec_node *fsdp = convert_take(c, "fsdp"), *config = convert_take(c, "fsdp_config");
+    const struct spec_node *fsdp = convert_take(c, "fsdp"), *config = convert_take_mapping(c, "fsdp_config");
+    const struct spec_node *strategy = fsdp_child(c, config, "sharding_strategy");
+    const struct spec_node *reshards = fsdp_child(c, config, "reshard_after_forward");
+    const bool offload = convert_truth(c, fsdp_child(c, config, "offload_params")) || fsdp_has(fsdp, NULL, "offload");
+    const bool recompute = convert_truth(c, fsdp_child(c, config, "activation_checkpointing"));
+    fsdp_child(c, config, "version");
     convert_take(c, "fsdp_version");
-    bool offload = false, gradients = false;
-    for (const struct spec_node *word = fsdp ? fsdp->first : NULL; word; word = word->next) {
-        offload = offload || run_is_text(word, "offload");
-        gradients = gradients || run_is_text(word, "shard_grad_op");
-    }
-    if (fsdp && fsdp->kind == NODE_STRING) {
-        offload = strstr(fsdp->text, "offload");
-        gradients = strstr(fsdp->text, "shard_grad_op");
-    }
-    const struct spec_node *device = spec_child(config, "offload_params"),
-                           *old = spec_child(config, "fsdp_offload_params");
-    offload = offload || convert_is_on(device) || convert_is_on(old);
-    const bool given = fsdp ? convert_is_on(fsdp) : c->kind == CONVERT_AXOLOTL && config && config->count;
-    if (!given)
+    convert_children(c, "fsdp_config", config);
+    if (reshards && reshards->kind == NODE_STRING) /* FSDP 1 has the strategy there */
+        strategy = reshards;
+    if (strategy && !fsdp_has(NULL, strategy, "shard") && strategy != reshards)
+        convert_odd(c, strategy);
+    const bool gradients = fsdp_has(fsdp, strategy, "shard_grad_op") || fsdp_has(fsdp, strategy, "zero2") ||
+                           (reshards && !convert_is_on(reshards));
+    if (!(fsdp ? convert_is_on(fsdp) : c->kind == CONVERT_AXOLOTL && config && config->count))
         return;
-    convert_set_yaml(c, "zero_optimization.stage", gradients ? "2" : "3");
-    if (!offload)
+    if (recompute)
+        convert_set_text(c, "activation_checkpointing.policy", "block");
+    const bool whole = fsdp_has(fsdp, strategy, "no_shard");
+    convert_set_yaml(c, "zero_optimization.stage", whole ? "0" : gradients ? "2" : "3");
+    if (!offload || whole)
         return;
     convert_set_text(c, "zero_optimization.offload_optimizer.device", "cpu");
     if (!gradients)
@@ -91,8 +110,9 @@ void convert_memory(struct convert *c)
     const bool offload = convert_take_switch(c, "activation_offloading"),
                also = convert_take_switch(c, "enable_activation_offloading");
     const bool off = convert_take_switch(c, "disable_gradient_checkpointing");
-    const bool wants = (convert_is_on(recompute) || convert_is_on(other)) && !off;
-    const bool host = offload || also || run_is_text(recompute, "offload") || run_is_text(recompute, "offload_disk");
+    const bool there = run_is_text(recompute, "offload") || run_is_text(recompute, "offload_disk");
+    const bool wants = (there || convert_truth(c, recompute) || convert_truth(c, other)) && !off;
+    const bool host = offload || also || there;
     if (wants || host)
         convert_set_text(c, "activation_checkpointing.policy", "block");
     if (host)
@@ -119,8 +139,6 @@ void convert_memory(struct convert *c)
 static int64_t run_interval(struct convert *c, struct spec_node *node)
 {
     const struct spec_node *length = spec_find(c->to, "train.max_steps");
-    if (node)
-        convert_unquote(node);
     if (!spec_is_number(node) || !(node->real > 0) || node->real > 1e15)
         return 0;
     if (node->real >= 1)
@@ -128,9 +146,11 @@ static int64_t run_interval(struct convert *c, struct spec_node *node)
     return length && length->real <= 1e15 ? (int64_t)ceil(length->real * node->real) : 0;
 }
 
-static void run_set_interval(struct convert *c, const char *path, int64_t steps)
+static void run_set_interval(struct convert *c, const char *path, int64_t steps, const struct spec_node *source)
 {
-    convert_set_yaml(c, path, spec_arena_printf(c->ctx->arena, "%lld", (long long)steps));
+    struct spec_node *node = convert_scalar(c, source->key, spec_arena_printf(c->ctx->arena, "%lld", (long long)steps));
+    node->key_pos = source->key_pos;
+    convert_set(c, path, node);
 }
 
 /* `steps` or `per_epoch` where the strategy counts steps. */
@@ -139,8 +159,10 @@ static void run_counted(struct convert *c, struct spec_node *steps, struct spec_
 {
     const int64_t interval = run_interval(c, steps);
     if (interval > 0)
-        run_set_interval(c, path, interval);
-    else if (steps && convert_is_given(steps))
+        run_set_interval(c, path, interval, steps);
+    else if (convert_is_given(steps) && (steps->real <= 0 || steps->real >= 1))
+        convert_odd(c, steps);
+    else if (convert_is_given(steps))
         convert_note(c,
                      "'%s' %s is a share of the run: each epoch ends with %s; set %s to a number of steps, which "
                      "--dry-run prints",
@@ -156,7 +178,7 @@ void convert_checkpoints(struct convert *c)
 {
     struct spec_node *strategy = convert_take(c, "save_strategy"), *steps = convert_take(c, "save_steps");
     struct spec_node *per_epoch = convert_take(c, "saves_per_epoch");
-    struct spec_node *better = convert_take(c, "greater_is_better");
+    struct spec_node *better = convert_take(c, "greater_is_better"), *most = convert_take(c, "save_total_limit");
     const char *metric = convert_take_text(c, "metric_for_best_model");
     const bool best = convert_take_switch(c, "load_best_model_at_end");
     const char *word = strategy && strategy->text ? strategy->text : "steps";
@@ -168,6 +190,8 @@ void convert_checkpoints(struct convert *c)
         run_counted(c, steps, per_epoch, "checkpoint.interval_steps", "a checkpoint");
     if ((counted && interval > 0) || none || strcmp(word, "best") == 0)
         convert_set_yaml(c, "checkpoint.save_at_epoch_end", "false");
+    if (most && most->real > 0) /* else all are kept, as here */
+        convert_set(c, "checkpoint.keep_last", most);
     if (best || strcmp(word, "best") == 0)
         convert_set_yaml(c, "checkpoint.keep_best", "1");
     if (metric && best)
@@ -178,6 +202,20 @@ void convert_checkpoints(struct convert *c)
 
 /* ---- evaluation, output -------------------------------------------------- */
 
+/* A source that does not evaluate does not stop early either. */
+static void run_no_evaluation(struct convert *c)
+{
+    static const char *const stops[] = {"early_stopping_patience", "early_stopping_steps", "early_stopping_threshold"};
+    if (spec_find(c->to, "data.validation"))
+        convert_note(c, "'eval_strategy' no: ztrain evaluates data.validation at each epoch's end; without it, it does "
+                        "not");
+    for (size_t i = 0; i < COUNT_OF(stops); i++) {
+        const struct spec_node *node = convert_take(c, stops[i]);
+        if (convert_is_on(node))
+            convert_note(c, "'%s' %s is left out: 'eval_strategy' is no", stops[i], convert_show(c, node));
+    }
+}
+
 void convert_evaluation(struct convert *c)
 {
     struct spec_node *strategy = convert_take(c, "eval_strategy"), *old = convert_take(c, "evaluation_strategy");
@@ -186,6 +224,8 @@ void convert_evaluation(struct convert *c)
     logging = others ? others : logging;
     strategy = strategy && (convert_is_given(strategy) || !old) ? strategy : old;
     const bool counted = run_is_text(strategy, "steps") || (c->kind == CONVERT_AXOLOTL && steps);
+    if (convert_is_given(strategy) && !convert_is_on(strategy))
+        run_no_evaluation(c);
     if (counted || per_epoch)
         run_counted(c,
                     steps     ? steps
@@ -194,7 +234,7 @@ void convert_evaluation(struct convert *c)
                     per_epoch, "train.eval_interval_steps", "an evaluation");
     const int64_t lines = run_interval(c, logging);
     if (lines > 0 && convert_is_given(logging))
-        run_set_interval(c, "steps_per_print", lines);
+        run_set_interval(c, "steps_per_print", lines, logging);
 }
 
 static void run_reports(struct convert *c)

@@ -42,10 +42,6 @@ static void training_batches(struct convert *c)
         if (node && (!micro || convert_is_given(node)))
             micro = node;
     }
-    if (micro)
-        convert_unquote(micro);
-    if (accumulation)
-        convert_unquote(accumulation);
     if (total && micro && micro->kind == NODE_INT && micro->integer > 0 && total->kind == NODE_INT &&
         !convert_is_given(accumulation)) {
         const int64_t steps = total->integer / micro->integer;
@@ -54,13 +50,22 @@ static void training_batches(struct convert *c)
     }
     if (micro)
         convert_set(c, "train_micro_batch_size_per_gpu", micro);
-    int64_t whole = 0;
-    const bool numbers = micro && micro->kind == NODE_INT && accumulation && accumulation->kind == NODE_INT;
-    if (c->world && numbers && !__builtin_mul_overflow(micro->integer, accumulation->integer, &whole) &&
-        !__builtin_mul_overflow(whole, (int64_t)c->world, &whole))
-        convert_set_yaml(c, "train_batch_size", spec_arena_printf(c->ctx->arena, "%lld", (long long)whole));
-    else if (accumulation)
+    if (accumulation)
         convert_set(c, "gradient_accumulation_steps", accumulation);
+}
+
+/* With --world the whole batch takes the place of the accumulation, unless a file has it. */
+void convert_whole_batch(struct convert *c)
+{
+    const struct spec_node *micro = spec_find(c->to, "train_micro_batch_size_per_gpu");
+    const struct spec_node *accumulation = spec_find(c->to, "gradient_accumulation_steps");
+    int64_t whole;
+    if (!c->world || spec_find(c->to, "train_batch_size") || !micro || micro->kind != NODE_INT || !accumulation ||
+        accumulation->kind != NODE_INT || __builtin_mul_overflow(micro->integer, accumulation->integer, &whole) ||
+        __builtin_mul_overflow(whole, (int64_t)c->world, &whole))
+        return;
+    convert_set_yaml(c, "train_batch_size", spec_arena_printf(c->ctx->arena, "%lld", (long long)whole));
+    convert_unset(c, "gradient_accumulation_steps");
 }
 
 void convert_length(struct convert *c)
@@ -77,9 +82,7 @@ void convert_length(struct convert *c)
         struct spec_node *node = convert_take(c, step_names[i]);
         steps = node ? node : steps;
     }
-    if (steps)
-        convert_unquote(steps);
-    if (steps && spec_is_number(steps) && steps->real > 0)
+    if (spec_is_number(steps) && steps->real > 0)
         convert_set(c, "train.max_steps", steps); /* it counts, and epochs do not */
     else if (epochs)
         convert_set(c, "train.epochs", epochs);
@@ -127,7 +130,7 @@ static const struct optimizer_name optimizer_names[] = {
 
 static const char *training_optimizer(struct convert *c, const struct spec_node *node)
 {
-    const char *name = node && node->text ? node->text : "adamw_torch";
+    const char *name = node ? convert_show(c, node) : "adamw_torch";
     for (size_t i = 0; i < COUNT_OF(optimizer_names); i++) {
         if (strcmp(optimizer_names[i].name, name) != 0)
             continue;
@@ -139,6 +142,17 @@ static const char *training_optimizer(struct convert *c, const struct spec_node 
     return "AdamW";
 }
 
+/* In every source, 0 and less mean that nothing is clipped. */
+static void training_clipping(struct convert *c)
+{
+    static const char *const names[] = {"max_grad_norm", "clip_grad_norm", "grad_clip"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const struct spec_node *clip = convert_take(c, names[i]);
+        if (clip && (i == 0 || convert_is_given(clip)))
+            convert_set(c, "gradient_clipping", clip->real > 0 ? clip : convert_scalar(c, NULL, "0"));
+    }
+}
+
 void convert_optimizer(struct convert *c)
 {
     struct spec_node *given = convert_take(c, "optim"), *other = convert_take(c, "optimizer");
@@ -147,6 +161,7 @@ void convert_optimizer(struct convert *c)
     if (c->kind == CONVERT_AXOLOTL && other)
         given = other;
     c->optimizer = convert_is_given(given) ? given : NULL;
+    training_clipping(c);
     const bool wants_muon = convert_take_switch(c, "use_muon");
     const char *type = wants_muon ? "Muon" : training_optimizer(c, given);
     const bool muon = strcmp(type, "Muon") == 0, adam = strcmp(type, "AdamW") == 0;
@@ -156,8 +171,6 @@ void convert_optimizer(struct convert *c)
         struct spec_node *pair = convert_scalar(c, "betas", "");
         pair->kind = NODE_LIST;
         beta1->key = beta2->key = NULL;
-        convert_unquote(beta1);
-        convert_unquote(beta2);
         spec_attach(c->ctx, pair, beta1);
         spec_attach(c->ctx, pair, beta2);
         convert_set(c, "optimizer.params.betas", pair);
@@ -187,9 +200,11 @@ static const struct {
 /* Takes a number out of the schedule's keyword arguments. */
 static bool schedule_number(const struct spec_node *kwargs, const char *name, double *value)
 {
-    const struct spec_node *node = spec_child(kwargs, name);
+    struct spec_node *node = spec_child(kwargs, name);
+    convert_unquote(node);
     if (!spec_is_number(node))
         return false;
+    node->taken = true;
     *value = node->real;
     return true;
 }
@@ -204,9 +219,7 @@ static void schedule_set_min_lr(struct convert *c, const struct spec_node *kwarg
 {
     double value;
     struct spec_node *ratio = convert_take(c, "cosine_min_lr_ratio");
-    struct spec_node *lr = spec_child(c->from, "learning_rate");
-    if (lr)
-        convert_unquote(lr);
+    const struct spec_node *lr = spec_child(c->from, "learning_rate");
     const double rate = spec_is_number(lr) ? lr->real : 0;
     if (schedule_number(kwargs, "min_lr", &value))
         schedule_set_real(c, "scheduler.params.min_lr", value);
@@ -234,7 +247,7 @@ static void schedule_set_extras(struct convert *c, enum schedule_extra extra, co
         else
             convert_note(c, "'lr_scheduler_kwargs' has no num_decay_steps: set scheduler.params.decay_steps; a tenth "
                             "of the run's steps is usual");
-        const struct spec_node *shape = spec_child(kwargs, "decay_type");
+        const struct spec_node *shape = convert_child(kwargs, "decay_type");
         if (shape)
             convert_set(c, "scheduler.params.decay_type", shape);
     }
@@ -245,10 +258,6 @@ static void schedule_set_warmup(struct convert *c, bool has_warmup)
     struct spec_node *steps = convert_take(c, "warmup_steps"), *ratio = convert_take(c, "warmup_ratio");
     struct spec_node *others = convert_take(c, "num_warmup_steps");
     steps = steps && (convert_is_given(steps) || !others) ? steps : others;
-    if (steps)
-        convert_unquote(steps);
-    if (ratio)
-        convert_unquote(ratio);
     const bool by_steps = spec_is_number(steps) && steps->real > 0, by_ratio = spec_is_number(ratio) && ratio->real > 0;
     if (!has_warmup) {
         if ((by_steps && convert_is_given(steps)) || (by_ratio && convert_is_given(ratio)))
@@ -269,7 +278,7 @@ static void schedule_set_warmup(struct convert *c, bool has_warmup)
 void convert_schedule(struct convert *c)
 {
     struct spec_node *type = convert_take(c, "lr_scheduler_type"), *other = convert_take(c, "lr_scheduler");
-    struct spec_node *kwargs = convert_take(c, "lr_scheduler_kwargs");
+    const struct spec_node *kwargs = convert_take_mapping(c, "lr_scheduler_kwargs");
     if (c->kind == CONVERT_AXOLOTL && other)
         type = other;
     c->schedule = convert_is_given(type) ? type : NULL;
@@ -286,6 +295,7 @@ void convert_schedule(struct convert *c)
                      type ? convert_show(c, type) : "");
     convert_set_text(c, "scheduler.type", chosen ? chosen : "Cosine");
     schedule_set_extras(c, extra, kwargs);
+    convert_children(c, "lr_scheduler_kwargs", kwargs);
     schedule_set_warmup(c, extra != EXTRA_NO_WARMUP);
     struct spec_node *ratio = convert_take(c, "cosine_min_lr_ratio");
     if (convert_is_on(ratio))

@@ -47,7 +47,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"weight_decay", "optimizer.params.weight_decay", NULL, .use = FOREIGN_COPY},
     {"adam_beta1 adam_beta2", "optimizer.params.betas", "it is a list of both: [0.9, 0.999]", .use = FOREIGN_RULE},
     {"adam_epsilon", "optimizer.params.eps", NULL, .use = FOREIGN_RULE},
-    {"max_grad_norm clip_grad_norm grad_clip", "gradient_clipping", NULL, .use = FOREIGN_COPY},
+    {"max_grad_norm clip_grad_norm grad_clip", "gradient_clipping", NULL, .use = FOREIGN_RULE},
     {"label_smoothing_factor", "train.label_smoothing", NULL, .use = FOREIGN_COPY},
     /* checkpoints, evaluation, output */
     {"output_dir", "run.dir", "the run's folder in it is run.name", .use = FOREIGN_RULE},
@@ -57,7 +57,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"save_steps", "checkpoint.interval_steps", NULL, .use = FOREIGN_RULE},
     {"saves_per_epoch", "checkpoint.interval_steps", "it is a number of steps; each epoch ends with a checkpoint",
      .use = FOREIGN_RULE},
-    {"save_total_limit", "checkpoint.keep_last", NULL, .use = FOREIGN_COPY},
+    {"save_total_limit", "checkpoint.keep_last", NULL, .use = FOREIGN_RULE},
     {"load_best_model_at_end", "checkpoint.keep_best", BEST, .use = FOREIGN_RULE},
     {"metric_for_best_model", "checkpoint.metric", "it is eval_loss, accuracy or f1", .use = FOREIGN_RULE},
     {"greater_is_better", "checkpoint.mode", "it is min or max", .use = FOREIGN_RULE},

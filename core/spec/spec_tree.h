@@ -44,6 +44,7 @@ struct spec_node {
     bool finite;             /* NODE_REAL: false for NaN, infinity and numbers that overflow */
     bool removed;            /* an override has set a key of a file to null */
     bool was_auto;           /* the value takes the place of an "auto" */
+    bool taken;              /* a rule of `ztrain convert` has read it */
     bool boolean;
     int64_t integer;
     double real; /* also of NODE_INT */

@@ -194,6 +194,23 @@ def test_out_writes_the_file(folder):
     folder.ztrain("convert", folder.at("a.yaml"), "--out", folder.at("none", "run.yaml"), expect=USAGE)
 
 
+def test_out_replaces_only_by_force_and_never_an_input(folder):
+    source, ds = write(folder, "a.yaml", TRAINER), write(folder, "ds.json", DEEPSPEED)
+    there = write(folder, "run.yaml", "mine\n")
+    done = folder.ztrain("convert", source, "--out", there, expect=USAGE)
+    assert "is there already; hint: --force replaces it" in done.final_error and done.out == ""
+    with open(there, encoding="utf-8") as f:
+        assert f.read() == "mine\n"
+    os.link(source, folder.at("again.yaml"))
+    for out in (source, "again.yaml", ds):
+        done = folder.ztrain("convert", source, "--deepspeed", ds, "--out", out, "--force", expect=USAGE)
+        assert "the file is read" in done.final_error, done
+    folder.ztrain("convert", source, "--out", there, "--force")
+    with open(there, encoding="utf-8") as f:
+        assert f.read() == convert(folder, TRAINER, name="b.yaml").text
+    folder.ztrain("convert", source, "--out", os.devnull)
+
+
 def test_the_same_in_json(folder):
     assert convert(folder, AXOLOTL, name="source.json").spec == convert(folder, AXOLOTL).spec
 
@@ -224,6 +241,19 @@ def test_later_files_count(folder):
     ({"optim": "sgd"}, ("optimizer", "type"), "SGD"),
     ({"adam_beta2": 0.95}, ("optimizer", "params", "betas"), [0.9, 0.95]),
     ({"max_grad_norm": 0.3}, ("gradient_clipping",), 0.3),
+    ({"max_grad_norm": -1}, ("gradient_clipping",), 0.0),
+    ({"clip_grad_norm": 0.5}, ("gradient_clipping",), 0.5),
+    ({"num_train_epochs": "2"}, ("train", "epochs"), 2.0),
+    ({"seed": "7"}, ("run", "seed"), 7),
+    ({"seed": -1}, ("run", "seed"), 42),
+    ({"adam_epsilon": "1e-6"}, ("optimizer", "params", "eps"), 1e-6),
+    ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr": "1e-5"}'}, ("scheduler", "params", "min_lr"), 1e-5),
+    ({"fsdp": "no_shard offload"}, ("zero_optimization",), {"stage": 0}),
+    ({"fsdp": "full_shard", "fsdp_config": '{"reshard_after_forward": false}'}, ("zero_optimization", "stage"), 2),
+    ({"fsdp": "full_shard", "fsdp_config": {"fsdp_sharding_strategy": "SHARD_GRAD_OP"}}, ("zero_optimization", "stage"), 2),
+    ({"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": True}}, ("activation_checkpointing", "policy"), "block"),
+    ({"learning_rate": 3e-4, "optimizer.params.lr": 5}, ("optimizer", "params", "lr"), 3e-4),
+    ({"train_file": "a" * 122 + "é" * 10 + ".txt"}, ("data", "train"), "data/" + "a" * 122 + "é" * 10),
     ({"label_smoothing_factor": 0.1}, ("train", "label_smoothing"), 0.1),
     ({"learning_rate": "1e-5"}, ("optimizer", "params", "lr"), 1e-5),
     ({"fp16": True}, ("fp16", "enabled"), True),
@@ -267,7 +297,26 @@ def test_a_key_of_trainer(folder, keys, path, value):
     ({"group_by_length": True}, ("'group_by_length'", "order of the samples")),
     ({"data_seed": 3}, ("'data_seed' 3", "run.seed")),
     ({"adam_beta1": 7}, ("optimizer.params.betas",)),
-    ({"learning_rate": "fast"}, ("'optimizer.params.lr'", "number")),
+    ({"learning_rate": "fast"}, ("'learning_rate' fast is left out",)),
+    ({"max_steps": "abc"}, ("'max_steps' abc is left out",)),
+    ({"warmup_steps": "abc"}, ("'warmup_steps' abc is left out",)),
+    ({"optim": ["adafactor"]}, ("'optim' […]", "AdamW takes its place")),
+    ({"gradient_checkpointing": "maybe"}, ("'gradient_checkpointing' maybe is left out",)),
+    ({"seed": -1}, ("'seed' -1 is left out",)),
+    ({"save_steps": 1e300}, ("'save_steps' 1e+300 is left out",)),
+    ({"train_file": ["a.txt", "b.txt"]}, ("'train_file' […] is left out",)),
+    ({"do_eval": True, "validation_split_percentage": "abc"}, ("'validation_split_percentage' abc is left out",)),
+    ({"do_eval": True, "validation_split_percentage": 100}, ("'validation_split_percentage' 100 is left out",)),
+    ({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 3, "foo": 1}}, ("'lr_scheduler_kwargs'", "num_cycles 3, foo 1")),
+    ({"lr_scheduler_kwargs": "{num"}, ("'lr_scheduler_kwargs' {num is left out",)),
+    ({"fsdp": "full_shard", "fsdp_config": {"use_orig_params": True}}, ("'fsdp_config'", "use_orig_params true")),
+    ({"fsdp": "full_shard", "fsdp_config": {"sharding_strategy": "odd"}}, ("'sharding_strategy' odd",)),
+    ({"optimizer.params.lr": 5}, ("'optimizer.params.lr' 5 is left out", "does not know it")),
+    ({"run.dir": "/tmp/q"}, ("'run.dir' /tmp/q is left out",)),
+    ({"steps_per_print": 7}, ("'steps_per_print' 7 counts, and not 25",)),
+    ({"eval_strategy": "no", "validation_file": "held.txt"}, ("'eval_strategy' no", "at each epoch's end")),
+    ({"eval_strategy": "no", "early_stopping_patience": 4}, ("'early_stopping_patience' 4 is left out",)),
+    ({"train_file": "two\nlines.txt"}, ("ztrain-tokenize $'two\\012lines.txt' --tokenizer base --output data/two-lines",)),
     ({"mask_history": True}, ("'mask_history' true is left out: it is no key of Trainer",)),
     ({"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 3}}, ("num_cycles 3", "one cycle")),
     ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}}, ("power 2", "linear")),
@@ -297,6 +346,14 @@ def test_a_note_on_a_key(folder, keys, words):
     ({"chat_template": "chatml"}, ("'chat_template' chatml", "chat_template.jinja")),
     ({"train_on_inputs": True}, ("'train_on_inputs' true",)),
     ({"val_set_size": 500}, ("'val_set_size' 500 counts rows", "0.02")),
+    ({"datasets": [{"path": "json", "data_files": ["x/1.jsonl", "x/2 b.jsonl"], "type": "completion"}]},
+     ("ztrain-tokenize x/1.jsonl 'x/2 b.jsonl' --tokenizer base",)),
+    ({"datasets": [{"path": "a.jsonl", "type": "completion", "split": "test", "shards": 4, "train_on_eos": "all"}]},
+     ("'datasets'", "split test, shards 4, train_on_eos all")),
+    ({"datasets": [{"path": "a.jsonl", "type": {"system_prompt": "Be brief"}}]}, ("'datasets'", "system_prompt Be brief")),
+    ({"datasets": [{"path": "people/web", "data_files": "x.jsonl", "type": "completion"}]}, ("'datasets'", "path people/web")),
+    ({"datasets": [{"path": "a.jsonl", "type": ["chat"]}]}, ("type […] is not here",)),
+    ({"sample_packing": "maybe"}, ("'sample_packing' maybe is left out",)),
     ({"datasets": [{"path": "a.jsonl", "type": "oasst"}]}, ("type oasst is not here", "--chat-template")),
     ({"datasets": [{"path": "it's.jsonl", "type": "completion", "field": "body"}]}, (r"'it'\''s.jsonl' --fields body",)),
     ({"datasets": [{"type": "alpaca"}]}, ("'datasets' has a set without a path",)),
@@ -345,6 +402,36 @@ def test_a_key_of_axolotl(folder, keys, path, value):
     for part in path:
         found = found[part]
     assert found == value
+
+
+@pytest.mark.parametrize("keys, word", [
+    ({"test_split_size": "0.1; touch pwned"}, None), ({"test_split_size": "0.1"}, "--validation 0.1"),
+    ({"test_split_size": 300}, "--validation 0.02"),
+])
+def test_a_share_is_a_number(folder, keys, word):
+    got = convert(folder, {**SFT, **keys})
+    command = got.note("which this makes").split("--output ")[1]
+    assert command == "data/talks" + (f" {word}" if word else "")
+    assert word or got.note("'test_split_size' 0.1; touch pwned is left out")
+
+
+def test_no_checkpoint_is_deleted_if_the_source_keeps_all(folder):
+    got = convert(folder, {**TRAINER, "save_total_limit": -1})
+    assert "keep_last" not in got.spec["checkpoint"] and got.notes == convert(folder, TRAINER).notes
+
+
+def test_no_evaluation_stops_no_run(folder):
+    got = convert(folder, {**TRAINER, "eval_strategy": "no", "validation_file": "held.txt", "early_stopping_patience": 4})
+    assert "early_stopping" not in got.spec["train"]
+
+
+def test_the_list_of_data_sets_has_more(folder):
+    os.mkdir(folder.at("data"))
+    write(folder, "data/dataset_info.json", {"talks": {"file_name": "talks.json", "ms_hub_url": "a/b", "num_samples": 7,
+                                                       "columns": {"prompt": "ask", "system": "sys"}}})
+    got = convert(folder, {**FACTORY, "dataset": "talks"})
+    assert got.note("'talks': left out", "system sys") and got.note("'talks': left out", "num_samples 7")
+    assert not [note for note in got.notes if "ms_hub_url" in note]
 
 
 def test_words_of_old_yaml(folder):
@@ -404,6 +491,37 @@ def test_values_of_deepspeed_count(folder):
     changed = convert(folder, {**AXOLOTL, "optimizer": "lion_32bit"}, "--deepspeed", other)
     assert changed.spec["optimizer"] == {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}}
     assert changed.note("'optimizer' lion_32bit: the optimizer SGD of the DeepSpeed configuration counts")
+
+
+@pytest.mark.parametrize("keys, ds, batch", [
+    ({"gradient_accumulation_steps": None, "per_device_train_batch_size": 8},
+     {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}, (8, 256)),
+    ({"gradient_accumulation_steps": None, "per_device_train_batch_size": 8}, {"train_micro_batch_size_per_gpu": 4}, (4, 32)),
+    ({}, {"train_batch_size": "auto"}, (4, 96)),
+])
+def test_world_and_deepspeed(folder, keys, ds, batch):
+    got = convert(folder, {**TRAINER, **keys}, "--world", 8, "--deepspeed", write(folder, "ds.json", ds))
+    assert (got.spec["train_micro_batch_size_per_gpu"], got.spec["train_batch_size"]) == batch
+    assert "gradient_accumulation_steps" not in got.spec and not [note for note in got.notes if "refuse" in note]
+
+
+def test_a_batch_that_does_not_fit_the_ranks(folder):
+    ds = write(folder, "ds.json", {"train_batch_size": 48})
+    assert convert(folder, TRAINER, "--world", 8, "--deepspeed", ds).note("ztrain would refuse the run spec", "train_batch_size")
+
+
+def test_one_precision(folder):
+    """DeepSpeed's fp16 takes the place of bf16, which TRL and axolotl switch on by default."""
+    ds = write(folder, "ds.json", {"fp16": {"enabled": True}, "bf16": {"enabled": "auto"}})
+    for source in ({"model_name_or_path": "base", "train_file": "a.jsonl", "max_length": 512}, {**AXOLOTL, "bf16": None}):
+        got = convert(folder, source, "--deepspeed", ds)
+        assert got.spec["fp16"] == {"enabled": True} and "bf16" not in got.spec
+        assert got.note("fp16 of the DeepSpeed configuration counts") and not [note for note in got.notes if "not complete" in note]
+
+
+def test_a_configuration_as_json_in_a_string(folder):
+    got = convert(folder, {**TRAINER, "deepspeed": json.dumps({"zero_optimization": {"stage": 2}})})
+    assert got.spec["zero_optimization"] == {"stage": 2}
 
 
 def test_the_whole_batch_of_deepspeed(folder):
