@@ -3,7 +3,6 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "core/fsutil.h"
-#include "core/io.h"
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/spec/spec_convert.h"
@@ -62,21 +61,6 @@ static void convert_print(const struct string_list *lines, const char *mark)
     }
 }
 
-/* `out` must not be one of the files that are read, under whatever name. */
-static enum status convert_check_out(const struct convert_request *request, const char *out, bool force,
-                                     struct error *err)
-{
-    struct stat own, other;
-    const bool there = io_stat(out, &own) == 0;
-    for (int i = 0; there && i <= request->num_files; i++) {
-        const char *file = i < request->num_files ? request->files[i] : request->deepspeed;
-        if (file && io_stat(file, &other) == 0 && own.st_dev == other.st_dev && own.st_ino == other.st_ino)
-            return error_set(err, STATUS_USAGE, "--out %s: the file is read; hint: --out names another file",
-                             PRINTABLE(out));
-    }
-    return command_check_out(out, force, err);
-}
-
 static enum status convert_write(const struct convert_options *options, const char *text, size_t size,
                                  struct error *err)
 {
@@ -102,10 +86,11 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
                          PRINTABLE(options.world));
     request.world = (int)world;
     request.deepspeed = options.deepspeed;
+    request.out = options.out;
     while (request.num_files < CONVERT_FILES && options.files[request.num_files])
         request.num_files++;
     if (options.out)
-        TRY(convert_check_out(&request, options.out, options.force, err));
+        TRY(command_check_out(options.out, options.force, err));
     char *text = NULL;
     size_t size = 0;
     FILE *out = memory_stream(&text, &size);

@@ -101,6 +101,7 @@ static enum status convert_files(struct convert *c, const struct convert_request
 {
     for (int i = 0; i < request->num_files; i++) {
         struct spec_node *root = NULL;
+        TRY(convert_check_input(c, request->files[i], err));
         TRY(convert_read(c->ctx->arena, request->files[i], &root, errors, err));
         convert_mark(root, i == request->num_files - 1 ? 0 : 2 + i);
         convert_overlay(c, root, request->files[i]);
@@ -485,6 +486,7 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
                         .notes = notes,
                         .folder = folder,
                         .deepspeed = request->deepspeed,
+                        .out = request->out,
                         .world = request->world};
     enum status status = convert_all(&c, request, out, errors, err);
     spec_arena_release(&arena);

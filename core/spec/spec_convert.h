@@ -11,11 +11,13 @@ struct convert_request {
     const char *const *files; /* arguments of Trainer or TRL, of axolotl or LLaMA-Factory; later files win */
     int num_files;
     const char *deepspeed; /* a DeepSpeed configuration, or NULL: the one that the files name */
+    const char *out;       /* a file that must be none of those that are read; NULL: none */
     int world;             /* ranks, for train_batch_size; 0: it is left out */
 };
 
 /* Writes the run spec to `out` as YAML, and adds to `notes` what the user has to know: keys that could not be taken,
- * files that are not there, commands that make the data. STATUS_USAGE: a file cannot be read, is not YAML or JSON, or
- * is of no known kind; then nothing is written, and `errors` has a line for each mistake but the one in err. */
+ * files that are not there, commands that make the data. STATUS_USAGE: a file cannot be read, is `out`, is not YAML or
+ * JSON, or is of no known kind; then nothing is written, and `errors` has a line for each mistake but the one in err.
+ */
 enum status spec_convert(const struct convert_request *request, FILE *out, struct string_list *notes,
                          struct string_list *errors, struct error *err);

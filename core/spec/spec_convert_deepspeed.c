@@ -25,6 +25,7 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
         convert_note(c, "'deepspeed' %s is not here: give it with --deepspeed, or set zero_optimization.stage", path);
         return STATUS_OK;
     }
+    TRY(convert_check_input(c, place, err));
     TRY(fs_read_file(place, SPEC_MAX_BYTES, STATUS_USAGE, &text, &size, err));
     const char *copy = spec_arena_copy(c->ctx->arena, text, size);
     free(text);

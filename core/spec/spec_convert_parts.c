@@ -2,6 +2,9 @@
 /* spec_convert_parts.c: what the rules of a conversion take, set and note. */
 #include "core/spec/spec_convert_parts.h"
 
+#include "core/io.h"
+#include "core/printable.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,6 +175,16 @@ void convert_unset(struct convert *c, const char *path)
     struct spec_node *section = length ? spec_find(c->to, spec_arena_copy(c->ctx->arena, path, length)) : c->to;
     if (node)
         spec_unlink(section, node);
+}
+
+enum status convert_check_input(const struct convert *c, const char *path, struct error *err)
+{
+    struct stat out, file;
+    if (!c->out || io_stat(c->out, &out) != 0 || io_stat(path, &file) != 0 || out.st_dev != file.st_dev ||
+        out.st_ino != file.st_ino)
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE, "--out %s: the file is read; hint: --out names another file",
+                     PRINTABLE(c->out));
 }
 
 void convert_mark(struct spec_node *node, int source)

@@ -18,6 +18,7 @@ struct convert {
     const char *folder;                           /* of the last file */
     const char *model;                            /* the model's folder or name; NULL: none is named */
     const char *deepspeed;                        /* --deepspeed, or NULL */
+    const char *out;                              /* --out, or NULL */
     int world;                                    /* --world, or 0 */
     bool shards;                                  /* a DeepSpeed configuration counts */
     const struct spec_node *optimizer, *schedule; /* of a file, under the source's names; NULL: none */
@@ -67,6 +68,9 @@ struct spec_node *convert_scalar(struct convert *c, const char *key, const char 
 void convert_unquote(struct spec_node *node);
 
 void convert_note(struct convert *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* STATUS_USAGE: the file is that of --out, under whatever name. */
+enum status convert_check_input(const struct convert *c, const char *path, struct error *err);
 
 /* Makes `source` the source of a value and all in it. */
 void convert_mark(struct spec_node *node, int source);

@@ -205,6 +205,8 @@ def test_out_replaces_only_by_force_and_never_an_input(folder):
     for out in (source, "again.yaml", ds):
         done = folder.ztrain("convert", source, "--deepspeed", ds, "--out", out, "--force", expect=USAGE)
         assert "the file is read" in done.final_error, done
+    named = write(folder, "named.yaml", {**TRAINER, "deepspeed": "ds.json"})
+    assert "the file is read" in folder.ztrain("convert", named, "--out", "ds.json", "--force", expect=USAGE).final_error
     folder.ztrain("convert", source, "--out", there, "--force")
     with open(there, encoding="utf-8") as f:
         assert f.read() == convert(folder, TRAINER, name="b.yaml").text
