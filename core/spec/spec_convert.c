@@ -95,7 +95,14 @@ static void convert_overlay(struct convert *c, struct spec_node *later, const ch
     }
 }
 
-/* The last file is source 0, whose errors have lines; the others are 2, 3, …. */
+static bool convert_is_deepspeed(const struct spec_node *root)
+{
+    return spec_child(root, "zero_optimization") || spec_child(root, "train_micro_batch_size_per_gpu");
+}
+
+/* The last file is source 0, whose errors have lines; the others are 2, 3, …. One of DeepSpeed's among others is that
+ * of
+ * --deepspeed. */
 static enum status convert_files(struct convert *c, const struct convert_request *request, struct string_list *errors,
                                  struct error *err)
 {
@@ -103,6 +110,10 @@ static enum status convert_files(struct convert *c, const struct convert_request
         struct spec_node *root = NULL;
         TRY(convert_check_input(c, request->files[i], err));
         TRY(convert_read(c->ctx->arena, request->files[i], &root, errors, err));
+        if (request->num_files > 1 && !c->deepspeed && convert_is_deepspeed(root)) {
+            c->deepspeed = request->files[i];
+            continue;
+        }
         convert_mark(root, i == request->num_files - 1 ? 0 : 2 + i);
         convert_overlay(c, root, request->files[i]);
     }
@@ -156,7 +167,7 @@ static enum status convert_no_kind(struct convert *c, const char *path, struct e
     static const char kinds[] =
         "arguments of Trainer or TRL (per_device_train_batch_size, …), an axolotl configuration "
         "(base_model, …) and one of LLaMA-Factory (finetuning_type, …)";
-    if (spec_child(c->from, "zero_optimization") || spec_child(c->from, "train_micro_batch_size_per_gpu"))
+    if (convert_is_deepspeed(c->from))
         return error_set(err, STATUS_USAGE,
                          "'%s' is a DeepSpeed configuration or a run spec; hint: ztrain convert reads %s; a "
                          "configuration of DeepSpeed goes with --deepspeed",
@@ -433,7 +444,7 @@ static enum status convert_all(struct convert *c, const struct convert_request *
     TRY(convert_files(c, request, errors, err));
     TRY(convert_find_kind(c, last, err));
     const struct spec_node *named = spec_child(c->from, "deepspeed");
-    c->shards = request->deepspeed || (named && named->kind != NODE_NULL);
+    c->shards = c->deepspeed || (named && named->kind != NODE_NULL);
     convert_add_defaults(c);
     convert_model(c);
     convert_length(c);

@@ -21,8 +21,9 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     const char *place = must || !fs_exists(beside) ? path : beside;
     char *text;
     size_t size;
-    if (!must && !fs_exists(place)) {
-        convert_note(c, "'deepspeed' %s is not here: give it with --deepspeed, or set zero_optimization.stage", path);
+    if (fs_is_absent(place)) {
+        convert_note(c, "%s %s is not here: %sset zero_optimization.stage", must ? "--deepspeed" : "'deepspeed'", path,
+                     must ? "" : "give it with --deepspeed, or ");
         return STATUS_OK;
     }
     TRY(convert_check_input(c, place, err));

@@ -557,7 +557,7 @@ def test_refusals(folder, name, text, words):
 def test_what_is_not_there(folder):
     source = write(folder, "a.yaml", AXOLOTL)
     for arguments, words in (([], "no configuration was named"), (["none.yaml"], "cannot read 'none.yaml'"),
-                             ([source, "--deepspeed", "none.json"], "none.json"), ([source, "--world", "0"], "--world needs a number"),
+                             ([source, "--world", "0"], "--world needs a number"),
                              ([source, "--deepspeed", write(folder, "odd.json", '{"colour": 1}')], "it has none of its keys"),
                              ([source, "--deepspeed", write(folder, "half.json", '{"zero_optimization": ')],
                               "is not a DeepSpeed configuration")):
@@ -632,3 +632,11 @@ def test_a_closed_reader_is_an_error(folder):
         done = subprocess.run([ZTRAIN, "convert", write(folder, "a.yaml", AXOLOTL)], stdout=full, stderr=subprocess.PIPE,
                               check=False, timeout=60)
     assert done.returncode == USAGE != FINISHED and b"standard output" in done.stderr
+
+
+def test_a_deepspeed_configuration_among_the_files(folder):
+    source, shards = write(folder, "a.yaml", AXOLOTL), write(folder, "ds.json", '{"zero_optimization": {"stage": 3}}')
+    for files in ([source, shards], [shards, source]):
+        assert "zero_optimization:\n  stage: 3\n" in folder.ztrain("convert", *files).out
+    assert "a configuration of DeepSpeed goes with --deepspeed" in folder.ztrain("convert", shards, expect=USAGE).final_error
+    assert "--deepspeed none.json is not here: set zero_optimization.stage" in folder.ztrain("convert", source, "--deepspeed", "none.json").err
