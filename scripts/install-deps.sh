@@ -10,7 +10,7 @@
 #   scripts/install-deps.sh --bench     also the libraries that make PyTorch fast, for scripts/bench-peers.sh
 #   --quiet                             print something only if packages are installed
 #
-# It uses sudo unless it runs as root. Without both it prints what else there is: the tarball of make dist, conda, Spack. While another
+# It uses sudo unless it runs as root. If it has neither, it prints what else there is: the tarball of make dist, conda, Spack. While another
 # apt is running, it waits up to $INSTALL_DEPS_PATIENCE seconds (600). dnf waits by itself; where packages are missing in its
 # repositories, EPEL and CRB are enabled. On other systems this script succeeds if a test program builds, and otherwise prints which
 # packages are needed.
@@ -53,6 +53,11 @@ become_root() {
     [ "$(id -u)" != 0 ] || return 0
     if ! command -v sudo >/dev/null; then
         echo "install-deps.sh: cannot install packages: neither root nor sudo; hint: have these installed: $*" >&2
+        echo "$without_root" >&2
+        exit 1
+    fi
+    if ! sudo true; then # asks for a password, if it needs one
+        echo "install-deps.sh: cannot install packages: sudo failed; hint: have these installed: $*" >&2
         echo "$without_root" >&2
         exit 1
     fi

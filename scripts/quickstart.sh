@@ -8,6 +8,13 @@
 # device, which takes minutes more; CUDA=0 scripts/quickstart.sh leaves it out.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
+
+case ${1-} in
+"") ;;
+-h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;;
+*) echo "quickstart.sh: unknown option '$1'; hint: see --help" >&2 && exit 2 ;;
+esac
+
 cd "$(dirname "$0")/.."
 
 top=build/quickstart

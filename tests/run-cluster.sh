@@ -6,6 +6,7 @@
 # with the reason and counts as failed. The last line is 'N passed, M failed'; logs are in build/log.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
+case ${1-} in -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build}
 export ZTRAIN=$BUILD/ztrain

@@ -306,7 +306,8 @@ FAKES = {
                    exit 100; }
 [ ! -e broken ] || { echo 'E: Unable to correct problems, you have held broken packages.'; exit 100; }""",
     "sleep": "rm busy",
-    "id": "echo 0",
+    "id": "[ -e user ] && echo 1000 || echo 0",
+    "sudo": """[ ! -e refused ] || { echo "sudo: you may not" >&2; exit 1; }; echo "sudo $*" >> sudo-calls; "$@" """,
 }
 
 
@@ -345,6 +346,22 @@ def test_the_wait_for_another_apt_has_an_end_and_other_errors_none(machine):
     (path / "broken").touch()
     done = install()
     assert done.returncode == 1 and "held broken packages" in done.stderr and "waiting" not in done.stdout
+
+
+def test_a_user_whose_sudo_is_refused_gets_the_advice_for_those_without_root(machine):
+    path, install = machine
+    (path / "user").touch()
+    (path / "refused").touch()
+    done = install()
+    assert done.returncode == 1 and not (path / "apt-calls").exists() and done.stdout == "", done
+    assert done.stderr.startswith("sudo: you may not\ninstall-deps.sh: cannot install packages: sudo failed; "
+                                  "hint: have these installed: libxxhash-dev\nwithout root, take the tarball")
+    assert "micromamba create" in done.stderr and "apt-get" not in done.stderr
+    (path / "refused").unlink()
+    done = install()
+    assert done.returncode == 0, done
+    calls = (path / "sudo-calls").read_text(encoding="utf-8").splitlines()
+    assert calls[0] == "sudo true" and len(calls) == 2 and calls[1].endswith("libxxhash-dev")
 
 
 # A machine of Fedora's family: rpm has all packages but two, and dnf's repositories lack utf8proc-devel until `crb enable`.
@@ -412,6 +429,23 @@ def test_dnf_without_the_repositories_or_without_root(dnf_machine):
 
 
 # --- the quick start --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("script, first", [("scripts/quickstart.sh", "From a fresh machine to a trained and exported model"),
+                                           ("tests/run-cluster.sh", "Tests on several machines: ")])
+def test_help_is_printed_and_nothing_is_run(tmp_path, script, first):
+    with open(os.path.join(ROOT, script), encoding="utf-8") as f:
+        comment = [line[2:] for line in f.read().split("# SPDX")[0].splitlines()[1:]]
+    for option in ("-h", "--help"):
+        for folder, path in ((ROOT, script), (tmp_path, os.path.join(ROOT, script))):
+            done = subprocess.run([path, option], cwd=folder, stdout=subprocess.PIPE, text=True, check=False, timeout=20)
+            assert done.returncode == 0 and done.stdout.splitlines() == comment and done.stdout.startswith(first), done
+
+
+def test_the_quick_start_refuses_other_options():
+    done = subprocess.run(["scripts/quickstart.sh", "--quick"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "quickstart.sh: unknown option '--quick'; hint: see --help\n")
+
 
 def test_the_quick_start_announces_how_long_each_part_takes():
     """.ci/run runs it; this test checks that every part announces its duration and the time so far."""
