@@ -37,7 +37,7 @@ def load_parts():
     try:
         found.loader.exec_module(package)
     except FileNotFoundError:
-        sys.exit(f"tokenize: error: there is no folder '{folder}'; hint: copy it along with tokenize.py")
+        sys.exit(f"ztrain-tokenize: error: there is no folder '{folder}'; hint: copy it along with tokenize.py")
 
 
 load_parts()

@@ -9,7 +9,7 @@ import sys
 
 from .chat_template import ChatTemplate
 from .conversations import ChatError, Conversation
-from .errors import DATA, Failure, USAGE, printable
+from .errors import DATA, Failure, USAGE, hint_to_install, printable
 from .tokenizer import find_folder, open_tokenizer, typecode
 
 MAX_DOCUMENT = 2**31 - 1  # tokens; the index has 32 bits for it
@@ -48,7 +48,7 @@ def load_chat_template(folder, special_texts, option):
     try:
         return ChatTemplate(folder, special_texts)
     except ImportError:
-        raise Failure(USAGE, f"{option} needs the Python package 'jinja2', 3.1 or newer; hint: pip install jinja2")
+        raise Failure(USAGE, f"{option} needs the Python package 'jinja2', 3.1 or newer" + hint_to_install("jinja2"))
     except ChatError as error:
         raise Failure(DATA, printable(str(error)))
 

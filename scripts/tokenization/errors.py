@@ -21,6 +21,11 @@ def listed(names):
     return shortened(", ".join(shortened(str(name)) for name in list(names)[:12]), 240)
 
 
+def hint_to_install(package):
+    """Debian's pip refuses outside a venv, and a venv's Python runs ztrain-tokenize only if it is the first on PATH."""
+    return f"; hint: pip install {package}, in a venv whose bin is on PATH (docs/install.md)"
+
+
 class Failure(Exception):
     """What is wrong, in one line, and the exit code that it has."""
 

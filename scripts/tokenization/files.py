@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 
-from .errors import DATA, Failure, USAGE, listed
+from .errors import DATA, Failure, USAGE, hint_to_install, listed
 
 LFS_POINTER = b"version https://git-lfs"
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "table",
@@ -89,7 +89,7 @@ def open_zstd(path, raw):
     try:
         module = importlib.import_module("compression.zstd")
     except ImportError:
-        return io.BufferedReader(ZstdFile(raw, import_for(path, "zstandard", "; hint: pip install zstandard")))
+        return io.BufferedReader(ZstdFile(raw, import_for(path, "zstandard", hint_to_install("zstandard"))))
     return io.BufferedReader(module.ZstdFile(raw, options={module.DecompressionParameter.window_log_max: 31}))
 
 

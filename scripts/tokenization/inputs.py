@@ -6,9 +6,10 @@ import functools
 import io
 import json
 import math
+import shlex
 
 from . import conversations
-from .errors import DATA, Failure, USAGE, interrupt, listed, shortened
+from .errors import DATA, Failure, USAGE, hint_to_install, interrupt, listed, shortened
 from .files import (LFS_POINTER, bare_name, compression_of, compression_of_name, import_for, kind_of, open_input, read_errors,
                     refuse_pointer)
 
@@ -124,7 +125,7 @@ def table_batches(pyarrow, file, path):
 
 def table_rows(file, path, wanted, advance):
     """Yields (place, {column: value}) with the columns that are wanted, or with all."""
-    pyarrow = import_for(path, "pyarrow", "; hint: pip install pyarrow")
+    pyarrow = import_for(path, "pyarrow", hint_to_install("pyarrow"))
     number = 0
     try:
         for batch, share in table_batches(pyarrow, file, path):
@@ -151,17 +152,25 @@ def csv_lines(rows, path):
             raise Failure(DATA, f"'{path}' line {line}: {error}")
 
 
-def csv_columns(header, path, wanted, hint):
-    """{name: place in a row} of the columns that are wanted, or of all that the first row names."""
+def columns_hint(header, option):
+    """How the last columns of a first row are named and, in case it is no header, numbered."""
+    last = range(max(0, len(header) - (2 if option == "--fields" else 1)), len(header))
+    names, numbers = ",".join(shortened(header[i]) for i in last), ",".join(str(i + 1) for i in last)
+    return (f"; hint: name others, as in {option} {shlex.quote(names)}; if this row is no header, numbers: {option} {numbers}"
+            if names else "")
+
+
+def csv_columns(header, path, wanted, label, hint):
+    """{name: place in a row} of the columns that are wanted, or of all that the first row names. label: of them that of --label"""
     columns = {name: place for place, name in reversed(list(enumerate(header)))}
     for name in wanted or []:
         if name not in columns:
             raise Failure(DATA, f"'{path}': no column '{name}' in the first row: " + (listed(header) or "it is empty")
-                                + (hint or "; hint: name another column, or column numbers where there is no header"))
+                                + (hint or columns_hint(header, "--label" if name == label else "--fields")))
     return {name: columns[name] for name in wanted} if wanted else columns
 
 
-def csv_rows(file, path, wanted, quoting, found):
+def csv_rows(file, path, wanted, label, quoting, found):
     """Yields (place, {column: text}) with the columns that are wanted, or with all. The first row names them or, if those that
     are wanted are numbers, they are counted from 1."""
     csv.field_size_limit(LONGEST)
@@ -174,7 +183,7 @@ def csv_rows(file, path, wanted, quoting, found):
     else:
         header = next(rows, (1, []))[1]
         marked = rule == csv.QUOTE_NONE and any(is_marked(name) for name in header)
-        columns = csv_columns(header, path, wanted, "; hint: --quoting minimal" if marked else "")
+        columns = csv_columns(header, path, wanted, label, "; hint: --quoting minimal" if marked else "")
     needed = max(columns.values(), default=0) + 1
     for line, row in rows:
         if row and len(row) < needed:
@@ -262,7 +271,7 @@ def documents_of(file, path, args, found, advance):
         return text_documents(file, path, args.document)
     wanted = list(dict.fromkeys(args.fields + [args.label] * (args.form == "label"))) if args.form in ("text", "label") else None
     if kind == "csv":
-        rows = csv_rows(file, path, wanted, args.quoting, found)
+        rows = csv_rows(file, path, wanted, args.label, args.quoting, found)
     else:
         rows = json_rows(file, path) if kind == "jsonl" else table_rows(file, path, wanted, advance)
     if args.form == "chat":

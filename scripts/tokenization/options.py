@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 
+from .errors import USAGE
+
 DESCRIPTION = """\
 Turn text into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and, with --validation,
 PREFIX-validation.bin and .idx. Conversations and completions get a loss mask as well, PREFIX.mask, and documents with
@@ -95,9 +97,16 @@ exit codes
 """
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """As all other errors of the program begin, whatever its file is called."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"ztrain-tokenize: error: {message}\n")
+
+
 def parse(arguments):
     name = os.path.basename(sys.argv[0])  # tokenize.py, or ztrain-tokenize after an installation
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=name,
         description=DESCRIPTION,
         epilog=DETAILS.replace("ztrain-tokenize", name),

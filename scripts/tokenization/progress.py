@@ -35,7 +35,7 @@ def close_streams():
 
 def complain(message):
     try:
-        print(f"tokenize: error: {printable(message)}", file=sys.stderr, flush=True)
+        print(f"ztrain-tokenize: error: {printable(message)}", file=sys.stderr, flush=True)
     except OSError:
         pass
 
@@ -61,7 +61,7 @@ class Progress:
         seconds = now - self.start
         left = seconds / share - seconds if share > 0 else 0
         line = f"{share:4.0%}  {tokens:,} tokens  {tokens / max(seconds, 1e-3):,.0f} tokens/s  {left:.0f} s left"
-        self.put(f"\r[{'#' * int(share * 30):<30}] {line}\033[K" if self.terminal else f"tokenize: {line}\n")
+        self.put(f"\r[{'#' * int(share * 30):<30}] {line}\033[K" if self.terminal else f"ztrain-tokenize: {line}\n")
 
     def clear(self):
         if self.terminal:

@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 
-from .errors import DATA, Failure, USAGE
+from .errors import DATA, Failure, USAGE, hint_to_install
 from .files import LFS_POINTER, refuse_pointer
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -65,7 +65,7 @@ class TokenizerFolder:
         try:
             import tokenizers as package
         except ImportError:
-            raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'; hint: pip install tokenizers")
+            raise Failure(USAGE, "--tokenizer DIR needs the Python package 'tokenizers'" + hint_to_install("tokenizers"))
         self.package, defaults = package, {}
         if whole in have:
             self.tokenizer = self.load(lambda: package.Tokenizer.from_file(whole))

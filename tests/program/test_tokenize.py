@@ -24,7 +24,7 @@ def tokenize(*arguments, code=0, **options):
     assert done.returncode == code, done.stderr
     if code:
         lines = done.stderr.strip().splitlines()
-        assert "error: " in lines[-1] and "Traceback" not in done.stderr
+        assert lines[-1].startswith("ztrain-tokenize: error: ") and "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
 
 
@@ -333,7 +333,8 @@ def test_packages_that_are_missing(tmp_path, package, arguments):
     write(tmp_path / "in.jsonl.zst", b"\x28\xb5\x2f\xfd\0")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "absent")}
     error = tokenize(*arguments, "--output", "o", code=2, cwd=tmp_path, env=environment)
-    assert f"'{package}'" in error and f"pip install {package}" in error
+    assert error.startswith("ztrain-tokenize: error: ") and f"'{package}'" in error
+    assert error.endswith(f"; hint: pip install {package}, in a venv whose bin is on PATH (docs/install.md)\n"), error
 
 
 @pytest.mark.interop
@@ -401,7 +402,10 @@ def test_usage(tmp_path, arguments):
     ("in.jsonl", b'{"prompt": "a", "completion": "b"}', [], ["no field 'text'", "hint: --completion prompt,completion"]),
     ("in.jsonl", b'{"m": [{"role": "user"}]}', ["--fields", "m"], ["field 'm' is a list, expected text; hint: --chat-template"]),
     ("in.jsonl", b'{"conversations": []}', ["--completion", "p,c"], ["no field 'p'", "hint: --chat-template"]),
-    ("in.csv", b"a,b\n1,2\n", [], ["no column 'text'", "a, b", "column numbers"]),
+    ("in.csv", b"a,b\n1,2\n", [], [
+        "no column 'text'", "a, b", "hint: name others, as in --fields a,b; if this row is no header, numbers: --fields 1,2"]),
+    ("in.csv", b"id,the title,body\n1,2,3\n", [], ["--fields 'the title,body'", "--fields 2,3"]),
+    ("in.csv", b"text,kind\n1,2\n", ["--label", "class"], ["no column 'class'", "as in --label kind", "numbers: --label 2"]),
     ("in.csv", b"", [], ["no column 'text'", "empty"]),
     ("in.csv", b"text,b\n1,2\n3\n", ["--fields", "b"], ["in.csv' line 3", "1 columns, expected at least 2"]),
     ("in.csv", b'text\n"open\n', [], ["in.csv' line 2"]),

@@ -143,9 +143,9 @@ def test_lines_and_documents_beyond_the_limit(tmp_path):
     write(tmp_path / "in.txt", "short\n\n" + "x" * 900 + "\n" + "y" * 200)
     write(tmp_path / "in.jsonl", '{"text": "a"}\n{"text": "%s"}\n' % ("x" * 1000))
     assert run_with_limit(1000, "in.jsonl", *OUT, cwd=tmp_path) == (
-        3, "tokenize: error: 'in.jsonl' line 2 is longer than 1,000 bytes; hint: cut it into several documents\n")
+        3, "ztrain-tokenize: error: 'in.jsonl' line 2 is longer than 1,000 bytes; hint: cut it into several documents\n")
     assert run_with_limit(800, "in.txt", *OUT, "--document", "line", cwd=tmp_path)[1].startswith(
-        "tokenize: error: 'in.txt' line 3 is longer than 800 bytes")
+        "ztrain-tokenize: error: 'in.txt' line 3 is longer than 800 bytes")
     for unit in ("paragraph", "file"):
         code, error = run_with_limit(1000, "in.txt", *OUT, "--document", unit, cwd=tmp_path)
         assert code == 3 and "a document of 'in.txt' is longer than 1,000 bytes" in error
