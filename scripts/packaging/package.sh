@@ -50,13 +50,18 @@ tarball)
     sed -i 's|config: /share/ztrain/configs/|config: configs/|' "$stage"/share/ztrain/configs/*.yaml
     cp LICENSE NOTICE "$stage/"
     cat >"$stage/INSTALL" <<TEXT
-This folder has ztrain for Linux on x86-64 with glibc $glibc or newer. Nothing else has to be installed.
+This folder has ztrain for Linux on x86-64 with glibc $glibc or newer. bin/ztrain needs nothing else.
 
     bin/ztrain version                      whether it runs here
     export PATH="\$PWD/bin:\$PATH"            use it from this folder, or
     cp -r bin share ~/.local/               install it, without root
 
-bin/ztrain-tokenize and bin/ztrain-wandb need Python 3.9. Run specs are in share/ztrain/configs: start those that
+bin/ztrain-tokenize and bin/ztrain-wandb need Python 3.9. For a model's tokenizer and chat template:
+
+    python3 -m venv ~/.venv-ztrain && ~/.venv-ztrain/bin/pip install tokenizers jinja2
+    export PATH="\$HOME/.venv-ztrain/bin:\$PATH"
+
+Run specs are in share/ztrain/configs: start those that
 name configs/models/ in share/ztrain. Pages are in share/doc/ztrain, first README.md and docs/install.md.
 TEXT
     name=$(basename "$stage")

@@ -76,7 +76,8 @@ def check_promises(page, printed):
 def test_fine_tuning(tmp_path):
     printed = follow("fine-tuning.md", tmp_path)
     check_promises("fine-tuning.md", printed)
-    assert printed[-1].strip() == "After seven comes eight.<|im_end|>"
+    assert printed[-2].strip() == "After seven comes eight.<|im_end|>"
+    assert printed[-1].strip() == "After seven comes eight."
     assert "build/chat/own-chats.bin" in run_opening("fine-tuning.md", tmp_path)
 
 
