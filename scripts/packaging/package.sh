@@ -61,8 +61,8 @@ bin/ztrain-tokenize and bin/ztrain-wandb need Python 3.9. For a model's tokenize
     python3 -m venv ~/.venv-ztrain && ~/.venv-ztrain/bin/pip install tokenizers jinja2
     export PATH="\$HOME/.venv-ztrain/bin:\$PATH"
 
-Run specs are in share/ztrain/configs: start those that
-name configs/models/ in share/ztrain. Pages are in share/doc/ztrain, first README.md and docs/install.md.
+Run specs are in share/ztrain/configs: start those that name configs/models/ in share/ztrain. Pages are in share/doc/ztrain,
+first README.md and docs/install.md.
 TEXT
     name=$(basename "$stage")
     tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner -C "$(dirname "$stage")" -cf - "$name" | gzip -9n >"$out/$name.tar.gz.new"

@@ -45,7 +45,8 @@ def follow(page, tmp_path):
 
 
 # The words of fine-tuning.md's first command that stand for the reader's files, and what the page has made.
-READERS = {"ztrain-tokenize": "scripts/tokenize.py", " chats.jsonl": " build/chat/chats.jsonl", " MODEL": " build/chat/tokenizer", " data/": " build/chat/own-"}
+READERS = {"ztrain-tokenize": "scripts/tokenize.py", " chats.jsonl": " build/chat/chats.jsonl",
+           " MODEL": " build/chat/tokenizer", " data/": " build/chat/own-"}
 
 
 def run_opening(page, tmp_path):
