@@ -205,7 +205,7 @@ enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const 
     if (chosen)
         return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
     if (a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
-        (backward && a->D > 128 && !hopper))
+        (backward && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
         return ATTENTION_BY_OWN;
     if (!backward || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold))
         return ATTENTION_BY_CUDNN;

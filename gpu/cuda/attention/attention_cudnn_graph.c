@@ -405,7 +405,8 @@ static void attention_graph_bwd(struct builder *b)
 /* ---- plans --------------------------------------------------------------- */
 
 /* Shapes that the library refuses with a less clear message, or computes wrongly. */
-static enum status check_shape(const struct cudnn_target *target, const struct attention_shape *s, struct error *err)
+static enum status check_shape(const struct cudnn_target *target, enum attention_direction direction,
+                               const struct attention_shape *s, struct error *err)
 {
     int version = target->version;
     ASSERT(s->dtype == DTYPE_BF16 || s->dtype == DTYPE_F16);
@@ -417,6 +418,10 @@ static enum status check_shape(const struct cudnn_target *target, const struct a
                          (long long)s->D);
     if (s->dropout >= 65536)
         return error_set(err, STATUS_DEVICE, "dropout drops every weight");
+    if (direction == ATTENTION_BACKWARD && s->dropout && s->ragged && s->D > 128) /* 9.14 on an H200: docs/gpu-log.md */
+        return error_set(err, STATUS_DEVICE,
+                         "with dropout, cuDNN computes wrong gradients of ragged sequences whose "
+                         "heads are above 128");
     if (s->T < 2 || (version <= ODD_LENGTHS_WRONG && s->T % 128 != 0 && !s->ragged))
         return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d cannot compute sequences of %lld tokens", version / 10000,
                          version / 100 % 100, version % 100, (long long)s->T);
@@ -449,7 +454,7 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
     const struct listed_engine *listed = form->plain ? NULL : listed_engine_of(target, direction, shape);
     int count = 0;
     ordered.unordered = shape->unordered != 0;
-    if (check_shape(target, shape, err) != STATUS_OK)
+    if (check_shape(target, direction, shape, err) != STATUS_OK)
         return 0;
     if (listed) {
         const int64_t sums =
