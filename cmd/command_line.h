@@ -40,8 +40,8 @@ struct command_line {
 enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
                                struct error *err);
 
-/* Whether --out can write `out`: its folder is there, and no other file, unless `force`. A pipe or a device is no file.
- * STATUS_USAGE otherwise. */
+/* Whether --out can write `out`: its folder is there, and no other file, unless `force`. A pipe or a device is not a
+ * file. STATUS_USAGE otherwise. */
 enum status command_check_out(const char *out, bool force, struct error *err);
 
 /* The option that `word` names as --NAME or --NAME=VALUE (*value, else NULL); NULL: none. */

@@ -43,7 +43,7 @@ struct init {
     struct string_list data; /* owned: shards */
     struct string_list validation;
     struct token_set *set;
-    struct label_set *labels;     /* NULL: it is no data for a classifier */
+    struct label_set *labels;     /* NULL: the data have none */
     bool masked;                  /* it has a loss mask */
     int64_t longest;              /* document; with labels or a mask */
     int64_t within[INIT_LENGTHS]; /* documents of at most 2^i tokens; with a mask */

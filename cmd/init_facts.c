@@ -162,7 +162,7 @@ static void init_note_validation(const struct init *t, const struct string_list 
     }
 }
 
-/* Labels are those of a classifier, and lie beside the first shard. */
+/* A classifier's labels lie beside the first shard. */
 static enum status init_read_labels(struct init *t, struct error *err)
 {
     int64_t documents, tokens;

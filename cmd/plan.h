@@ -12,7 +12,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
                          struct error *err);
 
 /* --speed: how fast the run would be. price: of a GPU's hour ("2.5"), NULL: not known. STATUS_USAGE: see
- * simulated_machine_find(); a price that is no number. */
+ * simulated_machine_find(); a price that is not a number. */
 enum status plan_speed(const struct machine_question *question, const char *price, struct run_spec *spec,
                        struct error *err);
 

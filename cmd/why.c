@@ -81,7 +81,7 @@ static enum status why_no_records(const char *folder, struct error *err)
     error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
     return error_hint(err,
                       "a run that ends in order deletes them, and `ztrain report RUN` shows where it ended; else RUN "
-                      "is no run folder");
+                      "is not a run folder");
 }
 
 static int why_by_start(const struct dirent **a, const struct dirent **b)

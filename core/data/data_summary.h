@@ -5,7 +5,7 @@
 #include "core/data/label_set.h"
 #include "core/data/token_set.h"
 
-/* Lengths of documents, in tokens. Quantiles are lengths of documents: the least that so many are not longer than. */
+/* Lengths of documents, in tokens. A quantile is the smallest length that so many do not exceed. */
 struct length_summary {
     int64_t least, median, p90, p99, most;
     int64_t longer; /* documents that are longer than a limit */
