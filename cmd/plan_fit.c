@@ -279,19 +279,14 @@ static void print_fit_table(const struct fit_plan *p, const struct fit_candidate
         printf("  * rounds differently\n");
 }
 
-/* Prints a value as YAML, in quotes if it needs them, as a path may. */
+/* Prints a word, a number or a path as YAML. */
 static void plan_fit_print_value(const char *value)
 {
-    const bool plain =
-        strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") == strlen(value);
-    if (!plain)
-        putchar('"');
-    for (; *value; value++) {
-        if (*value == '"' || *value == '\\')
-            putchar('\\');
-        putchar(*value);
-    }
-    fputs(plain ? "" : "\"", stdout);
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    if (value[strspn(value, plain)])
+        spec_write_string(stdout, value);
+    else
+        fputs(value, stdout);
 }
 
 /* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. ours: the spec names
