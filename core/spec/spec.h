@@ -63,6 +63,9 @@ struct run_spec {
         int64_t eval_interval_steps, eval_batches; /* 0: only at the ends; 0: all */
         enum spec_device device;
         enum spec_switch cuda_graphs, sm_count_target;
+        int64_t virtual_ranks;        /* the run's bits follow from it, not from the number of ranks; 0: unset */
+        bool virtual_ranks_strict;    /* a rank without the run's kernels is refused */
+        int64_t hash_interval_steps;  /* of these, one step has a hash of the parameters; 0: none */
         int64_t check_interval_steps; /* of these, one step is computed twice; 0: none */
         double spike_factor;          /* a loss above it times the running mean is reported; 0: off */
         int64_t memory_limit;         /* bytes of device memory that a rank may take; 0: unset */
@@ -145,12 +148,26 @@ enum status spec_load_text(const char *path, const char *text, struct run_spec *
 
 void spec_free(struct run_spec *spec);
 
-/* Fills in the three batch sizes for `world` ranks, or names those that do not fit. `world_source`: where the world
- * size comes from ("--local-gpus 2", "srun", …), for the message. */
+/* Virtual ranks that each of `world` ranks stands for, one after the other; 1 without train.virtual_ranks. */
+static inline int spec_passes(const struct run_spec *spec, int world)
+{
+    return spec->train.virtual_ranks ? (int)spec->train.virtual_ranks / world : 1;
+}
+
+/* Micro-batches that each of `world` ranks computes in a step. */
+static inline int64_t spec_micros(const struct run_spec *spec, int world)
+{
+    return spec->gradient_accumulation_steps * spec_passes(spec, world);
+}
+
+/* Fills in the three batch sizes for `world` ranks, or names those that do not fit. With train.virtual_ranks they are
+ * those of the virtual ranks, whose number `world` has to divide. `world_source`: where the world size comes from
+ * ("--local-gpus 2", "srun", …), for the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
 
 /* The same for a run that continues from a checkpoint of stored_world ranks and the spec `stored` (its spec_to_json()):
- * train_batch_size stays; the accumulation adapts, and so does the micro batch unless the spec gives it. */
+ * train_batch_size stays; the accumulation adapts, and so does the micro batch unless the spec gives it. With
+ * train.virtual_ranks both stay, and STATUS_USAGE is another micro batch. */
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err);
 

@@ -2,7 +2,8 @@
 /* spec_batch_size.c: the batch triangle: train_batch_size = micro batch x accumulation x ranks.
  *
  * A resumed run keeps its train_batch_size at any world size. Its micro batch, if none is given, is at most as large as
- * it was, because a rank's memory depends on it; the accumulation adapts. */
+ * it was, because a rank's memory depends on it; the accumulation adapts. With train.virtual_ranks the ranks of the
+ * formula are the virtual ones, and nothing adapts. */
 #include "core/spec/spec.h"
 
 #include "core/spec/spec_keys.h"
@@ -74,9 +75,30 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
         error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
 }
 
+/* The ranks of the formula: *world becomes the number of virtual ranks, and *source their key. */
+static enum status take_virtual_ranks(const struct run_spec *spec, int *world, const char **source, struct error *err)
+{
+    const int64_t virtual_ranks = spec->train.virtual_ranks;
+    char divisors[256];
+    if (!virtual_ranks)
+        return STATUS_OK;
+    if (virtual_ranks % *world) {
+        list_world_sizes(virtual_ranks, 1, divisors, sizeof divisors);
+        return error_set(
+            err, STATUS_USAGE,
+            "train.virtual_ranks %lld cannot be divided among %d ranks (world size %d: %s); hint: possible "
+            "world sizes: %s",
+            (long long)virtual_ranks, *world, *world, *source, divisors);
+    }
+    *world = (int)virtual_ranks;
+    *source = "train.virtual_ranks";
+    return STATUS_OK;
+}
+
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
 {
     ASSERT(world > 0);
+    TRY(take_virtual_ranks(spec, &world, &world_source, err));
     const struct spec_full *full = spec_full(spec);
     const int64_t *given = full->given_batch;
     int64_t train = given[0], micro = given[1], accumulation = given[2];
@@ -130,6 +152,20 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
 
 /* ---- a resumed run ------------------------------------------------------- */
 
+static enum status resolve_virtual_resumed(struct run_spec *spec, int world, const char *source, int64_t was_micro,
+                                           struct error *err)
+{
+    TRY(spec_resolve_batch(spec, world, source, err));
+    const int64_t micro = spec->train_micro_batch_size_per_gpu;
+    if (was_micro < 1 || micro == was_micro)
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE,
+                     "%s: train_micro_batch_size_per_gpu was %lld in the checkpoint and is %lld now, which with "
+                     "train.virtual_ranks would change the run's bits; hint: set it back, or start a new run under "
+                     "another run.name",
+                     spec_full(spec)->batch_where, (long long)was_micro, (long long)micro);
+}
+
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err)
 {
@@ -138,6 +174,8 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     const int64_t *given = full->given_batch;
     int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
     int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
+    if (spec->train.virtual_ranks) /* the checkpoint's number of them, or spec_compare() refuses it */
+        return resolve_virtual_resumed(spec, world, world_source, was_micro, err);
     if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
         (given[0] && given[0] != train)) /* another batch is another run, which spec_compare() refuses */
         return spec_resolve_batch(spec, world, world_source, err);

@@ -48,6 +48,7 @@
 #define NO_SCALE "bf16 has the range of fp32 and needs no loss scale"
 #define MAX_COUNT 1e15
 #define MAX_BATCH 1e9
+#define MAX_VIRTUAL_RANKS 4096
 #define MAX_STAIRS 1e9
 
 /* clang-format off */
@@ -218,6 +219,17 @@ const struct spec_key spec_keys[] = {
     {USED("train.max_skipped_steps", INT(1, MAX_COUNT), spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
 
+    {USED("train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
+          "divide the run among this many virtual ranks, so that it has the same bits on any number of ranks that "
+          "divides it: train_batch_size = virtual ranks x micro batch x accumulation, and gradients, norms and losses "
+          "are summed in the order of virtual ranks; 0: none, a run's bits depend on the number of ranks "
+          "(docs/determinism.md)")},
+    {USED("train.virtual_ranks_strict", BOOL, spec.train.virtual_ranks_strict, "true", SILENT,
+          "with virtual_ranks: refuse a CPU or GPU that cannot compute with the kernels that the run began with; "
+          "false: continue with other bits, and a line of metrics.jsonl says so")},
+    {USED("train.hash_interval_steps", INT(0, MAX_COUNT), spec.train.hash_interval_steps, "0", SILENT,
+          "write a hash of the parameters into metrics.jsonl after every step whose number is a multiple of this; 0: "
+          "none; each checkpoint records hashes all the same")},
     {USED("train.check_interval_steps", INT(0, MAX_COUNT), spec.train.check_interval_steps, "0", SILENT,
           "look for silent corruption in every step whose number is a multiple of this; 0: never; the gradients are "
           "computed twice and compared bit for bit, parameters and optimizer state are hashed after the update before "
