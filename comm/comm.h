@@ -7,7 +7,8 @@
  *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values; block the main thread
  *
  * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on timing nor
- * on how ranks are spread over nodes (exceptions: comm_config.reduce_within_node, and NCCL, which has its own order).
+ * on how ranks are spread over nodes (exceptions: comm_config.reduce_within_node, and NCCL, which has its own order
+ * unless data_op.ordered).
  *
  * Failure: a peer that dies, is silent for the timeout (core/heartbeat.h) or calls comm_abort() makes every waiting
  * operation return, in all ranks; comm_status() names the rank, its host and the reason. Data operations then return
@@ -94,6 +95,9 @@ struct data_op {
     /* of a reduce-scatter */
     enum dtype recv_dtype;
     bool accumulate;
+    bool ordered;      /* recv = (([recv +] rank 0's) + rank 1's) + …, with these bits on every transport */
+    void *inbox;       /* of an ordered one on a GPU: device memory for the contributions to this rank's slice (world ×
+                          count, dtype), which NCCL writes; NULL on the CPU */
     int32_t *bad_rank; /* becomes the lowest rank with a non-finite value in this slice, unless lower already; the
                           caller sets RANK_NONE first. Valid once the stream is synchronised. May be NULL. NCCL does
                           not fill it */
@@ -109,7 +113,7 @@ void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream 
 
 /* recv (count, recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count, dtype), added up in fp32
  * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
- * order, and overwrites the own slice of send. */
+ * order, and overwrites the own slice of send. An ordered one is sent to its owner, who adds in fp32. */
 void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
 
 /* The same of several that do not depend on each other: NCCL launches them as one. */

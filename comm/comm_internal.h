@@ -59,6 +59,11 @@ static inline char *data_op_recv(const struct data_op *op, size_t at)
     return (char *)op->recv + at * dtype_size(op->recv_dtype);
 }
 
+static inline enum sum_start data_op_start(const struct data_op *op)
+{
+    return !op->accumulate ? SUM_ALONE : op->ordered ? SUM_FROM_OUT : SUM_THEN_OUT;
+}
+
 /* Where local rank l's send buffer is, if it lies in its segment. */
 static inline const char *comm_peer_send(const struct comm *comm, int l)
 {

@@ -83,17 +83,21 @@ static const float *sum_as_floats(const void *in, size_t first, size_t count, en
 }
 
 int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ranks, size_t count, enum dtype dtype,
-                  bool accumulate)
+                  enum sum_start start)
 {
     ASSERT(ranks >= 1);
     float sum[BLOCK], scratch[BLOCK];
     int32_t bad = RANK_NONE;
     for (size_t first = 0; first < count; first += BLOCK) {
         size_t n = count - first < BLOCK ? count - first : BLOCK;
-        for (int r = 0; r < ranks; r++)
-            if (!sum_add_block(sum, sum_as_floats(in[r], first, n, dtype, scratch), n, r == 0) && r < bad)
+        if (start == SUM_FROM_OUT)
+            floats_from(sum, (const char *)out + first * dtype_size(out_dtype), n, out_dtype);
+        for (int r = 0; r < ranks; r++) {
+            const bool sets = r == 0 && start != SUM_FROM_OUT;
+            if (!sum_add_block(sum, sum_as_floats(in[r], first, n, dtype, scratch), n, sets) && r < bad)
                 bad = r;
-        if (accumulate) {
+        }
+        if (start == SUM_THEN_OUT) {
             const float *old = sum_as_floats(out, first, n, out_dtype, scratch);
             for (size_t i = 0; i < n; i++)
                 sum[i] = old[i] + sum[i];

@@ -132,8 +132,8 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
-        note_bad(&bad,
-                 sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype, op->accumulate));
+        note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype,
+                                 data_op_start(op)));
         if (staged)
             TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
@@ -226,7 +226,7 @@ static void host_transport_run_alone(void *argument)
             memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
     } else {
         const void *in[] = {op->send};
-        note_bad(op->bad_rank, sum_ranks(op->recv, op->recv_dtype, in, 1, op->count, op->dtype, op->accumulate));
+        note_bad(op->bad_rank, sum_ranks(op->recv, op->recv_dtype, in, 1, op->count, op->dtype, data_op_start(op)));
     }
     heartbeat_beat();
 }

@@ -160,7 +160,7 @@ static int32_t network_sum_node(const struct data_op *op, bool staged, int owner
     for (int l = 0; l < t->local_world; l++)
         comm->in[l] = staged ? control_staging(comm->control, l) + (size_t)owner * n * size
                              : comm_peer_send(comm, l) + ((size_t)owner * op->stride + at) * size;
-    int32_t bad = sum_ranks(out, DTYPE_F32, comm->in, t->local_world, n, op->dtype, false);
+    int32_t bad = sum_ranks(out, DTYPE_F32, comm->in, t->local_world, n, op->dtype, SUM_ALONE);
     return bad == RANK_NONE ? RANK_NONE : t->locals[bad];
 }
 
@@ -228,7 +228,7 @@ enum status transport_network_reduce_within_node(const struct data_op *op, bool 
         TRY(net_transfer(comm->net, comm->parts, parts));
         for (int node = 0; node < t->num_nodes; node++)
             comm->in[node] = nodes + (size_t)node * piece;
-        sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, t->num_nodes, n, DTYPE_F32, op->accumulate);
+        sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, t->num_nodes, n, DTYPE_F32, data_op_start(op));
         if (staged)
             TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();

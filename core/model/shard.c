@@ -10,18 +10,20 @@
 const char *const state_kind_names[] = {
     [STATE_MASTER] = "master", [STATE_EXP_AVG] = "exp_avg", [STATE_EXP_AVG_SQ] = "exp_avg_sq"};
 
-void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world)
+void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_table *table, int world, int parts)
 {
-    ASSERT(world >= 1 && table->num_units > 0);
+    ASSERT(world >= 1 && parts >= 1 && table->num_units > 0);
+    const int64_t slices = (int64_t)world * parts;
     memset(layout, 0, sizeof *layout);
     layout->world = world;
+    layout->parts = parts;
     layout->num_units = table->num_units;
     layout->num_trained = tensor_table_head(table) + 1;
     layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
     layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
-        int64_t part = (table->units[u].numel + world - 1) / world;
-        int64_t slice = part ? round_up(part, SHARD_ALIGN) : SHARD_ALIGN;
+        int64_t part = (table->units[u].numel + slices - 1) / slices;
+        int64_t slice = (part ? round_up(part, SHARD_ALIGN) : SHARD_ALIGN) * parts;
         layout->slice[u] = slice;
         layout->shard_offset[u] = layout->shard_numel;
         layout->shard_numel += slice;

@@ -9,7 +9,11 @@
  * shard has shard_numel elements. The optimizer's state (master, m, v) is one such flat array of each kind, of the
  * first num_trained units only: those after them are frozen (tensor_table.h).
  *
- * A unit without elements, because all of it is frozen, has a slice of padding. */
+ * A unit without elements, because all of it is frozen, has a slice of padding.
+ *
+ * With W virtual ranks (train.virtual_ranks) the unit is laid out for W: it has W canonical slices, and rank r of N
+ * owns the `parts` = W / N neighbours from r × parts on. So the padded unit and its canonical slices are the same at
+ * any N. */
 #pragma once
 
 #include "core/model/state_slices.h"
@@ -19,6 +23,7 @@ enum { SHARD_ALIGN = 64 }; /* elements */
 
 struct shard_layout {
     int world, num_units;
+    int parts;             /* canonical slices that a rank's slice consists of; 1 without virtual ranks */
     int num_trained;       /* the first units, which have optimizer state */
     int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
     int64_t *shard_offset; /* [num_units] first element of unit u's slice in a rank's shard */
@@ -27,9 +32,20 @@ struct shard_layout {
     int64_t max_padded;    /* largest world × slice[u] */
 };
 
-/* Computes the layout of the table's units; release it with shard_layout_release(). */
-void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world);
+/* Computes the layout of the table's units; release it with shard_layout_release(). parts: see above. */
+void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_table *table, int world, int parts);
 void shard_layout_release(struct shard_layout *layout);
+
+static inline void shard_layout_init(struct shard_layout *layout, const struct tensor_table *table, int world)
+{
+    shard_layout_init_parts(layout, table, world, 1);
+}
+
+/* Elements of one of the unit's canonical slices. */
+static inline int64_t shard_part(const struct shard_layout *layout, int unit)
+{
+    return layout->slice[unit] / layout->parts;
+}
 
 /* Elements of the unit with padding: world × slice. */
 static inline int64_t shard_padded(const struct shard_layout *layout, int unit)

@@ -83,26 +83,36 @@ static void test_sums(void **state)
     }
     for (size_t i = 0; i < COUNT; i++)
         out[i] = 3;
-    assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, true), RANK_NONE);
+    assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_THEN_OUT), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = in[0][i];
         for (int r = 1; r < RANKS; r++)
             sum += in[r][i];
         assert_true(out[i] == 3 + sum);
     }
-    assert_int_equal(sum_ranks(out, DTYPE_F32, halves, RANKS, COUNT, DTYPE_BF16, false), RANK_NONE);
+    assert_int_equal(sum_ranks(out, DTYPE_F32, halves, RANKS, COUNT, DTYPE_BF16, SUM_ALONE), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = bf16_to_f32(half[0][i]);
         for (int r = 1; r < RANKS; r++)
             sum += bf16_to_f32(half[r][i]);
         assert_true(out[i] == sum);
     }
+    static float whole[COUNT]; /* a sum in parts has the bits of a sum in one go */
+    for (int ranks = 1; ranks < RANKS; ranks++) {
+        sum_ranks(whole, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_ALONE);
+        sum_ranks(out, DTYPE_F32, floats, ranks, COUNT, DTYPE_F32, SUM_ALONE);
+        sum_ranks(out, DTYPE_F32, floats + ranks, RANKS - ranks, COUNT, DTYPE_F32, SUM_FROM_OUT);
+        assert_memory_equal(out, whole, sizeof out);
+        sum_ranks(out, DTYPE_F32, floats, ranks, COUNT, DTYPE_F32, SUM_ALONE);
+        sum_ranks(out, DTYPE_F32, floats + ranks, RANKS - ranks, COUNT, DTYPE_F32, SUM_THEN_OUT);
+        assert_true(ranks + 1 == RANKS || memcmp(out, whole, sizeof out) != 0);
+    }
     static uint16_t rounded[COUNT];
     for (int f16 = 0; f16 < 2; f16++) { /* the sum is rounded once, after the old value was added */
         for (size_t i = 0; i < COUNT; i++)
             rounded[i] = f16 ? f16_from_f32(0.5f) : bf16_from_f32(0.5f);
-        assert_int_equal(sum_ranks(rounded, f16 ? DTYPE_F16 : DTYPE_BF16, floats, RANKS, COUNT, DTYPE_F32, true),
-                         RANK_NONE);
+        assert_int_equal(
+            sum_ranks(rounded, f16 ? DTYPE_F16 : DTYPE_BF16, floats, RANKS, COUNT, DTYPE_F32, SUM_THEN_OUT), RANK_NONE);
         for (size_t i = 0; i < COUNT; i++) {
             float sum = in[0][i];
             for (int r = 1; r < RANKS; r++)
@@ -114,12 +124,12 @@ static void test_sums(void **state)
     for (size_t at = 0; at < COUNT; at += 7) {
         float old = in[3][at];
         in[3][at] = at % 3 == 0 ? NAN : at % 3 == 1 ? INFINITY : -INFINITY;
-        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_ALONE), 3);
         in[4][at] = INFINITY; /* the lowest rank counts */
-        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), 3);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_ALONE), 3);
         in[4][at] = 0;
         in[3][at] = 3.4e38f;
-        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, false), RANK_NONE);
+        assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_ALONE), RANK_NONE);
         in[3][at] = old;
     }
 }
