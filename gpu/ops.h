@@ -416,7 +416,9 @@ struct step_schedule {
  * rates. */
 struct decide_step_args {
     int32_t world, units;
-    const double *reports; /* (world, units + 1): a rank's sum of squares for each unit, then its loss sum */
+    int32_t turns;         /* rows of a real rank: N = world / turns ranks. The t-th row of rank r has the loss sum of
+                              virtual rank t·N + r, and they are added in the order of virtual ranks */
+    const double *reports; /* (world, units + 1): a rank's sum of squares for each unit, then a loss sum */
     double grad_factor;    /* the gradients are this times those of the scaled loss; > 0 */
     double clip;
     struct loss_scaler_rules scaler;

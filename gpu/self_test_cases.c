@@ -207,14 +207,14 @@ static const struct self_test_case cases_find_nonfinite[] = {
     {.args.find_nonfinite = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .uneven = true}};
 
 /* A step that counts; one with gradients that are not finite. */
-#define DECIDE(is_dynamic)                             \
-    {                                                  \
-        2, 3, .grad_factor = 1, .clip = 1, .scaler = { \
-            is_dynamic,                                \
-            .hysteresis = 1,                           \
-            .window = 1000,                            \
-            .min_scale = 0.25                          \
-        }                                              \
+#define DECIDE(is_dynamic)                                \
+    {                                                     \
+        2, 3, 1, .grad_factor = 1, .clip = 1, .scaler = { \
+            is_dynamic,                                   \
+            .hysteresis = 1,                              \
+            .window = 1000,                               \
+            .min_scale = 0.25                             \
+        }                                                 \
     }
 static const struct self_test_case cases_decide_step[] = {
     {.args.decide_step = DECIDE(false), .dtypes = ONCE},

@@ -92,6 +92,7 @@ static void engine_streams(struct engine *t)
         .seed = spec->run.seed,
         .rank = t->rank,
         .world = t->world,
+        .turns = t->turns,
         .batch_size = spec->train_batch_size,
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
         .token_multiple = spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length : TOKEN_MULTIPLE,
@@ -108,7 +109,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build(&t->desc, &t->table);
-    shard_layout_init(&t->layout, &t->table, t->world);
+    shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = engine_probe_mask(t->spec);
         t->probed = true;
@@ -133,7 +134,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
         .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
-        .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)spec->gradient_accumulation_steps : 1,
+        .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)t->micros : 1,
     };
 }
 
@@ -176,6 +177,8 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     t->spec = spec;
     t->rank = rank;
     t->world = world;
+    t->turns = spec_turns(spec, world);
+    t->micros = spec_micros(spec, world);
     t->comm = comm;
     t->device = t->simulation.device;
     const enum status status = engine_shards(t, err);
@@ -188,7 +191,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .zero = spec->zero,
         .dtype = spec->dtype,
         .comm_dtype = spec->communication_data_type,
-        .comm_factor = (float)spec_comm_factor(spec, world),
+        .comm_factor = (float)spec_comm_factor(spec, world * t->turns),
         .grad_dtype = spec->grad_accum_dtype,
         .master_dtype = spec->bf16_master ? DTYPE_BF16 : DTYPE_F32,
         .moment_dtype = spec->bf16_moments ? DTYPE_BF16 : DTYPE_F32,
@@ -197,6 +200,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .clip = spec->gradient_clipping,
         .table = &t->table,
         .layout = &t->layout,
+        .ordered = spec->train.virtual_ranks > 0,
         .tied = t->desc.tied,
         .training = true,
         .scaler = spec->loss_scaler,

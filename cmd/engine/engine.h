@@ -70,15 +70,17 @@ struct engine {
     enum graph_mode graphs;
     struct memory_plan plan;
 
-    void *memory;                   /* the rank's own arena (memory_plan_allocate()) */
-    void *host_memory;              /* the host's arena; may be NULL */
-    void *snapshot;                 /* NULL: none, or not taken yet (memory_plan.h) */
-    bool snapshot_is_pinned;        /* device_pin() */
-    bool host_is_ordinary;          /* not pinned, on a GPU: pin_memory is false */
-    double *loss_sum;               /* in the arena: sum of losses of this rank's targets, one step or one evaluation */
-    float *grad_scale;              /* in the arena: the factor of the losses of a step that is a graph */
-    struct train_sources sources;   /* data.train */
-    struct mixture mixture;         /* of the sources; order.count is 0 if data.train names one source */
+    void *memory;                 /* the rank's own arena (memory_plan_allocate()) */
+    void *host_memory;            /* the host's arena; may be NULL */
+    void *snapshot;               /* NULL: none, or not taken yet (memory_plan.h) */
+    bool snapshot_is_pinned;      /* device_pin() */
+    bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
+    int turns;                    /* spec_turns(): virtual ranks that this rank stands for, else 1 */
+    int64_t micros;               /* spec_micros(): of a step of this rank; micro-batch i is of turn i % turns */
+    double *loss_sum;             /* in the arena (turns): losses of this rank's targets, one step or one evaluation */
+    float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
+    struct train_sources sources; /* data.train */
+    struct mixture mixture;       /* of the sources; order.count is 0 if data.train names one source */
     struct token_source validation; /* set NULL: no validation data */
     uint64_t evaluation_data;       /* a fingerprint of the samples of an evaluation: whether scores compare */
     uint64_t evaluation_part_data;  /* a stricter one, of what is sampled of them all: whether a part continues */

@@ -26,8 +26,8 @@ static void lay_out_memory_plan(struct engine *t, struct arena *local, struct ar
         input_upload_layout(t->upload, inputs, input_bytes, local, host);
     if (t->samples)
         generator_layout(t->samples->generator, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, sizeof *t->loss_sum + sizeof *t->grad_scale);
-    t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + 1) : NULL;
+    t->loss_sum = arena_take(local, MEM_WORKSPACE, (size_t)t->turns * sizeof *t->loss_sum + sizeof *t->grad_scale);
+    t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + t->turns) : NULL;
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base)
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
@@ -163,8 +163,8 @@ static enum status memory_plan_take_host(struct engine *t, struct error *err)
 
 enum status engine_prepare_ops(struct engine *t, struct error *err)
 {
-    TRY(transformer_prepare(t->transformer, t->spec->gradient_accumulation_steps > 1, zero_has_matrix_sums(t->zero),
-                            err));
+    const bool adds = t->micros > 1 && !t->spec->train.virtual_ranks; /* else each micro-batch has its own gradients */
+    TRY(transformer_prepare(t->transformer, adds, zero_has_matrix_sums(t->zero), err));
     fill_plan(t); /* kernels that replace refused ones may need another workspace */
     return STATUS_OK;
 }

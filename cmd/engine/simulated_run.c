@@ -159,7 +159,7 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
         transformer_load(t->transformer, 0, &batch, t->compute, input_upload_room(t->upload));
         input_upload_send(t->upload, t->compute);
     }
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
     for (int64_t micro = 0; micro < micro_batches; micro++) {
         zero_begin_micro(t->zero, micro + 1 == micro_batches);
         TRY(transformer_train(t->transformer, &batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err));
@@ -188,7 +188,7 @@ static enum status walk_steady_step(struct simulated_run *w, int64_t micro_batch
 static enum status walk_long_step(struct simulated_run *w, struct simulated_times *times, struct error *err)
 {
     enum { SHORT = 16, LONG = 32 };
-    const int64_t micro_batches = w->engine.spec->gradient_accumulation_steps;
+    const int64_t micro_batches = w->engine.micros;
     struct simulated_times few;
     if (micro_batches <= LONG)
         return walk_steady_step(w, micro_batches, times, err);

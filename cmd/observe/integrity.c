@@ -115,7 +115,7 @@ static enum status end_undecided_corruption(struct run *run, const struct zero_c
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
-enum status integrity_compare_passes(void *context, const double losses[2], struct error *err)
+enum status integrity_compare_passes(void *context, const double *losses, struct error *err)
 {
     struct run *run = context;
     struct zero_check_result v;

@@ -16,8 +16,9 @@ bool integrity_is_due(const struct run *run, int64_t step);
 /* Before a step that is checked, all steps collected; notes what zero_check_note() has not noted. Collective. */
 enum status integrity_begin(struct run *run, struct error *err);
 
-/* Compares what both passes of a step have given. losses: this rank's. One of stepper_calls (stepper.h). Collective. */
-enum status integrity_compare_passes(void *context, const double losses[2], struct error *err);
+/* Compares what both passes of a step have given. losses: this rank's (2, turns). One of stepper_calls (stepper.h).
+ * Collective. */
+enum status integrity_compare_passes(void *context, const double *losses, struct error *err);
 
 /* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */
 enum status integrity_compare_replicas(struct run *run, struct error *err);

@@ -27,7 +27,6 @@ static enum status stepper_all_say(struct comm *comm, bool own, bool *all, struc
 
 enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
 {
-    const struct run_spec *spec = t->spec;
     *s = (struct stepper){.engine = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
     for (size_t i = 0; i < COUNT_OF(s->looks); i++)
         TRY(event_new(t->device, &s->looks[i], err));
@@ -37,7 +36,7 @@ enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
     }
     TRY(stepper_all_say(t->comm, s->graphs, &s->graphs, err));
     if (s->graphs)
-        s->batches = memory_zeroed((size_t)spec->gradient_accumulation_steps, sizeof *s->batches);
+        s->batches = memory_zeroed((size_t)t->micros, sizeof *s->batches);
     return STATUS_OK;
 }
 
@@ -103,7 +102,7 @@ static float stepper_loss_scale(const struct batch *batch)
     return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
 }
 
-/* Forward and backward; adds up this rank's losses on the device. loaded: load_all() has the scale in memory. */
+/* Forward and backward; adds up each turn's losses on the device. loaded: load_all() has the scale in memory. */
 static enum status stepper_train_micro(struct engine *t, const struct batch *batch, bool loaded, struct error *err)
 {
     const struct loss_factor factor = {.value = loaded ? 1 : stepper_loss_scale(batch),
@@ -111,7 +110,8 @@ static enum status stepper_train_micro(struct engine *t, const struct batch *bat
                                        .scaler = zero_loss_scale(t->zero)};
     fault_in_step(t->rank, batch->step);
     zero_begin_micro(t->zero, batch->last_micro);
-    return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err);
+    return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute,
+                             t->loss_sum + batch->micro % t->turns, err);
 }
 
 void stepper_keep_up(struct stepper *s)
@@ -138,9 +138,9 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
 {
     struct engine *t = s->engine;
     bool stop = false, last = false;
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
+    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
     for (int64_t i = 0; !last; i++) {
-        ASSERT(i < t->spec->gradient_accumulation_steps);
+        ASSERT(i < t->micros);
         flight_micro(i + 1);
         if (stream)
             TRY(next_batch(s, stream, enqueued, err));
@@ -159,15 +159,16 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
 
 /* ---- twice --------------------------------------------------------------- */
 
-static enum status run_passes(struct stepper *s, struct token_stream *stream, struct batch **kept,
+/* losses: (2, turns), scratch. */
+static enum status run_passes(struct stepper *s, struct token_stream *stream, struct batch **kept, double *losses,
                               struct step_enqueued *enqueued, struct error *err)
 {
     struct engine *t = s->engine;
-    double losses[2];
+    const size_t bytes = (size_t)t->turns * sizeof *t->loss_sum;
     for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
         TRY(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
         TRY(run_micros(s, pass ? NULL : stream, kept, enqueued, err));
-        stream_copy(t->compute, &losses[pass], t->loss_sum, sizeof losses[pass]);
+        stream_copy(t->compute, losses + pass * t->turns, t->loss_sum, bytes);
         stream_sync(t->compute);
     }
     if (enqueued->broken_off) {
@@ -182,14 +183,16 @@ static enum status run_twice(struct stepper *s, struct token_stream *stream, str
                              struct error *err)
 {
     struct engine *t = s->engine;
-    const int64_t micros = t->spec->gradient_accumulation_steps;
+    const int64_t micros = t->micros;
     struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
     enqueued->counted = false; /* twice the collectives */
-    enum status status = run_passes(s, stream, kept, enqueued, err);
+    double *losses = memory_zeroed(2 * (size_t)t->turns, sizeof *losses);
+    enum status status = run_passes(s, stream, kept, losses, enqueued, err);
     if (status != STATUS_OK)
         stream_sync(t->compute); /* it may still read them */
     for (int64_t i = 0; i < micros; i++)
         free(kept[i]);
+    free(losses);
     free(kept);
     return status;
 }
@@ -204,7 +207,7 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
     void *packed = input_upload_room(t->upload);
     do {
         TRY(next_batch(s, stream, enqueued, err));
-        ASSERT(i < t->spec->gradient_accumulation_steps);
+        ASSERT(i < t->micros);
         s->batches[i] = enqueued->last;
         transformer_load(t->transformer, i, &s->batches[i], t->compute, packed);
         if (s->graph) /* packed steps are alike */
@@ -220,8 +223,8 @@ static enum status load_all(struct stepper *s, struct token_stream *stream, stru
 static enum status run_loaded(struct stepper *s, struct error *err)
 {
     struct engine *t = s->engine;
-    stream_fill_zero(t->compute, t->loss_sum, sizeof *t->loss_sum);
-    for (int64_t i = 0; i < t->spec->gradient_accumulation_steps; i++) {
+    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+    for (int64_t i = 0; i < t->micros; i++) {
         flight_micro(i + 1);
         TRY(stepper_train_micro(t, &s->batches[i], true, err));
     }

@@ -14,8 +14,9 @@
 struct stepper_calls {
     /* Between the micro-batches of a step that is not a graph: may break the step off (*stop). */
     enum status (*look)(void *context, bool *stop, struct error *err);
-    /* Before the update of a step that is computed twice: compares the two passes. losses: this rank's sums. */
-    enum status (*compare)(void *context, const double losses[2], struct error *err);
+    /* Before the update of a step that is computed twice: compares the two passes. losses: this rank's sums (2, turns).
+     */
+    enum status (*compare)(void *context, const double *losses, struct error *err);
     void *context;
 };
 
@@ -32,7 +33,7 @@ struct stepper {
     struct stepper_calls calls; /* set by the caller before the first step */
     int64_t checked;            /* set by the caller: the next step, of this number, is computed twice; 0: once */
     struct graph *graph;        /* owned; NULL: not captured */
-    struct batch *batches;      /* (gradient_accumulation_steps) owned, with graphs: loaded */
+    struct batch *batches;      /* (engine->micros) owned, with graphs: loaded */
     int64_t tokens;             /* of each captured micro-batch */
     struct event *looks[2];     /* owned; where the compute stream was at the last two looks */
     int64_t num_looks;

@@ -14,8 +14,10 @@
 
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {
-    double *sums;   /* owned (num_sums): loss, targets, then the counts */
-    int num_sums;   /* 2 of a language model, 2 + CLASS_COUNT_ROWS · classes of a classifier */
+    double *losses; /* owned (turns) */
+    double loss;    /* of all ranks, in the order of virtual ranks */
+    double *sums;   /* owned (num_sums): targets, then the counts */
+    int num_sums;   /* 1 of a language model, 1 + CLASS_COUNT_ROWS · classes of a classifier */
     double *counts; /* (CLASS_COUNT_ROWS, classes) of eval_metric.h, in sums; NULL: a language model */
     float *logits;  /* owned (max_seqs, classes) of a batch; NULL: a language model */
     int64_t classes;
@@ -26,16 +28,18 @@ struct evaluation {
 static void evaluation_init(struct evaluation *e, const struct engine *t)
 {
     *e = (struct evaluation){.classes = t->desc.num_labels};
-    e->num_sums = 2 + CLASS_COUNT_ROWS * (int)e->classes;
+    e->losses = memory_zeroed((size_t)t->turns, sizeof *e->losses);
+    e->num_sums = 1 + CLASS_COUNT_ROWS * (int)e->classes;
     e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
     if (!e->classes)
         return;
     const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
     e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
-    e->counts = e->sums + 2;
+    e->counts = e->sums + 1;
 }
 
-/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run. */
+/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run, which begins
+ * with the first virtual rank's. */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {
@@ -47,12 +51,13 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
         TRY(token_stream_next(stream, &batch, &end, err));
         if (end)
             return STATUS_OK;
-        if (run->stop) {
+        if (run->stop && e->batches % t->turns == 0) {
             run->position.evaluation_due = true;
             return STATUS_OK;
         }
-        TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute, t->loss_sum, e->logits, err));
-        e->sums[1] += (double)batch.num_targets;
+        TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute,
+                                 t->loss_sum + e->batches % t->turns, e->logits, err));
+        e->sums[0] += (double)batch.num_targets;
         if (e->counts)
             stream_sync(t->compute); /* the logits are on their way to the host */
         for (int64_t i = 0; e->counts && i < batch.num_tokens; i++)
@@ -81,24 +86,47 @@ static void note_scores(struct run *run, double targets, double loss, const stru
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
     const struct train_position *position = &run->position;
-    double loss = run_mean_loss(e->sums[0], e->sums[1]);
+    double loss = run_mean_loss(e->loss, e->sums[0]);
     struct class_scores scores;
     if (e->counts)
         scores = class_scores_of(e->counts, e->classes);
-    note_scores(run, e->sums[1], loss, e->counts ? &scores : NULL);
+    note_scores(run, e->sums[0], loss, e->counts ? &scores : NULL);
     if (!run->metrics)
         return STATUS_OK;
-    TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[1],
+    TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[0],
                      e->counts ? &scores : NULL, err));
     monitor_evaluation(run->monitor, position->step, &position->scores);
     console_break(&run->console);
     if (e->counts)
         log_info("step %" PRId64 "  eval_loss %.4f  accuracy %.4f  f1 %.4f  (%.0f samples)", position->step, loss,
-                 scores.accuracy, scores.f1, e->sums[1]);
+                 scores.accuracy, scores.f1, e->sums[0]);
     else
         log_info("step %" PRId64 "  eval_loss %.4f  perplexity %.2f  (%.0f targets)", position->step, loss, exp(loss),
-                 e->sums[1]);
+                 e->sums[0]);
     return STATUS_OK;
+}
+
+/* all: (world × turns), the losses by virtual rank. */
+static enum status gather_losses(const struct run *run, const struct evaluation *e, double *all, struct error *err)
+{
+    const int world = run->engine.world, turns = run->engine.turns;
+    double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
+    const enum status status = comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err);
+    for (int v = 0; v < world * turns; v++)
+        all[v] = of_ranks[v % world * turns + v / world];
+    free(of_ranks);
+    return status;
+}
+
+static enum status sum_losses(const struct run *run, struct evaluation *e, struct error *err)
+{
+    const int count = run->engine.world * run->engine.turns;
+    double *all = memory_zeroed((size_t)count, sizeof *all);
+    const enum status status = gather_losses(run, e, all, err);
+    for (int v = 0; v < count; v++)
+        e->loss += all[v];
+    free(all);
+    return status;
 }
 
 /* comm_sum() takes COMM_EXCHANGE_MAX bytes at a time. */
@@ -119,13 +147,13 @@ static int64_t evaluation_samples(const struct engine *t)
     return config->max_samples > 0 && config->max_samples < samples ? config->max_samples : samples;
 }
 
-/* With as many ranks as before each continues its own sum of losses; otherwise rank 0 continues them all. */
+/* With as many (virtual) ranks as before each continues its own sum of losses; otherwise rank 0 continues them all. */
 static void start_from(struct run *run, const struct eval_part *part, struct evaluation *e)
 {
     const struct engine *t = &run->engine;
     const int64_t all = evaluation_samples(t);
-    const bool leads = t->rank == 0;
-    if (part->data != t->evaluation_part_data || part->num_counts != e->num_sums - 1 || part->samples > all) {
+    const bool leads = t->rank == 0, same = part->world == t->world * t->turns;
+    if (part->data != t->evaluation_part_data || part->num_counts != e->num_sums || part->samples > all) {
         if (leads)
             log_info("the evaluation after step %" PRId64 " begins anew: the validation data are others than when it "
                      "was broken off",
@@ -136,12 +164,12 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
         log_info("the evaluation after step %" PRId64 " continues: %" PRId64 " of %" PRId64 " samples are done",
                  run->position.step, part->samples, all);
     e->first_sample = part->samples;
-    if (part->world == run->boot->world)
-        e->sums[0] = part->losses[t->rank];
-    for (int r = 0; leads && part->world != run->boot->world && r < part->world; r++)
-        e->sums[0] += part->losses[r];
+    for (int turn = 0; same && turn < t->turns; turn++)
+        e->losses[turn] = part->losses[turn * t->world + t->rank];
+    for (int r = 0; leads && !same && r < part->world; r++)
+        e->losses[0] += part->losses[r];
     if (leads)
-        memcpy(e->sums + 1, part->counts, (size_t)part->num_counts * sizeof *part->counts);
+        memcpy(e->sums, part->counts, (size_t)part->num_counts * sizeof *part->counts);
 }
 
 static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
@@ -166,13 +194,13 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
                   done = e->first_sample + e->batches * config->micro_batch_size * config->world;
     struct eval_part part = {.samples = done < all ? done : all,
                              .data = run->engine.evaluation_part_data,
-                             .world = config->world,
-                             .num_counts = e->num_sums - 1,
-                             .counts = e->sums + 1};
+                             .world = config->world * config->turns,
+                             .num_counts = e->num_sums,
+                             .counts = e->sums};
     if (!done)
         return STATUS_OK;
     part.losses = memory_zeroed((size_t)part.world, sizeof *part.losses);
-    enum status status = comm_exchange(run->comm, &e->sums[0], sizeof e->sums[0], part.losses, err);
+    enum status status = gather_losses(run, e, part.losses, err);
     if (status == STATUS_OK)
         status = sum_over_ranks(run->comm, e, err);
     if (status == STATUS_OK)
@@ -191,16 +219,18 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     TRY(continue_part(run, e, err));
     struct token_stream_config rest = t->validation_config;
     rest.first_sample = e->first_sample;
-    stream_copy(t->compute, t->loss_sum, &e->sums[0], sizeof e->sums[0]);
+    const size_t bytes = (size_t)t->turns * sizeof *e->losses;
+    stream_copy(t->compute, t->loss_sum, e->losses, bytes);
     stream_sync(t->compute);
     TRY(token_stream_open(&rest, 1, &stream, err));
     enum status status = evaluate_stream(run, stream, e, err);
     token_stream_close(stream);
     TRY(status);
-    stream_copy(t->compute, &e->sums[0], t->loss_sum, sizeof e->sums[0]);
+    stream_copy(t->compute, e->losses, t->loss_sum, bytes);
     stream_sync(t->compute);
     if (run->position.evaluation_due)
         return keep_part(run, e, err);
+    TRY(sum_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));
     return report(run, e, err);
 }
@@ -211,6 +241,7 @@ enum status run_evaluate(struct run *run, struct error *err)
     flight_phase(FLIGHT_EVALUATION);
     evaluation_init(&e, &run->engine);
     enum status status = evaluate(run, &e, err);
+    free(e.losses);
     free(e.sums);
     free(e.logits);
     return status;

@@ -115,7 +115,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->all_units = config->layout->num_units;
     z->micro = -1;
     z->params_whole = config->zero.stage <= 2;
-    z->grads_whole = config->zero.stage <= 1;
+    z->grads_whole = config->zero.stage == 0 || (config->zero.stage == 1 && !zero_ordered(z));
     z->state_whole[STATE_EXP_AVG] = z->state_whole[STATE_EXP_AVG_SQ] = config->zero.stage == 0 && config->training;
     z->state_whole[STATE_MASTER] = zero_one_copy(z) ? z->params_whole : z->state_whole[STATE_EXP_AVG];
     z->offload.first_unit = zero_offload_first(config);
@@ -125,6 +125,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(config->moment_dtype == DTYPE_F32 || config->master_dtype == DTYPE_BF16);
     ASSERT(config->master_dtype == DTYPE_F32 || config->dtype == DTYPE_BF16);
     ASSERT(z->offload.first_unit == z->units || config->zero.stage > 0);
+    ASSERT(config->layout->parts == 1 || config->ordered || !config->training);
+    ASSERT(!zero_ordered(z) || config->grad_dtype == DTYPE_F32);
     for (int p = 0; p < SLOTS; p++)
         z->slots[p].unit = z->buckets[p].unit = -1;
 
@@ -229,7 +231,18 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
     }
     for (int p = 0; p < SLOTS && zero_narrow_comm(z); p++)
         z->comm_buffers[p].memory =
-            arena_take(shared, MEM_COMM, (size_t)trained_room[p] * dtype_size(config->comm_dtype));
+            arena_take(parallel ? shared : local, MEM_COMM, (size_t)trained_room[p] * dtype_size(config->comm_dtype));
+}
+
+enum { INBOX_BYTES = 64 << 20 }; /* at most: longer slices are reduced in pieces */
+
+static void zero_layout_inbox(struct zero *z, struct arena *shared)
+{
+    const int64_t size = (int64_t)dtype_size(z->config.comm_dtype), least = (int64_t)SHARD_ALIGN * z->world;
+    if (!zero_ordered(z) || !zero_parallel(z) || !is_on_gpu(z))
+        return;
+    z->inbox_numel = max64(min64(zero_largest_slice(z, 0, z->units) * z->world, INBOX_BYTES / size), least);
+    z->inbox = arena_take(shared, MEM_COMM, (size_t)(z->inbox_numel * size));
 }
 
 static bool has_narrow_state(const struct zero *z)
@@ -298,7 +311,8 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->grads = arena_take(zero_peers_read_grads(z) ? shared : used_by_peers(z, local, shared), MEM_GRADS,
                               (size_t)(z->grads_whole ? trained * z->world : kept) * dtype_size(config->grad_dtype));
         z->reports =
-            arena_take(read_by_peers, MEM_WORKSPACE, (size_t)z->world * ((size_t)z->units + 1) * sizeof *z->reports);
+            arena_take(read_by_peers, MEM_WORKSPACE,
+                       (size_t)(z->world * config->layout->parts) * ((size_t)z->units + 1) * sizeof *z->reports);
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
@@ -306,6 +320,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
             arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
     zero_layout_slots(z, local, shared);
+    zero_layout_inbox(z, shared);
     /* a rank's own block and those of others lie apart, which NCCL does not allow in memory that it knows */
     zero_muon_layout(z, local, is_on_gpu(z) ? local : shared);
     zero_offload_layout(z, local, used_by_peers(z, local, shared), host);

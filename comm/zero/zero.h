@@ -16,7 +16,18 @@
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
  * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do
- * stages 2 and 3 (each micro-batch is reduced, and the sums are added up); the two pairs agree to rounding. */
+ * stages 2 and 3 (each micro-batch is reduced, and the sums are added up); the two pairs agree to rounding.
+ *
+ * config.ordered: all stages and all worlds that divide the number of virtual ranks agree. A rank computes one virtual
+ * rank's micro-batch at a time, in turns: in turn t of micro-batch j rank r of N is virtual rank t·N + r. Each gradient
+ * is one sum from left to right, in fp32:
+ *
+ *     micro-batch 0's of virtual ranks 0, 1, … W-1, micro-batch 1's of 0, 1, … W-1, …
+ *
+ * The owner of a slice adds a turn's N contributions to its sum so far (data_op.ordered), so every N makes the same
+ * additions in the same order, and none needs memory for partial sums. Gradients are computed in buckets, at stage 1
+ * they are kept as at stage 2, and at stage 0 the sums are gathered once. Squares are summed by canonical slice, losses
+ * by virtual rank. */
 #pragma once
 
 #include "comm/comm.h"
@@ -45,6 +56,7 @@ struct zero_config {
     double clip;                           /* largest gradient norm: scale = clip / (norm + 1e-6) above it; 0: off */
     const struct tensor_table *table;      /* borrowed */
     const struct shard_layout *layout;     /* borrowed; its world is comm's */
+    bool ordered;                          /* virtual ranks (layout->parts of each rank): see above; grad_dtype fp32 */
     bool tied;                             /* the head uses unit 0 as well */
     bool training;                         /* false: no gradients, m and v (evaluation) */
     struct loss_scaler_rules scaler;       /* of fp16 */
@@ -145,7 +157,8 @@ void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct l
 /* A device scalar: backward multiplies the loss by it. NULL in a dtype that needs none. */
 const float *zero_loss_scale(const struct zero *zero);
 
-/* Enqueues a step's end: reductions, norm, clipping, update, gathers. loss_sum (device): this rank's. Collective. */
+/* Enqueues a step's end: reductions, norm, clipping, update, gathers. loss_sum (device, layout->parts): this rank's,
+ * turn by turn. Collective. */
 enum status zero_finish_step(struct zero *zero, const double *loss_sum, struct stream *compute, struct error *err);
 
 /* Enqueues the copy of the step's results to the host, and checks whether anything has failed so far. */
@@ -159,7 +172,7 @@ enum status zero_collect(struct zero *zero, struct zero_result *result, struct e
  *
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients
- *   stage 2   gather all parameters; reduce all gradients in each micro-batch
+ *   stage 2   gather all parameters; reduce all gradients in each micro-batch, as ordered ones at any stage
  *   stage 3   as 2, but a unit is gathered when it is acquired and not in its slot (zero_gather_reduce.c)
  *
  * Muon also gathers and reduces the blocks' updates once, in bf16. */

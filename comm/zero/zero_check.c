@@ -230,7 +230,7 @@ static int zero_check_difference(uint64_t *const hashes[2], int count)
     return i;
 }
 
-static struct finding check_find_alone(const struct zero *z, const double losses[2])
+static struct finding check_find_alone(const struct zero *z, const double *losses)
 {
     const struct zero_check *c = z->check;
     const struct tensor_table *table = z->config.table;
@@ -240,7 +240,8 @@ static struct finding check_find_alone(const struct zero *z, const double losses
     const int gradient = zero_check_difference(c->gradients, tensors);
     if (gradient < tensors)
         return (struct finding){FINDING_GRADIENTS, 0, table->tensors[gradient].unit, gradient};
-    if (memcmp(&losses[0], &losses[1], sizeof losses[0]) != 0)
+    const size_t turns = (size_t)z->config.layout->parts;
+    if (memcmp(losses, losses + turns, turns * sizeof *losses) != 0)
         return (struct finding){FINDING_LOSS, 0, -1, -1};
     const int unit = zero_check_difference(c->reduced, z->units);
     if (unit < z->units)
@@ -278,7 +279,7 @@ static void describe_finding(const struct zero *z, const struct finding *finding
                                                    : "gradients";
 }
 
-enum status zero_check_compare(struct zero *z, const double losses[2], struct stream *compute,
+enum status zero_check_compare(struct zero *z, const double *losses, struct stream *compute,
                                struct zero_check_result *result, struct error *err)
 {
     struct zero_check *c = z->check;

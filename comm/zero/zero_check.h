@@ -47,8 +47,8 @@ bool zero_check_is_noted(const struct zero *zero); /* and no result has used it 
 /* Before the first micro-batch of a pass. Collective. */
 enum status zero_check_pass(struct zero *zero, int pass, int64_t step, struct stream *compute, struct error *err);
 
-/* After the last micro-batch. losses: this rank's of both passes. Collective. */
-enum status zero_check_compare(struct zero *zero, const double losses[2], struct stream *compute,
+/* After the last micro-batch. losses: this rank's of both passes (2, layout->parts). Collective. */
+enum status zero_check_compare(struct zero *zero, const double *losses, struct stream *compute,
                                struct zero_check_result *result, struct error *err);
 
 /* The step is broken off: hashing ends. */

@@ -52,13 +52,14 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
 {
     const int64_t bucket = gathers ? z->config.zero.allgather_bucket_size : z->config.zero.reduce_bucket_size;
     collective *run = gathers ? comm_all_gather_group : comm_reduce_scatter_group;
-    const bool in_pieces = comm_takes_pieces(z->comm);
+    const bool in_pieces = comm_takes_pieces(z->comm), ordered = count > 0 && ops->ordered && z->inbox;
+    const int64_t room = bucket > 0 ? min64(bucket, z->inbox_numel) : z->inbox_numel;
     for (int i = 0; i < count; i++) {
         ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
-        if (in_pieces)
-            gather_reduce_pieces(z, run, ops[i], bucket);
+        if (in_pieces || ordered)
+            gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
     }
-    if (!in_pieces && count > 0)
+    if (!in_pieces && !ordered && count > 0)
         run(z->comm, ops, count, z->stream);
 }
 
@@ -193,6 +194,11 @@ static void gather_release(void *self, int unit, enum param_pass pass, struct st
  *
  * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums): in fp32,
  * rounded once. An embedding's, and a head's in chunks, are sums of several ops. */
+static enum dtype zero_sent_dtype(const struct zero *z)
+{
+    return zero_narrow_comm(z) ? z->config.comm_dtype : DTYPE_F32;
+}
+
 static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)
 {
     struct comm_buffer *buffer = &z->comm_buffers[slot];
@@ -328,7 +334,9 @@ static struct data_op reduction_of(struct zero *z, const struct due_unit *due, s
                             .recv = *staging ? (*staging)->memory : zero_grad(z, unit, zero_own(z, unit)),
                             .dtype = z->config.comm_dtype,
                             .recv_dtype = z->config.grad_dtype,
-                            .accumulate = !z->grads_whole && z->micro > 0,
+                            .accumulate = (zero_ordered(z) || !z->grads_whole) && z->micro > 0,
+                            .ordered = zero_ordered(z),
+                            .inbox = z->inbox,
                             .bad_rank = &z->bad_rank[unit],
                             .purpose = COMM_GRADIENTS,
                             .unit = unit};
@@ -349,10 +357,11 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
         const int slot = zero_slot(z, z->due[i].unit);
         event_record(zero_narrow_comm(z) ? z->comm_buffers[slot].sent : z->buckets[slot].reduced, z->stream);
     }
-    for (int i = 0; i < count && z->config.zero.stage == 0; i++)
+    const bool gathers_sums = z->config.zero.stage == 0 && z->last_micro;
+    for (int i = 0; i < count && gathers_sums; i++)
         gathers[i] = gather_of(COMM_GRADIENTS, z->due[i].unit, reductions[i].recv, zero_grad(z, z->due[i].unit, 0),
                                z->config.grad_dtype);
-    run_group(z, true, gathers, z->config.zero.stage == 0 ? count : 0);
+    run_group(z, true, gathers, gathers_sums ? count : 0);
     for (int i = 0; i < count; i++) {
         const int unit = z->due[i].unit;
         event_record(z->reduced[unit], z->stream);
@@ -366,8 +375,8 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
     return STATUS_OK;
 }
 
-/* World 1: copies an offloaded unit's gradients down. */
-static void reduce_grads_d2h(struct zero *z, int unit, struct stream *stream)
+/* World 1: copies an offloaded unit's gradients down. send: as in due_unit. */
+static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct stream *stream)
 {
     struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
@@ -376,12 +385,32 @@ static void reduce_grads_d2h(struct zero *z, int unit, struct stream *stream)
         grads = bucket->memory;
         free_ = bucket->reduced;
     } else if (!z->grads_whole) {
-        struct d2h_buffer *staging = zero_offload_round(z, unit, bucket, stream);
+        struct d2h_buffer *staging = zero_offload_add(z, unit, send, zero_sent_dtype(z), stream);
         grads = staging->memory;
         free_ = staging->d2h_done;
     }
     event_record(z->computed, stream);
     zero_offload_d2h(z, unit, grads, z->computed, free_);
+}
+
+/* World 1, ordered: what the reduction would do with one rank. */
+static void reduce_alone(struct zero *z, int unit, const void *send, struct stream *stream)
+{
+    struct accumulate_args args = {.dst_dtype = DTYPE_F32,
+                                   .src_dtype = zero_sent_dtype(z),
+                                   .n = shard_padded(z->config.layout, unit),
+                                   .dst = zero_grad(z, unit, 0),
+                                   .src = send,
+                                   .scale = 1,
+                                   .accumulate = z->micro > 0};
+    z->device->ops->accumulate(stream, &args);
+}
+
+/* Whether the unit's gradients leave for their owner, or the host, after this micro-batch. */
+static bool grads_leave(const struct zero *z, int unit)
+{
+    const bool here = !zero_parallel(z) && !zero_is_offloaded(z, unit);
+    return !here && (zero_ordered(z) || z->last_micro || !z->grads_whole);
 }
 
 static enum status grads_ready(void *self, int unit, struct stream *stream, struct error *err)
@@ -391,23 +420,25 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     z->open[unit] = false;
     if (z->last_micro && unit == zero_head(z))
         zero_offload_read_ahead(z); /* backward has just begun */
-    const bool leaves = (zero_parallel(z) || zero_is_offloaded(z, unit)) && (z->last_micro || !z->grads_whole);
+    const bool leaves = grads_leave(z, unit);
     struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
     if (z->observer && (z->last_micro || zero_uses_bucket(z, unit)))
         TRY(z->observer->gradients(z, unit, send, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
         reduce_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
-    if (!leaves)
+    if (!leaves && !zero_ordered(z))
         return STATUS_OK;
     if (zero_narrow_comm(z))
         send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
-    if (zero_parallel(z)) {
+    if (!leaves) {
+        reduce_alone(z, unit, send, stream);
+    } else if (zero_parallel(z)) {
         z->due[z->num_due++] = (struct due_unit){unit, send};
         if (!waits_for_next(z, unit))
             TRY(reduce_due(z, stream, err));
     } else {
-        reduce_grads_d2h(z, unit, stream);
+        reduce_grads_d2h(z, unit, send, stream);
         if (!z->config.zero.overlap_comm)
             stream_wait(stream, z->reduced[unit]);
     }
@@ -458,10 +489,11 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
     int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches) : own;
-    int64_t reports = (z->units + 1) * (int64_t)sizeof(double);
+    int64_t reports = z->config.layout->parts * (z->units + 1) * (int64_t)sizeof(double);
+    const bool each_micro = z->config.zero.stage >= 2 || zero_ordered(z);
     int64_t updates = 0; /* bytes of Muon's */
     for (int u = 1; z->muon.on && u < zero_head(z); u++)
         updates += z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates;
     *gather_bytes = others * (gathered * (z->config.zero.stage == 0 ? grad_size : size) + reports + updates);
-    *reduce_bytes = others * (own * sent_size * (z->config.zero.stage >= 2 ? micro_batches : 1) + updates);
+    *reduce_bytes = others * (own * sent_size * (each_micro ? micro_batches : 1) + updates);
 }

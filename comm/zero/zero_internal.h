@@ -151,7 +151,9 @@ struct zero {
     struct comm_buffer comm_buffers[SLOTS];
     struct due_unit due[COMM_GROUP_MAX]; /* in the order in which backward finished them */
     int num_due;
-    double *reports;                /* device, (world, units + 1): see decide_step; read by peers */
+    void *inbox;                    /* see data_op.inbox; NULL: unused */
+    int64_t inbox_numel;            /* elements of config.comm_dtype */
+    double *reports;                /* device, (world × parts, units + 1): see decide_step; read by peers */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
     int64_t *bad_index;             /* device: the first non-finite element of grads in a skipped step */
@@ -306,9 +308,14 @@ static inline void *zero_grad(const struct zero *zero, int unit, int64_t offset)
     return zero->grads + index * dtype_size(zero->config.grad_dtype);
 }
 
+static inline bool zero_ordered(const struct zero *zero)
+{
+    return zero->config.training && zero->config.ordered;
+}
+
 static inline bool zero_narrow_comm(const struct zero *zero)
 {
-    return zero->config.training && zero_parallel(zero) && zero->config.comm_dtype != DTYPE_F32;
+    return zero->config.training && (zero_parallel(zero) || zero_ordered(zero)) && zero->config.comm_dtype != DTYPE_F32;
 }
 
 /* Where backward computes a unit's gradients. */
@@ -321,6 +328,8 @@ enum grads_home {
 static inline enum grads_home zero_grads_home(const struct zero *zero, int unit)
 {
     const bool offloaded = zero_is_offloaded(zero, unit), fp32 = zero->config.grad_dtype == DTYPE_F32;
+    if (zero_ordered(zero))
+        return GRADS_IN_BUCKET;
     if (!zero->config.training || (fp32 && (zero->grads_whole || (!zero_parallel(zero) && !offloaded))))
         return GRADS_IN_PLACE;
     return fp32 && !zero_parallel(zero) ? GRADS_SUM_IN_BUCKET : GRADS_IN_BUCKET;
@@ -500,8 +509,9 @@ void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket
 /* Where `stream` writes the unit's gradients next; z->micro > 0: adds them to the values there. */
 struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
 
-/* World 1, bf16 gradients: adds those in the bucket to the sum so far, rounded. */
-struct d2h_buffer *zero_offload_round(struct zero *zero, int unit, const struct bucket *bucket, struct stream *stream);
+/* World 1: adds a unit's gradients (dtype) to the sum so far, which is rounded to config.grad_dtype. */
+struct d2h_buffer *zero_offload_add(struct zero *zero, int unit, const void *grads, enum dtype dtype,
+                                    struct stream *stream);
 
 /* Copies the unit's own slice of the gradients (config.grad_dtype) down, after `ready`; then records `free` (may be
  * NULL). At stages 2 and 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */
@@ -532,6 +542,22 @@ void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t 
 
 /* Stage 0: gathers a sparse unit's second moments. */
 void zero_muon_gather_seconds(struct zero *zero, int unit);
+
+/* This rank's reports, of canonical slice `part`: (units + 1). */
+static inline double *zero_report(const struct zero *zero, int part)
+{
+    return zero->reports + ((int64_t)zero->rank * zero->config.layout->parts + part) * (zero->units + 1);
+}
+
+/* The sum of squares of a canonical slice of `grads`, the own slice of the unit's gradients, for its report. */
+static inline struct sumsq_args zero_part_squares(const struct zero *zero, int unit, int part, const void *grads)
+{
+    const int64_t n = shard_part(zero->config.layout, unit);
+    return (struct sumsq_args){.dtype = zero->config.grad_dtype,
+                               .n = n,
+                               .x = (const char *)grads + (size_t)(part * n) * dtype_size(zero->config.grad_dtype),
+                               .out = &zero_report(zero, part)[unit]};
+}
 
 /* Sums a unit's bf16 values (shard_padded) over the ranks; `recv`, the own slice, may lie in `send`. */
 void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);

@@ -149,7 +149,7 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *rece
     o->step = arena_take(host, MEM_WORKSPACE, sizeof *o->step);
     if (z->grads_whole)
         return;
-    const bool staged = zero_parallel(z) || config->grad_dtype != DTYPE_F32;
+    const bool staged = zero_parallel(z) || zero_ordered(z) || config->grad_dtype != DTYPE_F32;
     for (int i = 0; staged && i < OFFLOAD_BUFFERS; i++)
         o->staging[i].memory = arena_take(received, MEM_COMM, largest * grad_size);
     void *workspace = arena_take(local, MEM_WORKSPACE, OPS_SUMS_WORKSPACE);
@@ -204,14 +204,15 @@ struct d2h_buffer *zero_offload_staging(struct zero *z, int unit, struct stream 
     return staging;
 }
 
-struct d2h_buffer *zero_offload_round(struct zero *z, int unit, const struct bucket *bucket, struct stream *stream)
+struct d2h_buffer *zero_offload_add(struct zero *z, int unit, const void *grads, enum dtype dtype,
+                                    struct stream *stream)
 {
     struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
     struct accumulate_args args = {.dst_dtype = z->config.grad_dtype,
-                                   .src_dtype = DTYPE_F32,
+                                   .src_dtype = dtype,
                                    .n = z->config.layout->slice[unit],
                                    .dst = staging->memory,
-                                   .src = bucket->memory,
+                                   .src = grads,
                                    .scale = 1,
                                    .accumulate = z->micro > 0};
     z->device->ops->accumulate(stream, &args);
@@ -232,16 +233,13 @@ static void offload_run_sumsq(void *argument)
 /* In the order of the stream `down`: the CPU's ops run when they are called, so there a host function calls it. */
 static void offload_sum_squares(struct zero *z, int unit, const void *grads)
 {
-    struct sumsq_args args = {.dtype = z->config.grad_dtype,
-                              .n = z->config.layout->slice[unit],
-                              .x = grads,
-                              .out = &z->reports[z->rank * (z->units + 1) + unit]};
-    if (z->device->kind != DEVICE_CPU) {
-        z->device->ops->sumsq(z->offload.d2h, &args);
-        return;
+    for (int part = 0; part < z->config.layout->parts; part++) {
+        const struct sum_of_squares sum = {z->device->host_ops, zero_part_squares(z, unit, part, grads)};
+        if (z->device->kind != DEVICE_CPU)
+            z->device->ops->sumsq(z->offload.d2h, &sum.args);
+        else
+            stream_submit(z->offload.d2h, offload_run_sumsq, &sum, sizeof sum);
     }
-    struct sum_of_squares sum = {z->device->host_ops, args};
-    stream_submit(z->offload.d2h, offload_run_sumsq, &sum, sizeof sum);
 }
 
 void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event *ready, struct event *free_)

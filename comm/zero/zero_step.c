@@ -59,8 +59,7 @@ void zero_begin_micro(struct zero *z, bool last)
 
 static void step_report_sums(struct zero *z, const double *loss_sum, struct stream *compute)
 {
-    int64_t row = z->units + 1;
-    double *own = z->reports + z->rank * row;
+    const int parts = z->config.layout->parts;
     ASSERT(z->num_due == 0);                  /* the embedding, which backward finishes last, does not wait */
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
         ASSERT(!z->open[u]);
@@ -69,19 +68,20 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
             stream_wait(compute, z->reduced[u]);
         if (summed)
             continue;
-        struct sumsq_args args = {.dtype = z->config.grad_dtype,
-                                  .n = z->config.layout->slice[u],
-                                  .x = zero_grad(z, u, zero_own(z, u)),
-                                  .out = &own[u]};
-        z->device->ops->sumsq(compute, &args);
+        for (int part = 0; part < parts; part++) {
+            const struct sumsq_args args = zero_part_squares(z, u, part, zero_grad(z, u, zero_own(z, u)));
+            z->device->ops->sumsq(compute, &args);
+        }
     }
-    stream_copy(compute, &own[z->units], loss_sum, sizeof *loss_sum);
+    for (int part = 0; part < parts; part++)
+        stream_copy(compute, &zero_report(z, part)[z->units], &loss_sum[part], sizeof *loss_sum);
     if (!zero_parallel(z))
         return;
     zero_follow_compute(z, compute);
-    const struct data_op op = {.send = own,
+    const size_t doubles = (size_t)parts * ((size_t)z->units + 1);
+    const struct data_op op = {.send = zero_report(z, 0),
                                .recv = z->reports,
-                               .count = (size_t)row * (sizeof *own / sizeof(float)),
+                               .count = doubles * (sizeof(double) / sizeof(float)),
                                .dtype = DTYPE_F32,
                                .purpose = COMM_REPORTS,
                                .unit = -1};
@@ -92,7 +92,8 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
 /* The op computes the norm from the reports, and the factor that clips gradients (config.clip). */
 static void clip_gradients(struct zero *z, struct stream *compute)
 {
-    struct decide_step_args args = {.world = z->world,
+    struct decide_step_args args = {.world = z->world * z->config.layout->parts,
+                                    .turns = z->config.layout->parts,
                                     .units = z->units,
                                     .reports = z->reports,
                                     .grad_factor = (double)zero_grad_factor(z),
@@ -254,7 +255,8 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
         first.unit = record->state.bad_unit;
     free(all);
     TRY(status);
-    result->bad_rank = record->state.bad_loss_rank;
+    const int32_t bad_loss = record->state.bad_loss_rank; /* a virtual rank */
+    result->bad_rank = bad_loss < 0 ? -1 : bad_loss % z->world;
     if (first.unit == z->units)
         return STATUS_OK;
     result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);

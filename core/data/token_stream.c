@@ -300,14 +300,33 @@ static void copy_counts(const struct token_stream *stream, struct slot *slot)
     slot->batch.source_targets = slot->step_targets;
 }
 
-/* The number of the first sample of micro-batch (step, micro) of this rank, over all steps and ranks. */
+static int stream_turns(const struct token_stream_config *config)
+{
+    return config->turns ? config->turns : 1;
+}
+
+static int stream_virtual_world(const struct token_stream_config *config)
+{
+    return config->world * stream_turns(config);
+}
+
+/* The place of the micro-batch's first sample in the step or, of an evaluation, in the pass. */
+static int64_t stream_place(const struct token_stream *stream)
+{
+    const struct token_stream_config *config = &stream->config;
+    const int64_t count = config->micro_batch_size, virtual_world = stream_virtual_world(config);
+    const int64_t own = stream->micro / stream_turns(config); /* of the virtual rank */
+    const int64_t virtual_rank = stream->micro % stream_turns(config) * config->world + config->rank;
+    if (config->evaluation)
+        return config->first_sample + (own * virtual_world + virtual_rank) * count;
+    return config->batch_size / virtual_world * virtual_rank + own * count;
+}
+
+/* The number of the micro-batch's first sample over all steps and ranks. */
 static int64_t slot_number(const struct token_stream *stream)
 {
     const struct token_stream_config *config = &stream->config;
-    if (config->evaluation)
-        return 0;
-    return (stream->step - 1) * config->batch_size + config->batch_size / config->world * config->rank +
-           stream->micro * config->micro_batch_size;
+    return config->evaluation ? 0 : (stream->step - 1) * config->batch_size + stream_place(stream);
 }
 
 static enum status fill(struct token_stream *stream, struct slot *slot, struct error *err)
@@ -328,7 +347,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     slot->seq_start[0] = 0;
 
     if (config->evaluation) {
-        first_ordinal = config->first_sample + (stream->micro * config->world + config->rank) * count;
+        first_ordinal = stream_place(stream);
         int64_t left = stream->samples - first_ordinal;
         count = left < 0 ? 0 : left < count ? left : count;
     } else {
@@ -338,7 +357,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
             TRY(sum_step(stream, batch_start, batch->epoch, err));
         batch->step_targets = stream->step_targets;
         batch->step_tokens = stream->step_tokens;
-        const int64_t place = config->batch_size / config->world * config->rank + stream->micro * count;
+        const int64_t place = stream_place(stream);
         first_ordinal = batch_start + place;
         if (stream->mixing)
             mix_from(stream, place);
@@ -494,7 +513,8 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     ASSERT(!config->source.fit || !token_stream_cuts(config));
     ASSERT(config->mixture ? !config->source.set && !config->evaluation : config->source.set != NULL);
     ASSERT(config->data.seq_length > 0 && config->micro_batch_size > 0 && first_step >= 1);
-    ASSERT(config->world > 0 && config->rank >= 0 && config->rank < config->world && config->token_multiple > 0);
+    ASSERT(config->turns >= 0 && config->world > 0 && config->rank >= 0 && config->rank < config->world &&
+           config->token_multiple > 0);
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
     ASSERT(!config->classification || ((config->source.labels || config->mixture) && !token_stream_cuts(config)));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
@@ -510,6 +530,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     new->reader.source = &new->config.source;
     new->samples = token_stream_samples(config);
     new->step = first_step;
+    const int64_t together = config->micro_batch_size * stream_virtual_world(config); /* micro-batches of one round */
     TRY_GOTO(check_samples(new, err));
     TRY_GOTO(allocate(new, err));
     if (config->mixture)
@@ -518,12 +539,10 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         if (config->max_samples > 0 && config->max_samples < new->samples)
             new->samples = config->max_samples;
         const int64_t left = new->samples > config->first_sample ? new->samples - config->first_sample : 0;
-        new->micros =
-            round_up(left, config->micro_batch_size * config->world) / (config->micro_batch_size * config->world);
+        new->micros = round_up(left, together) / together *stream_turns(config);
     } else {
-        int64_t together = config->micro_batch_size * config->world;
         ASSERT(config->batch_size > 0 && config->batch_size % together == 0);
-        new->micros = config->batch_size / together;
+        new->micros = config->batch_size / together *stream_turns(config);
         new->steps_per_epoch = token_stream_steps_per_epoch(config);
     }
     pthread_mutex_init(&new->mutex, NULL);

@@ -8,6 +8,9 @@
  * micro-batch by micro-batch. So the order does not depend on the world size, and the position is the global step. An
  * epoch is floor(samples / B) steps.
  *
+ * turns > 1: a rank stands for that many virtual ranks of N × turns, each with its own equal part. It takes their
+ * micro-batches in turns: the first of each, the second of each, …; in turn t rank r is virtual rank t·N + r.
+ *
  * A mixture (mixture.h) has taken (k-1)·B samples before global step k. Its epochs are floor(epoch_samples / B) steps.
  *
  * With document_mask each document of a sample is a sequence of its own, with positions from 0 and no target for its
@@ -38,19 +41,20 @@ struct token_stream_config {
     int64_t vocab_size;            /* ids are checked against it as they are read */
     uint64_t seed;
     int rank, world;
+    int turns;                /* 0: 1 */
     int64_t batch_size;       /* B, global */
-    int64_t micro_batch_size; /* sequences of one micro-batch of one rank; B = micro × accumulation × world */
+    int64_t micro_batch_size; /* sequences of one micro-batch; B = micro × accumulation × world × turns */
     int64_t token_multiple;   /* sequences of any length: M is a multiple of it (1: no filler); at most T */
     int64_t max_samples;      /* evaluation: the most samples in all, 0: no limit; training: 0 */
     int64_t first_sample;     /* evaluation: the pass begins with this sample; all samples: it is over */
-    bool evaluation;          /* one pass in file order over all whole samples; the ranks get micro-batches in turn, all
-                               * the same number of them, some possibly with fewer or no sequences (num_tokens 0) */
+    bool evaluation;          /* one pass in file order over all whole samples; the (virtual) ranks get micro-batches in
+                               * turn, all the same number of them, some possibly with fewer or no sequences */
 };
 
 struct batch {
     int64_t step;           /* training: global step from 1; evaluation: 1 */
     int64_t epoch;          /* from 1 */
-    int64_t micro;          /* micro-batch of the step (training) or of the pass (evaluation), from 0 */
+    int64_t micro;          /* this rank's micro-batch of the step (training) or of the pass (evaluation), from 0 */
     bool last_micro;        /* of the step or of the pass */
     int32_t num_seqs;       /* sequences, filler included */
     int32_t max_seq;        /* length of the longest sequence */

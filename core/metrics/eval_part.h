@@ -12,7 +12,8 @@ struct eval_part {
     uint64_t data;   /* a fingerprint of the evaluation's samples, as far as they are sampled (token_set_check()), and
                         of how they are cut: only a part of the same data continues */
     int world;
-    double *losses; /* [world] owned: each rank's sum, so that the same ranks come to the same bits in the end */
+    double
+        *losses; /* [world] owned: each (virtual) rank's sum, so that the same ranks come to the same bits in the end */
     int num_counts;
     double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of eval_metric.h */
 };

@@ -148,8 +148,8 @@ enum status spec_load_text(const char *path, const char *text, struct run_spec *
 
 void spec_free(struct run_spec *spec);
 
-/* Virtual ranks that each of `world` ranks stands for, one after the other; 1 without train.virtual_ranks. */
-static inline int spec_passes(const struct run_spec *spec, int world)
+/* Virtual ranks that each of `world` ranks stands for, in turns; 1 without train.virtual_ranks. */
+static inline int spec_turns(const struct run_spec *spec, int world)
 {
     return spec->train.virtual_ranks ? (int)spec->train.virtual_ranks / world : 1;
 }
@@ -157,7 +157,7 @@ static inline int spec_passes(const struct run_spec *spec, int world)
 /* Micro-batches that each of `world` ranks computes in a step. */
 static inline int64_t spec_micros(const struct run_spec *spec, int world)
 {
-    return spec->gradient_accumulation_steps * spec_passes(spec, world);
+    return spec->gradient_accumulation_steps * spec_turns(spec, world);
 }
 
 /* Fills in the three batch sizes for `world` ranks, or names those that do not fit. With train.virtual_ranks they are

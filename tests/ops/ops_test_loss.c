@@ -221,6 +221,7 @@ static void decide_step_setup(struct harness *h)
     h->args.decide_step = (struct decide_step_args){
         .world = (int32_t)c->K,
         .units = (int32_t)c->M,
+        .turns = c->K % 2 == 0 ? 2 : 1,
         .reports = h->x->device,
         .grad_factor = has(h, HALVES) ? 4 : 1,
         .clip = (double)c->window,

@@ -55,8 +55,9 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
         if (isfinite(before) && !isfinite(total))
             s->bad_unit = u;
     }
+    const int ranks = a->world / a->turns;
     for (int r = 0; r < a->world; r++) {
-        double loss = a->reports[r * row + a->units];
+        double loss = a->reports[(r % ranks * a->turns + r / ranks) * row + a->units];
         loss_sum += loss;
         if (!isfinite(loss) && s->bad_loss_rank < 0)
             s->bad_loss_rank = r;

@@ -94,8 +94,9 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
     if (thread != 0)
         return;
     int bad_loss_rank = -1;
+    const int ranks = a.world / a.turns;
     for (int r = 0; r < a.world; r++) {
-        double loss = a.reports[static_cast<int64_t>(r) * row + a.units];
+        double loss = a.reports[static_cast<int64_t>(r % ranks * a.turns + r / ranks) * row + a.units];
         loss_sum += loss;
         if (bad_loss_rank < 0 && !isfinite(loss))
             bad_loss_rank = r;
