@@ -105,6 +105,26 @@ static enum status host_transport_all_gather(const struct data_op *op, bool stag
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
+#ifdef ZTRAIN_FAULTS
+/* Test builds: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank. */
+static void host_transport_disorder(struct comm *comm)
+{
+    const char *order = getenv("ZTRAIN_SUM_ORDER");
+    if (!order || strcmp(order, "reverse") != 0)
+        return;
+    for (int r = 0; r < comm->world / 2; r++) {
+        const void *in = comm->in[r];
+        comm->in[r] = comm->in[comm->world - 1 - r];
+        comm->in[comm->world - 1 - r] = in;
+    }
+}
+#else
+static void host_transport_disorder(struct comm *comm)
+{
+    (void)comm;
+}
+#endif
+
 static enum status host_transport_reduce(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
@@ -132,6 +152,7 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
+        host_transport_disorder(comm);
         note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype,
                                  data_op_start(op)));
         if (staged)
