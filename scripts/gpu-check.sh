@@ -9,6 +9,8 @@
 #   bench       GPT-2 124M and 1558M, and LLM.Q's shapes (Qwen2.5 0.5B to 7B), in steps of 524,288 tokens: tokens/s and each kind of
 #               op next to what `ztrain plan --speed` expects, and PyTorch's tokens/s, if it is there. The goals come first; what does not
 #               fit, or has no time left, is named and has not passed. Alone it has all the time, which suffices for every case on an H100
+#   virtual     4 virtual ranks (train.virtual_ranks) on 1, 2 and 4 ranks that share a GPU, at stages 0 to 3: the same numbers bit for
+#               bit; with two GPUs also over NCCL
 #   resume      interrupted and resumed: the same numbers bit for bit
 #   graphs      steps as CUDA graphs and op by op: the same numbers bit for bit, and the speed-up
 #   nccl        2 ranks over NCCL, ZeRO stages 0 to 3, in registered memory and without; left out where there is one GPU
@@ -29,7 +31,7 @@ set -uo pipefail
 from=$PWD
 cd "$(dirname "$0")/.." || exit 1
 build='' out=build/gpu-check device=cuda quick='' seconds=575
-all=(doctor ops golden ranks bench resume graphs nccl perf sanitizer)
+all=(doctor ops golden ranks bench virtual resume graphs nccl perf sanitizer)
 fail() {
     echo "gpu-check: $1; hint: --help" >&2
     exit 2
@@ -78,12 +80,13 @@ golden=(tests/golden/check_golden.py --ztrain "$build/ztrain" --set "train.devic
 # those after it.
 declare -A runs_of=(
     [doctor]="gpu-test doctor" [ops]="ops ops-own-attention fault" [golden]="golden golden-own-attention" [ranks]="ranks ranks-4" [bench]=bench
-    [resume]=resume [graphs]=graphs [nccl]="nccl nccl-plain" [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
+    [virtual]=virtual [resume]=resume [graphs]=graphs [nccl]="nccl nccl-plain" [perf]="perf perf-own-attention" [sanitizer]="memcheck racecheck"
 )
 declare -A kept=(
-    [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [fault]=20 [golden]=60 [golden-own-attention]=15 [ranks]=40 [ranks-4]=30 [bench]=150
+    [gpu-test]=20 [doctor]=20 [ops]=45 [ops-own-attention]=15 [fault]=20 [golden]=50 [golden-own-attention]=15 [ranks]=30 [ranks-4]=20 [bench]=150 [virtual]=30
     [resume]=20 [graphs]=15 [nccl]=0 [nccl-plain]=0 [perf]=25 [perf-own-attention]=10 [memcheck]=45 [racecheck]=45
 )
+export gpus
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
 [ "$gpus" -lt 2 ] || kept+=([nccl]=40 [nccl-plain]=20 [bench]=90)
 to_come=()
@@ -187,6 +190,41 @@ PYTHON
     return $code
 }
 
+# Runs of one spec on other numbers of ranks, at other stages, have equal losses, norms and evaluations.
+virtual() {
+    local top run code pair share
+    top=$(mktemp -d) || return
+    small_command qwen3 "$top"
+    run+=(--set train.virtual_ranks=4 --set train_batch_size=8 --set train_micro_batch_size_per_gpu=1)
+    for pair in 1-0 1-3 2-0 2-1 2-2 2-3 4-0 4-3; do
+        for share in 1 0; do # 0: over NCCL
+            [ "$share" = 1 ] || { [ "${pair%-*}" -gt 1 ] && [ "${pair%-*}" -le "$gpus" ]; } || continue
+            ZTRAIN_SHARE_GPUS=$share CUDA_VISIBLE_DEVICES=$([ "$share" = 0 ] && seq -s, 0 $((gpus - 1)) || echo 0) \
+                "${run[@]}" --set "run.name=$pair-$share" --local-gpus "${pair%-*}" --set "zero_optimization.stage=${pair#*-}" || return
+        done
+    done
+    "$python" - "$top" <<'PYTHON'
+import json
+import os
+import sys
+
+def numbers(name):
+    with open(f"{sys.argv[1]}/{name}/metrics.jsonl", encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    return [{k: row[k] for k in ("step", "loss", "grad_norm", "lr", "eval_loss") if k in row}
+            for row in rows if "loss" in row or "eval_loss" in row]
+
+runs = {name: numbers(name) for name in sorted(os.listdir(sys.argv[1]))}
+first = runs["1-0-1"]
+others = [name for name, rows in runs.items() if rows != first]
+print(f"virtual ranks: {len(runs)} runs of {len(first)} rows; {'DIFFERENT: ' + ' '.join(others) if others else 'the same'} (ranks-stage-shared)")
+sys.exit(bool(others) or not first)
+PYTHON
+    code=$?
+    rm -rf "$top"
+    return $code
+}
+
 # A run whose kernels are shorter than their launches has equal numbers as graphs and op by op; prints the ratio of their speeds.
 graphs() {
     local top run
@@ -258,6 +296,7 @@ for name in "$@"; do
         gpu_part ranks "${golden[@]}" --ranks 2 --stage 0,1,2,3 --dtype bf16 --case gpt2 --case qwen3
         gpu_part ranks-4 "${golden[@]}" --ranks 4 --stage 0,1,2,3 --dtype fp32 --case llama
         ;;
+    virtual) gpu_part virtual virtual ;;
     resume) gpu_part resume resume ;;
     graphs) gpu_part graphs graphs ;;
     nccl)
@@ -325,6 +364,7 @@ describe_self_test() {
 
 # What the parts whose numbers must repeat, and compute-sanitizer, said last.
 describe_bits() {
+    log_of virtual '^virtual ranks: '
     log_of resume 'after a resume$' | sed 's/^/resume: /'
     log_of graphs '^graphs: '
     log_of memcheck 'ERROR SUMMARY' | sed -E 's/^=+ */memcheck: /' | uniq # one for each run

@@ -219,11 +219,11 @@ const struct spec_key spec_keys[] = {
     {USED("train.max_skipped_steps", INT(1, MAX_COUNT), spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
 
-    {USED("train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
-          "divide the run among this many virtual ranks, so that it has the same bits on any number of ranks that "
-          "divides it: train_batch_size = virtual ranks x micro batch x accumulation, and gradients, norms and losses "
-          "are summed in the order of virtual ranks; 0: none, a run's bits depend on the number of ranks "
-          "(docs/determinism.md)")},
+    {USED(
+        "train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
+        "give a run the same bits on any number of ranks that divides this number; 0: its bits depend on the number of "
+        "ranks; train_batch_size = virtual ranks x micro batch x accumulation; gradients, norms and losses are summed "
+        "in the order of virtual ranks (docs/determinism.md)")},
     {USED("train.virtual_ranks_strict", BOOL, spec.train.virtual_ranks_strict, "true", SILENT,
           "with virtual_ranks: refuse a CPU or GPU that cannot compute with the kernels that the run began with; "
           "false: continue with other bits, and a line of metrics.jsonl says so")},

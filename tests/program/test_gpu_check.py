@@ -28,10 +28,12 @@ def check(folder, *arguments):
 
 
 def test_a_part_of_its_own(folder):
-    done = check(folder, "--device", "cpu", "--out", folder.at("out"), "resume")
-    assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed\n"), done.stdout + done.stderr
+    done = check(folder, "--device", "cpu", "--out", folder.at("out"), "virtual", "resume")
+    assert done.returncode == 0 and done.stdout.endswith("2 passed, 0 failed\n"), done.stdout + done.stderr
     with open(folder.at("out/SUMMARY"), encoding="utf-8") as f:
-        assert re.search(r"^resume: \d+ rows; the same after a resume$", f.read(), re.M)
+        text = f.read()
+    assert re.search(r"^virtual ranks: 8 runs of \d+ rows; the same ", text, re.M)
+    assert re.search(r"^resume: \d+ rows; the same after a resume$", text, re.M)
 
 
 def script(path, text):
