@@ -77,6 +77,41 @@ static void test_stages_agree_in_pairs_with_accumulation(void **state)
     munmap(outcomes, 4 * sizeof *outcomes);
 }
 
+/* Virtual ranks: every stage at every world gives the same bits. */
+static void test_virtual_ranks_agree_bit_for_bit(void **state)
+{
+    (void)state;
+    enum { VIRTUAL = 4, KINDS = 5 };
+    struct outcome *outcomes = ranks_memory(2 * sizeof *outcomes);
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int world = 1; world <= VIRTUAL; world *= 2)
+            for (int stage = 0; stage <= 3; stage++) {
+                const bool first = world == 1 && stage == 0;
+                struct setting setting = {.stage = stage,
+                                          .micros = 1 + kind % 3,
+                                          .virtual_ranks = VIRTUAL,
+                                          .tied = kind & 1,
+                                          .overlap = stage != 1,
+                                          .dtype = kind & 2 ? DTYPE_BF16 : DTYPE_F32,
+                                          .bucket = stage == 2 ? 500 : 0,
+                                          .comm_dtype = kind == 3   ? DTYPE_BF16
+                                                        : kind == 4 ? DTYPE_F16
+                                                                    : DTYPE_F32,
+                                          .comm_factor = kind == 4 ? VIRTUAL : 0,
+                                          .muon = kind == 2,
+                                          .outcome = &outcomes[!first]};
+                if (kind == 1 && stage > 0)
+                    setting.offload_optimizer = OFFLOAD_CPU;
+                if (kind == 1 && stage == 3)
+                    setting.offload_param = OFFLOAD_CPU;
+                memset(setting.outcome, 0, sizeof *outcomes);
+                assert_true(ranks_run(world, NULL, training_body, &setting));
+                if (!first && memcmp(&outcomes[1], &outcomes[0], sizeof *outcomes) != 0)
+                    fail_msg("kind %d: world %d at stage %d differs", kind, world, stage);
+            }
+    munmap(outcomes, 2 * sizeof *outcomes);
+}
+
 /* ---- replicas ------------------------------------------------------------ */
 
 /* One training step, then one bit of one rank's copy is flipped. */
@@ -290,6 +325,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_against_reference),
         cmocka_unit_test(test_stages_agree_bit_for_bit),
+        cmocka_unit_test(test_virtual_ranks_agree_bit_for_bit),
         cmocka_unit_test(test_stages_agree_in_pairs_with_accumulation),
         cmocka_unit_test(test_a_flipped_bit_of_a_replica_is_found),
         cmocka_unit_test(test_non_finite_is_named_and_skipped),
