@@ -123,6 +123,56 @@ static void order_is_the_world_sizes_business_to_share(void **state)
     token_set_close(set);
 }
 
+/* A rank that stands for several virtual ranks has the micro-batches that these would have as ranks, in turns. */
+static void virtual_ranks_take_turns(void **state)
+{
+    (void)state;
+    enum { VIRTUAL = 6, MICROS = 6 };
+    static const int lengths[] = {TOKENS};
+    megatron("turns", 4, lengths, 1, 0, 1000);
+    struct token_set *set = open_one("turns");
+    for (int world = 1; world <= VIRTUAL; world++)
+        for (int rank = 0; rank < world && VIRTUAL % world == 0; rank++)
+            for (int evaluation = 0; evaluation < 2; evaluation++) {
+                struct token_stream_config config = {
+                    .source = {.set = set},
+                    .data = {.seq_length = T, .shuffle = !evaluation, .packing = SPEC_PACKING_CUT},
+                    .vocab_size = 1000,
+                    .seed = 42,
+                    .world = world,
+                    .rank = rank,
+                    .turns = VIRTUAL / world,
+                    .batch_size = B,
+                    .micro_batch_size = 1,
+                    .token_multiple = 1,
+                    .evaluation = evaluation,
+                    .first_sample = evaluation ? 5 : 0};
+                struct token_stream_config alone = config;
+                alone.world = VIRTUAL;
+                alone.turns = 1;
+                struct token_stream *stream = open_stream(&config, 1), *others[VIRTUAL];
+                for (int turn = 0; turn < config.turns; turn++) {
+                    alone.rank = turn * world + rank;
+                    others[turn] = open_stream(&alone, 1);
+                }
+                for (int i = 0; i < MICROS * config.turns; i++) {
+                    struct batch batch, same;
+                    bool end;
+                    assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
+                    assert_int_equal(token_stream_next(others[i % config.turns], &same, &end, NULL), STATUS_OK);
+                    assert_int_equal(batch.step, same.step);
+                    assert_int_equal(batch.num_tokens, same.num_tokens);
+                    assert_memory_equal(batch.tokens, same.tokens, (size_t)batch.num_tokens * sizeof *batch.tokens);
+                    assert_memory_equal(batch.numbers, same.numbers, (size_t)batch.num_tokens * sizeof *batch.numbers);
+                    assert_int_equal(batch.last_micro, same.last_micro && i % config.turns == config.turns - 1);
+                }
+                token_stream_close(stream);
+                for (int turn = 0; turn < config.turns; turn++)
+                    token_stream_close(others[turn]);
+            }
+    token_set_close(set);
+}
+
 static void documents_are_samples(void **state)
 {
     (void)state;
@@ -646,6 +696,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(out_of_memory_is_an_error), /* first: glibc keeps the stacks of ended threads */
         cmocka_unit_test(order_is_the_world_sizes_business_to_share),
+        cmocka_unit_test(virtual_ranks_take_turns),
         cmocka_unit_test(documents_are_samples),
         cmocka_unit_test(a_mask_leaves_targets_out),
         cmocka_unit_test(documents_are_apart),
