@@ -158,6 +158,9 @@ static const struct operand operands_cast[] = {TENSOR(cast, dst, OUT, AT(cast, d
                                                TENSOR(cast, src, IN, AT(cast, src_dtype), n)};
 static const struct operand operands_accumulate[] = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
                                                      TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
+static const struct operand operands_sum_ranks[] = {TENSOR(sum_ranks, out, INOUT, F32, n),
+                                                    TENSOR(sum_ranks, own, IN, DT, n),
+                                                    TENSOR(sum_ranks, inbox, IN, DT, ranks, n)};
 static const struct operand operands_sumsq[] = {TENSOR(sumsq, x, IN, DT, n), FIXED(sumsq, out, INOUT | SIDE, F64)};
 static const struct operand operands_decide_step[] = {FIXED(decide_step, reports, IN, OPERAND_REPORTS),
                                                       FIXED(decide_step, schedule, IN, OPERAND_SCHEDULE),

@@ -371,6 +371,17 @@ struct accumulate_args {
     bool accumulate;
 };
 
+/* out = (([out +] x_0) + x_1) + … over the contributions of ranks 0 … ranks - 1, n elements, added in fp32 in this
+ * order: the bits of sum_ranks() of comm/sums.h. x_rank is `own`, which out may be if the dtype is fp32. */
+struct sum_ranks_args {
+    enum dtype dtype;
+    int64_t n, ranks, rank;
+    float *out;
+    const void *own;   /* dt (n) */
+    const void *inbox; /* dt (ranks, n); that of `rank` is not read */
+    bool accumulate;
+};
+
 /* *out = the sum of x[i]² in double, in an order that depends on n only. A non-finite x[i] makes it non-finite. */
 struct sumsq_args {
     enum dtype dtype; /* DTYPE_F32 or DTYPE_BF16 */
@@ -555,6 +566,7 @@ struct muon_update_args {
     X(dropout)           \
     X(cast)              \
     X(accumulate)        \
+    X(sum_ranks)         \
     X(sumsq)             \
     X(decide_step)       \
     X(find_nonfinite)    \

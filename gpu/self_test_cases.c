@@ -199,6 +199,12 @@ static const struct self_test_case cases_accumulate[] = {
     {.args.accumulate = {DTYPE_F32, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16},
     {.args.accumulate = {SAME, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 
+/* The bits of the sums count. The last one: whole vectors, added to what is there. */
+#define SUM_RANKS(which, count) .dtype = SAME, .n = count, .ranks = 3, .rank = which
+static const struct self_test_case cases_sum_ranks[] = {
+    {.args.sum_ranks = {SUM_RANKS(1, COUNT)}, .tolerance = 1e-12},
+    {.args.sum_ranks = {SUM_RANKS(0, COUNT + 5), .accumulate = true}, .tolerance = 1e-12}};
+
 static const struct self_test_case cases_sumsq[] = {/* a single element shows */
                                                     {.args.sumsq = {.dtype = SAME, .n = LONG},
                                                      .dtypes = NOT_F16,

@@ -107,7 +107,7 @@ KINDS = {
     "RoPE": (("RoPE",), ("rope",)),
     "cross-entropy": (("cross-entropy",), ("cross_entropy",)),
     "embedding": (("embedding",), ("embedding_fwd", "embedding_bwd")),
-    "optimizer": (("optimizer",), ("sumsq", "decide_step", "find_nonfinite", "adam", "accumulate")),
+    "optimizer": (("optimizer",), ("sumsq", "decide_step", "find_nonfinite", "adam", "accumulate", "sum_ranks")),
 }
 
 

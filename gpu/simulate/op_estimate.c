@@ -372,6 +372,7 @@ struct op_estimate op_estimate_embedding_bwd(const struct assumed_gpu *s, const 
         return memory_bound(s, TIME_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);  \
     }
 OPTIMIZER(cast, 1)
+OPTIMIZER(sum_ranks, 1)
 OPTIMIZER(sumsq, 2)
 OPTIMIZER(decide_step, 1)
 OPTIMIZER(find_nonfinite, 2)

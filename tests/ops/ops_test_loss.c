@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test_loss.c: drivers of cross-entropy, sums, and what is computed element by element. See ops_test.h for the
  * terms. */
+#include "comm/sums.h"
 #include "tests/ops/ops_test_drivers.h"
 
 /* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels  */
@@ -188,6 +189,59 @@ static void accumulate_reference(struct harness *h)
     }
 }
 
+static void *element_at(const struct tensor *t, int64_t i)
+{
+    return (char *)t->device + i * (int64_t)dtype_size(t->dtype);
+}
+
+/* M ranks, K the own one; values of very different sizes, so that the order of sums shows. IN_PLACE, in fp32: the own
+ * contribution is where the sum goes. */
+static void sum_ranks_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int64_t n = c->N, pad = c->pad;
+    const bool in_place = has(h, IN_PLACE) && h->dtype == DTYPE_F32;
+    h->x = tensor_in(h, "inbox", h->dtype, c->M * n + pad, 1);
+    h->w = tensor_in(h, "own", h->dtype, n + pad, 1);
+    for (int64_t i = 0; !h->timing && i < c->M * n; i++) {
+        const double scale = ldexp(1, (int)(i * 7 % 23) - 11);
+        const bool own = i / n == c->K;
+        tensor_set(h->x, pad + i, own ? NAN : scale * h->x->host[pad + i]);
+        if (own)
+            tensor_set(h->w, pad + i % n, scale * h->w->host[pad + i % n]);
+    }
+    h->y = in_place ? h->w : tensor_out(h, "out", DTYPE_F32, n + pad, has(h, ACCUMULATE));
+    h->y->output = h->y->exact = true;
+    h->args.sum_ranks = (struct sum_ranks_args){.dtype = h->dtype,
+                                                .n = n,
+                                                .ranks = c->M,
+                                                .rank = c->K,
+                                                .out = element_at(h->y, pad),
+                                                .own = element_at(h->w, pad),
+                                                .inbox = element_at(h->x, pad),
+                                                .accumulate = has(h, ACCUMULATE)};
+}
+
+/* Each sum of two floats is exact in double, but for the last rounding. The host's collectives have the same bits. */
+static void sum_ranks_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int64_t pad = c->pad;
+    for (int64_t i = 0; i < c->N; i++) {
+        const bool starts = has(h, ACCUMULATE);
+        float own = (float)h->w->host[pad + i], sum = starts ? (float)h->y->host[pad + i] : 0, other = sum, in[9];
+        const void *all[9];
+        for (int64_t r = 0; r < c->M; r++) {
+            in[r] = r == c->K ? own : (float)h->x->host[pad + r * c->N + i];
+            all[r] = &in[r];
+            sum = r == 0 && !starts ? in[r] : (float)((double)sum + (double)in[r]);
+        }
+        sum_ranks(&other, DTYPE_F32, all, (int)c->M, 1, DTYPE_F32, starts ? SUM_FROM_OUT : SUM_ALONE);
+        ASSERT(memcmp(&sum, &other, sizeof sum) == 0);
+        h->y->expected[pad + i] = (double)sum;
+    }
+}
+
 static void sumsq_setup(struct harness *h)
 {
     h->x = tensor_in(h, "x", has(h, HALVES) ? DTYPE_BF16 : DTYPE_F32, h->c->N, has(h, EXTREME) ? 1e30 : 1);
@@ -278,6 +332,7 @@ BACKWARD(cross_entropy, cross_entropy_loss, cross_entropy_pairs);
 FORWARD(add);
 FORWARD(cast);
 FORWARD(accumulate);
+FORWARD(sum_ranks);
 FORWARD(sumsq);
 FORWARD(decide_step);
 FORWARD(find_nonfinite);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate. A template, see ops_cpu.h. */
+/* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, accumulate, sums over ranks. A template, see
+ * ops_cpu.h. */
 
 /* ---- single elements ----------------------------------------------------- */
 
@@ -110,7 +111,7 @@ static ALWAYS_INLINE void tanh_bwd_part(const struct tanh_bwd_args *a, struct ra
 
 OP_OF_ELEMENTS(tanh_bwd, WITH_DTYPE(a->dtype, tanh_bwd_part(a, part, DT)))
 
-/* ---- add, cast, accumulate ----------------------------------------------- */
+/* ---- add, cast, accumulate, sum_ranks ------------------------------------ */
 
 static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, enum dtype dtype)
 {
@@ -171,3 +172,18 @@ static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struc
 }
 
 OP_OF_ELEMENTS(accumulate, WITH_DTYPES(a->dst_dtype, a->src_dtype, accumulate_part(a, part, DST, SRC)))
+
+static ALWAYS_INLINE void sum_ranks_part(const struct sum_ranks_args *a, struct range part, enum dtype dtype)
+{
+    for (int64_t i = part.first; i < part.end; i += VF) {
+        vf sum = a->accumulate ? vf_get(a->out, i, part.end, DTYPE_F32) : vf_zero();
+        for (int64_t r = 0; r < a->ranks; r++) {
+            const void *from = r == a->rank ? a->own : at(a->inbox, r * a->n, dtype);
+            vf x = vf_get(from, i, part.end, dtype);
+            sum = r > 0 || a->accumulate ? sum + x : x; /* 0 + x is another number for -0 */
+        }
+        vf_put(a->out, i, part.end, sum, DTYPE_F32);
+    }
+}
+
+OP_OF_ELEMENTS(sum_ranks, WITH_DTYPE(a->dtype, sum_ranks_part(a, part, DT)))

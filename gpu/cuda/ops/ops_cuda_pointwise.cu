@@ -197,6 +197,30 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
+/* Several contributions are loaded before the first is added: they come from memory. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_args a, int64_t whole)
+{
+    const T *own = static_cast<const T *>(a.own), *inbox = static_cast<const T *>(a.inbox);
+    each_element<VECTOR<T>>(a.n, whole, [&](auto width, int64_t i) {
+        constexpr int V = decltype(width)::value;
+        float sum[V];
+        if (a.accumulate)
+            load(a.out + i, sum);
+        else
+            load((a.rank == 0 ? own : inbox) + i, sum);
+#pragma unroll 4
+        for (int64_t r = a.accumulate ? 0 : 1; r < a.ranks; r++) {
+            float x[V];
+            load((r == a.rank ? own : inbox + r * a.n) + i, x);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                sum[v] += x[v];
+        }
+        store(a.out + i, sum);
+    });
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS) noise_kernel(T *to, uint32_t seed, int64_t n, int64_t whole)
 {
@@ -365,6 +389,18 @@ void cuda_accumulate(struct stream *stream, const struct accumulate_args *a)
         LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
                static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->scale, a->accumulate, a->n,
                whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+    });
+}
+
+void cuda_sum_ranks(struct stream *stream, const struct sum_ranks_args *a)
+{
+    if (a->n == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t row = a->n * static_cast<int64_t>(sizeof(T));
+        LAUNCH(stream, "sum_ranks", sum_ranks_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS, *a,
+               whole_vectors<VECTOR<T>>(a->n, aligned16(a->out, a->own, a->inbox, row)));
     });
 }
 CUDA_MODULE(pointwise, tanh_fwd_kernel<float>)

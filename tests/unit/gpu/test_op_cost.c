@@ -59,6 +59,10 @@ static void other_ops_count_what_they_touch(void **state)
     check(op_cost_momentum(&lion), 0, 22.0 * N);
     lion.m = NULL;
     check(op_cost_momentum(&lion), 0, 14.0 * N);
+    struct sum_ranks_args ranks = {.dtype = DTYPE_BF16, .n = N, .ranks = K};
+    check(op_cost_sum_ranks(&ranks), 0, (2.0 * K + 4) * N);
+    ranks.accumulate = true;
+    check(op_cost_sum_ranks(&ranks), 0, (2.0 * K + 8) * N);
     struct muon_momentum_args muon = {.n = N};
     check(op_cost_muon_momentum(&muon), 0, 14.0 * N);
     struct orthogonalize_args wide = {.rows = 8, .cols = 24, .steps = 5}, tall = {.rows = 24, .cols = 8, .steps = 5};

@@ -120,6 +120,11 @@ enum {
     X(accumulate_narrow, accumulate, if (a->src_dtype == DTYPE_BF16 && a->dst_dtype == DTYPE_F32) return)  \
     X(accumulate_half, accumulate, if (a->src_dtype == DTYPE_BF16 && a->dst_dtype == DTYPE_BF16) return)   \
     X(accumulate_scale, accumulate, a->scale = 1)                                                          \
+    X(ranks_tail, sum_ranks, a->n = a->n / 8 * 8)                                                          \
+    X(ranks_vectors, sum_ranks, if (a->n % 8 == 0) return)                                                 \
+    X(ranks_accumulate, sum_ranks, a->accumulate = false)                                                  \
+    X(ranks_last, sum_ranks, a->ranks--)                                                                   \
+    X(ranks_own, sum_ranks, a->own = (const char *)a->inbox + a->rank * a->n * (int64_t)dtype_size(a->dtype)) \
     X(dropout_rows, dropout, if (a->C % DROPOUT_BLOCK) return)                                             \
     X(sums_of_blocks, sumsq, if (a->n > SUM_ELEMENTS) a->n = SUM_ELEMENTS)                                 \
     X(sums_tail, sumsq, a->n = a->n / 8 * 8)                                                               \
