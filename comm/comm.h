@@ -38,6 +38,8 @@ struct comm_config {
     const char *interface;
     /* reductions add up each node's contributions first: less traffic, other bits than on one node */
     bool reduce_within_node;
+    /* ordered reduce-scatters will come: comm_attach_device() checks one, for which NCCL connects every two ranks */
+    bool ordered;
 };
 
 /* Connects the ranks, with bootstrap_connect(). Collective. The caller frees *comm with comm_close(). */
@@ -58,7 +60,7 @@ void comm_detach_device(struct comm *comm);
 bool comm_can_capture(const struct comm *comm);
 
 /* Whether slices may be sent in pieces (stride > count), after comm_attach_device(). Not over NCCL, which needs no
- * memory of its own for whole slices. */
+ * memory of its own for whole slices. Ordered reduce-scatters may always. */
 bool comm_takes_pieces(const struct comm *comm);
 
 /* Launches a graph that contains data operations, unless the job has failed. */
@@ -99,8 +101,8 @@ struct data_op {
     void *inbox;       /* of an ordered one on a GPU: device memory for the contributions to this rank's slice (world ×
                           count, dtype), which NCCL writes; NULL on the CPU */
     int32_t *bad_rank; /* becomes the lowest rank with a non-finite value in this slice, unless lower already; the
-                          caller sets RANK_NONE first. Valid once the stream is synchronised. May be NULL. NCCL does
-                          not fill it */
+                          caller sets RANK_NONE first. Valid once the stream is synchronised. May be NULL. GPUs do
+                          not fill it, unless they are shared */
 
     /* set by the communicator */
     struct comm *comm;
@@ -116,7 +118,8 @@ void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream 
  * order, and overwrites the own slice of send. An ordered one is sent to its owner, who adds in fp32. */
 void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
 
-/* The same of several that do not depend on each other: NCCL launches them as one. */
+/* The same of several that do not depend on each other: NCCL launches them as one, but ordered ones, all or none of the
+ * group, one after the other. */
 enum { COMM_GROUP_MAX = 16 };
 void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
 void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);

@@ -38,6 +38,23 @@ static void transport_check_put(const struct check *c, size_t i, float x, enum d
     floats_to((char *)c->host + i * dtype_size(dtype), &x, 1, dtype);
 }
 
+static void transport_check_copy(const struct check *c, void *to, const void *from, size_t bytes)
+{
+    stream_copy(c->stream, to, from, bytes);
+    stream_sync(c->stream);
+}
+
+/* Afterwards `host` has the result. */
+static enum status transport_check_submit(const struct check *c, const struct data_op *op, size_t bytes,
+                                          struct error *err)
+{
+    transport_gpu_submit(op, 1, c->stream);
+    stream_sync(c->stream);
+    TRY(comm_status(c->comm, err));
+    transport_check_copy(c, c->host, op->recv, bytes);
+    return comm_status(c->comm, err);
+}
+
 /* Runs the operation with slices of `count` elements; `host` has what is sent, and then the result. */
 static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, size_t count, struct error *err)
 {
@@ -51,25 +68,19 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .recv = c->recv,
                                .count = count,
                                .stride = count};
-    stream_copy(c->stream, c->send, c->host, gathers ? slice : all);
-    stream_sync(c->stream);
-    transport_gpu_submit(&op, 1, c->stream);
-    stream_sync(c->stream);
-    TRY(comm_status(c->comm, err));
-    stream_copy(c->stream, c->host, c->recv, gathers ? all : slice);
-    stream_sync(c->stream);
-    return comm_status(c->comm, err);
+    transport_check_copy(c, c->send, c->host, gathers ? slice : all);
+    return transport_check_submit(c, &op, gathers ? all : slice, err);
 }
 
-static enum status compare(const struct check *c, enum op_kind kind, enum dtype dtype, size_t i, float want,
+static enum status compare(const struct check *c, const char *operation, enum dtype dtype, size_t i, float want,
                            struct error *err)
 {
     float have;
     floats_from(&have, (const char *)c->host + i * dtype_size(dtype), 1, dtype);
     if (have == want)
         return STATUS_OK;
-    error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %g in element %zu of rank %d, where %g is right",
-              operation_name(kind), c->comm->world, dtype_name(dtype), (double)have, i, c->comm->rank, (double)want);
+    error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %.9g in element %zu of rank %d, where %.9g is right",
+              operation, c->comm->world, dtype_name(dtype), (double)have, i, c->comm->rank, (double)want);
     return error_hint(err,
                       "the communication library, a GPU or a link between GPUs is faulty: nccl-tests shows which, "
                       "and %s in the environment avoids %s",
@@ -85,7 +96,7 @@ static enum status check_gather(struct check *c, size_t count, struct error *err
     TRY(run(c, OP_ALL_GATHER, dtype, count, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
-            TRY(compare(c, OP_ALL_GATHER, dtype, (size_t)r * count + i, transport_gathered(r, i), err));
+            TRY(compare(c, operation_name(OP_ALL_GATHER), dtype, (size_t)r * count + i, transport_gathered(r, i), err));
     return STATUS_OK;
 }
 
@@ -97,7 +108,48 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
             transport_check_put(c, (size_t)s * count + i, transport_contribution(world, c->comm->rank, s, i), dtype);
     TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
     for (size_t i = 0; i < count; i++)
-        TRY(compare(c, OP_REDUCE_SCATTER, dtype, i, (float)(1 + i % 3), err));
+        TRY(compare(c, operation_name(OP_REDUCE_SCATTER), dtype, i, (float)(1 + i % 3), err));
+    return STATUS_OK;
+}
+
+/* As many bits as fp32 has: most sums are rounded, so that another order has other bits. rank -1: what is there before
+ * the contributions. */
+static float transport_ordered(int rank, int slice, size_t i)
+{
+    const uint32_t seed = (uint32_t)i * 2654435761u + (uint32_t)(rank + 1) * 2246822519u + (uint32_t)slice * 40503u;
+    return (float)(int32_t)((seed ^ seed >> 15) * 2246822519u);
+}
+
+/* The buffer of results has room for the inbox as well: there are half as many elements as in other short ones. */
+static enum status check_ordered(struct check *c, size_t count, struct error *err)
+{
+    const int rank = c->comm->rank, world = c->comm->world;
+    const size_t slice = count * sizeof(float);
+    const struct data_op op = {.comm = c->comm,
+                               .kind = OP_REDUCE_SCATTER,
+                               .dtype = DTYPE_F32,
+                               .recv_dtype = DTYPE_F32,
+                               .send = c->send,
+                               .recv = c->recv,
+                               .inbox = (char *)c->recv + slice,
+                               .count = count,
+                               .stride = count,
+                               .accumulate = true,
+                               .ordered = true};
+    for (int s = 0; s < world; s++)
+        for (size_t i = 0; i < count; i++)
+            transport_check_put(c, (size_t)s * count + i, transport_ordered(rank, s, i), DTYPE_F32);
+    transport_check_copy(c, c->send, c->host, (size_t)world * slice);
+    for (size_t i = 0; i < count; i++)
+        transport_check_put(c, i, transport_ordered(-1, rank, i), DTYPE_F32);
+    transport_check_copy(c, c->recv, c->host, slice);
+    TRY(transport_check_submit(c, &op, slice, err));
+    for (size_t i = 0; i < count; i++) {
+        float sum = transport_ordered(-1, rank, i);
+        for (int r = 0; r < world; r++)
+            sum += transport_ordered(r, rank, i);
+        TRY(compare(c, "an ordered reduce-scatter", DTYPE_F32, i, sum, err));
+    }
     return STATUS_OK;
 }
 
@@ -114,6 +166,8 @@ static enum status check_all(struct check *c, struct error *err)
         for (int dtype = 0; dtype < (length == SHORT ? DTYPE_COUNT : 1); dtype++)
             if (check_reduce(c, (enum dtype)dtype, counts[length], at) != STATUS_OK)
                 at = &ignored;
+        if (length == SHORT && c->comm->config.ordered && check_ordered(c, COUNT / 2, at) != STATUS_OK)
+            at = &ignored;
     }
     if (found.code != STATUS_OK)
         *err = found;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport_nccl.c: see transport_gpu.h. Operations are ncclAllGather and ncclReduceScatter of whole slices: pieces
- * would need a broadcast or a reduction for each rank.
+ * would need a broadcast or a reduction for each rank. An ordered reduce-scatter, of slices or pieces, is a group of
+ * ncclSend and ncclRecv: each rank receives the contributions to its slice and adds them by a kernel of ztrain's.
  *
  * The communicator is non-blocking: after ncclInProgress the next call waits until the last has ended, the job has
  * failed or time is up. So no call of NCCL's can block a rank forever. Each group of operations takes a thread of
@@ -458,9 +459,10 @@ static bool adds_afterwards(const struct data_op *op)
     return op->kind == OP_REDUCE_SCATTER && (op->accumulate || op->dtype != op->recv_dtype);
 }
 
-static char *own_slice(const struct nccl *n, const struct data_op *op)
+/* Of what a reduce-scatter sends. */
+static char *slice_of(const struct data_op *op, int rank)
 {
-    return (char *)(uintptr_t)op->send + (size_t)n->comm->rank * op->count * dtype_size(op->dtype);
+    return (char *)(uintptr_t)op->send + (size_t)rank * op->stride * dtype_size(op->dtype);
 }
 
 static ncclResult_t enqueue(struct nccl *n, const struct data_op *op, cudaStream_t stream)
@@ -469,7 +471,7 @@ static ncclResult_t enqueue(struct nccl *n, const struct data_op *op, cudaStream
     ASSERT(op->stride == op->count); /* comm_takes_pieces() */
     if (op->kind == OP_ALL_GATHER)
         return n->nccl->ncclAllGather(op->send, op->recv, op->count, type, n->handle, stream);
-    void *recv = adds_afterwards(op) ? own_slice(n, op) : op->recv;
+    void *recv = adds_afterwards(op) ? slice_of(op, n->comm->rank) : op->recv;
     return n->nccl->ncclReduceScatter(op->send, recv, op->count, type, ncclSum, n->handle, stream);
 }
 
@@ -489,9 +491,9 @@ static void enqueue_group(struct nccl *n, const struct data_op *ops, int count, 
     finish_call(n, nccl_is_fine(result) ? ended : result, what);
 }
 
-static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, int count, struct stream *stream)
+/* Several that do not depend on each other. */
+static void submit_group(struct nccl *n, const struct data_op *ops, int count, struct stream *stream)
 {
-    struct nccl *n = (struct nccl *)base;
     pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
     if (is_usable(n))
@@ -505,11 +507,77 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, 
                                        .src_dtype = op->dtype,
                                        .n = (int64_t)op->count,
                                        .dst = op->recv,
-                                       .src = own_slice(n, op),
+                                       .src = slice_of(op, n->comm->rank),
                                        .scale = 1,
                                        .accumulate = op->accumulate};
         n->cuda->device.ops->accumulate(stream, &args);
     }
+}
+
+/* ---- ordered sums -------------------------------------------------------- */
+
+/* The place of a rank's contribution in the inbox, which is that in the sum. */
+static int turn_of(const struct nccl *n, int rank)
+{
+#ifdef ZTRAIN_FAULTS /* as transport_host.c: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank */
+    const char *order = getenv("ZTRAIN_SUM_ORDER");
+    if (order && strcmp(order, "reverse") == 0)
+        return n->comm->world - 1 - rank;
+#endif
+    (void)n;
+    return rank;
+}
+
+/* Sends all slices to their owners and receives the contributions to the own one. Each rank begins with its right
+ * neighbour, so that not all send to the same one. Under the mutex. */
+static void exchange_slices(struct nccl *n, const struct data_op *op, cudaStream_t stream)
+{
+    const int rank = n->comm->rank, world = n->comm->world;
+    const size_t slice = op->count * dtype_size(op->dtype);
+    const ncclDataType_t type = nccl_type_of(op->dtype);
+    ncclResult_t result = ncclSuccess, ended;
+    n->nccl->ncclGroupStart();
+    for (int i = 1; i < world && nccl_is_fine(result); i++) {
+        const int to = (rank + i) % world, from = (rank + world - i) % world;
+        char *inbox = (char *)op->inbox + (size_t)turn_of(n, from) * slice;
+        result = n->nccl->ncclSend(slice_of(op, to), op->count, type, to, n->handle, stream);
+        if (nccl_is_fine(result))
+            result = n->nccl->ncclRecv(inbox, op->count, type, from, n->handle, stream);
+    }
+    ended = n->nccl->ncclGroupEnd();
+    finish_call(n, nccl_is_fine(result) ? ended : result, "an ordered reduce-scatter");
+}
+
+static void submit_ordered(struct nccl *n, const struct data_op *op, struct stream *stream)
+{
+    ASSERT(op->kind == OP_REDUCE_SCATTER && op->recv_dtype == DTYPE_F32 && op->inbox);
+    pthread_mutex_lock(&n->mutex);
+    heartbeat_device_begin();
+    if (is_usable(n))
+        exchange_slices(n, op, cuda_stream_of(stream)->handle);
+    heartbeat_device_end();
+    pthread_mutex_unlock(&n->mutex);
+    const struct sum_ranks_args args = {.dtype = op->dtype,
+                                        .n = (int64_t)op->count,
+                                        .ranks = n->comm->world,
+                                        .rank = turn_of(n, n->comm->rank),
+                                        .out = op->recv,
+                                        .own = slice_of(op, n->comm->rank),
+                                        .inbox = op->inbox,
+                                        .accumulate = op->accumulate};
+    n->cuda->device.ops->sum_ranks(stream, &args);
+}
+
+/* Ordered ones follow each other, as they may share an inbox. */
+static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, int count, struct stream *stream)
+{
+    struct nccl *n = (struct nccl *)base;
+    if (!ops->ordered) {
+        submit_group(n, ops, count, stream);
+        return;
+    }
+    for (const struct data_op *op = ops; op < ops + count; op++)
+        submit_ordered(n, op, stream);
 }
 
 /* ---- memory -------------------------------------------------------------- */

@@ -67,6 +67,8 @@
     X(ncclCommAbort)          \
     X(ncclAllGather)          \
     X(ncclReduceScatter)      \
+    X(ncclSend)               \
+    X(ncclRecv)               \
     X(ncclGroupStart)         \
     X(ncclGroupEnd)
 

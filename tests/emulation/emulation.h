@@ -183,8 +183,9 @@ extern unsigned current_thread;                  /* in its block */
 /* ---- counts -------------------------------------------------------------- */
 struct counts {
     uint64_t kernels, copies, products, waits, host_functions, collectives, checked;
-    /* NCCL's: registrations; collectives in windows, on copy engines; groups of several, and collectives in them */
-    uint64_t registered, deregistered, in_windows, on_engines, groups, in_groups;
+    /* NCCL's: registrations; collectives in windows, on copy engines; groups of several, and collectives in them; bytes
+       that ncclSend has sent */
+    uint64_t registered, deregistered, in_windows, on_engines, groups, in_groups, to_peers;
 };
 extern counts stats;
 } // namespace emulation

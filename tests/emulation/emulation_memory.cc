@@ -130,10 +130,11 @@ void on_end(int status, void *)
         fprintf(
             stderr,
             "emulation: NCCL: %llu registered, %llu deregistered, %llu collectives in windows, %llu on copy engines, "
-            "%llu groups of %llu\n",
+            "%llu groups of %llu, %llu bytes sent to peers\n",
             static_cast<unsigned long long>(stats.registered), static_cast<unsigned long long>(stats.deregistered),
             static_cast<unsigned long long>(stats.in_windows), static_cast<unsigned long long>(stats.on_engines),
-            static_cast<unsigned long long>(stats.groups), static_cast<unsigned long long>(stats.in_groups));
+            static_cast<unsigned long long>(stats.groups), static_cast<unsigned long long>(stats.in_groups),
+            static_cast<unsigned long long>(stats.to_peers));
     if (getenv("ZTRAIN_EMULATION_STATS"))
         fprintf(stderr,
                 "emulation: %llu kernels, %llu copies and fills, %llu products, %llu collectives, %llu host functions, "

@@ -6,6 +6,9 @@
  *
  *     own piece -> own window | barrier | read the others' windows | barrier | next piece
  *
+ * A group of ncclSend and ncclRecv is one collective, of all ranks: each may send once to each other and receive once
+ * from it. What a rank sends has to be what its peer receives.
+ *
  * Sums add ranks 0, 1, … in fp32 or in the type itself. With each piece a rank announces its collective: ranks that
  * call different ones end with a report instead of hanging. As with NCCL, the death of a peer is not noticed; an
  * aborted communicator leaves its collectives. After a call of a non-blocking communicator, the call is in progress for
@@ -57,6 +60,7 @@ struct segment {
     std::atomic<int> connected, aborted;
     char gpus[MAX_RANKS][GPU_ID_BYTES];
     std::atomic<uint64_t> turn[MAX_RANKS]; /* barriers that the rank has reached */
+    uint64_t sent[MAX_RANKS][MAX_RANKS], received[MAX_RANKS][MAX_RANKS]; /* bytes in a group, by rank and its peer */
     signature doing[MAX_RANKS];
     char windows[];
 };
@@ -101,6 +105,17 @@ struct pending { /* of a group */
 };
 thread_local int group_depth;
 thread_local std::vector<pending> group;
+
+struct transfer { /* of ncclSend or ncclRecv */
+    char *at;
+    size_t bytes;
+};
+struct peers { /* the transfers of a group */
+    ncclComm *comm = nullptr;
+    cudaStream_t stream;
+    transfer to[MAX_RANKS] = {}, from[MAX_RANKS] = {}; /* bytes 0: none */
+};
+thread_local peers transfers;
 
 /* The value of a fault ("" if it has none); NULL: the fault is not asked for. */
 const char *mistake(const char *name)
@@ -256,7 +271,7 @@ void reduce(ncclComm *c, const signature &s, size_t first, size_t n, char *to)
     }
 }
 
-enum { GATHER, SCATTER, REDUCE };
+enum { GATHER, SCATTER, REDUCE, PEERS };
 
 /* Every rank's piece is in the windows while take() runs. */
 template <typename Give, typename Take> bool exchange_piece(ncclComm *c, const signature &s, Give give, Take take)
@@ -310,6 +325,48 @@ void run_collective(ncclComm *c, const signature &s, const char *send, char *rec
     }
 }
 
+/* Each window holds a piece for each rank. */
+void run_exchange(ncclComm *c, const peers &e)
+{
+    const signature s = {PEERS, 0, 0, 0, -1};
+    const size_t room = WINDOW / static_cast<size_t>(c->world);
+    size_t most = 0;
+    stats.collectives++;
+    for (int r = 0; r < c->world; r++) {
+        c->shared->sent[c->rank][r] = e.to[r].bytes;
+        c->shared->received[c->rank][r] = e.from[r].bytes;
+        stats.to_peers += e.to[r].bytes;
+    }
+    for (size_t at = 0; at == 0 || at < most; at += room) {
+        const bool good = exchange_piece(
+            c, s,
+            [&](char *own) {
+                for (int r = 0; r < c->world; r++)
+                    if (e.to[r].bytes > at)
+                        memcpy(own + static_cast<size_t>(r) * room, open_alias(e.to[r].at) + at,
+                               std::min(room, e.to[r].bytes - at));
+            },
+            [&] {
+                for (int from = 0; from < c->world; from++)
+                    for (int to = 0; to < c->world; to++) {
+                        const uint64_t sent = c->shared->sent[from][to], received = c->shared->received[to][from];
+                        if (sent != received)
+                            report("NCCL: rank %d sends %llu bytes to rank %d, which receives %llu", from,
+                                   static_cast<unsigned long long>(sent), to,
+                                   static_cast<unsigned long long>(received));
+                        most = std::max(most, static_cast<size_t>(sent));
+                    }
+                for (int r = 0; r < c->world; r++)
+                    if (e.from[r].bytes > at)
+                        memcpy(open_alias(e.from[r].at) + at,
+                               window(c, r) + static_cast<size_t>(c->rank) * room,
+                               std::min(room, e.from[r].bytes - at));
+            });
+        if (!good)
+            return;
+    }
+}
+
 bool overlap(const range &a, const range &b)
 {
     const char *p = static_cast<const char *>(a.p), *q = static_cast<const char *>(b.p);
@@ -327,6 +384,45 @@ void check_group(const operation &op)
                            op.name.c_str());
 }
 
+/* Whether the communicator takes a call; *result is the call's if not. */
+bool takes_call(const char *name, ncclComm *c, ncclResult_t *result)
+{
+    *result = ncclSuccess;
+    if (c->state == ncclInProgress)
+        *result = fail(ncclInvalidUsage, "the communicator is not ready");
+    else if (c->state != ncclSuccess)
+        *result = static_cast<ncclResult_t>(c->state.load());
+    else
+        begin(c, name);
+    return *result == ncclSuccess;
+}
+
+bool is_rejected(ncclComm *c)
+{
+    const char *rejected = mistake("reject");
+    return ++c->calls == (rejected ? atoll(rejected) : 0);
+}
+
+/* A collective of this communicator, with the faults that are asked for. */
+std::function<void()> with_faults(ncclComm *c, std::function<void()> run)
+{
+    return [=] {
+        const char *network = mistake("error"), *device = mistake("cuda"), *fault = mistake("fault"),
+                   *failing = network  ? network
+                              : device ? device
+                                       : fault;
+        if (++c->collectives == (failing ? atoll(failing) : 0)) {
+            last_message = network ? "the network has gone away"
+                           : fault ? "Cuda failure 700 'an illegal memory access was encountered'"
+                                   : "Cuda failure 'uncorrectable ECC error encountered'";
+            c->state = network ? ncclSystemError : ncclUnhandledCudaError;
+            wait_until(c, [] { return false; });
+        }
+        if (!c->aborted)
+            run();
+    };
+}
+
 ncclResult_t collective(const char *name, signature s, size_t sent, size_t received, const void *send, void *receive,
                         ncclComm *c, cudaStream_t stream)
 {
@@ -335,15 +431,10 @@ ncclResult_t collective(const char *name, signature s, size_t sent, size_t recei
     size_t size = size_of(static_cast<ncclDataType_t>(s.type));
     if (!size)
         return fail(ncclInvalidArgument, "unknown type");
-    if (c->state == ncclInProgress)
-        return fail(ncclInvalidUsage, "the communicator is not ready");
-    if (c->state != ncclSuccess)
-        return static_cast<ncclResult_t>(c->state.load());
-    begin(c, name);
-    if (!s.count)
-        return ncclSuccess;
-    const char *rejected = mistake("reject");
-    if (++c->calls == (rejected ? atoll(rejected) : 0))
+    ncclResult_t result;
+    if (!takes_call(name, c, &result) || !s.count)
+        return result;
+    if (is_rejected(c))
         return fail(ncclInvalidArgument, "it does not like this one");
     check_range(name, send, sent * size);
     check_range(name, receive, received * size);
@@ -358,23 +449,11 @@ ncclResult_t collective(const char *name, signature s, size_t sent, size_t recei
     op.name = std::string(name) + " (" + std::to_string(s.count) + " elements)";
     op.on_host_thread = op.collective = true;
     op.ranges = {{send, sent * size, false}, {receive, received * size, true}};
-    op.run = [=] {
-        const char *network = mistake("error"), *device = mistake("cuda"), *fault = mistake("fault"),
-                   *failing = network  ? network
-                              : device ? device
-                                       : fault;
-        if (++c->collectives == (failing ? atoll(failing) : 0)) {
-            last_message = network ? "the network has gone away"
-                           : fault ? "Cuda failure 700 'an illegal memory access was encountered'"
-                                   : "Cuda failure 'uncorrectable ECC error encountered'";
-            c->state = network ? ncclSystemError : ncclUnhandledCudaError;
-            wait_until(c, [] { return false; });
-        }
+    op.run = with_faults(c, [=] {
         on_engine = engine && mistake("engines");
-        if (!c->aborted)
-            run_collective(c, s, static_cast<const char *>(send), static_cast<char *>(receive));
+        run_collective(c, s, static_cast<const char *>(send), static_cast<char *>(receive));
         on_engine = false;
-    };
+    });
     if (group_depth > 0) {
         check_group(op);
         group.push_back({std::move(op), stream, c});
@@ -382,6 +461,62 @@ ncclResult_t collective(const char *name, signature s, size_t sent, size_t recei
     }
     enqueue(lock, stream_of(stream), std::move(op));
     return end(c);
+}
+
+/* Half of a transfer, until the group's end. */
+ncclResult_t transfer_piece(const char *name, bool receives, void *memory, size_t count, ncclDataType_t type, int peer,
+                            ncclComm *c, cudaStream_t stream)
+{
+    guard lock(big_lock);
+    enter(name);
+    const size_t bytes = count * size_of(type);
+    if (!size_of(type) || peer < 0 || peer >= c->world || peer == c->rank)
+        return fail(ncclInvalidArgument, "an unknown type, or no other rank");
+    ncclResult_t result;
+    if (!takes_call(name, c, &result) || !count)
+        return result;
+    if (is_rejected(c)) {
+        transfers = peers();
+        return fail(ncclInvalidArgument, "it does not like this one");
+    }
+    if (group_depth == 0)
+        report("NCCL: %s outside of a group waits for its peer, which waits in its own", name);
+    if (transfers.comm && (transfers.comm != c || transfers.stream != stream))
+        report("NCCL: the transfers of a group are in two streams or communicators");
+    transfers.comm = c;
+    transfers.stream = stream;
+    transfer *own = receives ? &transfers.from[peer] : &transfers.to[peer];
+    if (own->bytes)
+        report("NCCL: two times %s with rank %d in one group", name, peer);
+    check_range(name, memory, bytes);
+    if (stream_of(stream)->capture)
+        memory_register(c, memory);
+    *own = {static_cast<char *>(memory), bytes};
+    return ncclSuccess;
+}
+
+/* The operation of a group's transfers. */
+operation operation_of_exchange()
+{
+    const peers e = transfers;
+    operation op;
+    size_t sent = 0;
+    for (int r = 0; r < e.comm->world; r++) {
+        const range both[] = {{e.to[r].at, e.to[r].bytes, false}, {e.from[r].at, e.from[r].bytes, true}};
+        sent += e.to[r].bytes;
+        for (const range &b : both) {
+            for (const range &a : op.ranges)
+                if (b.bytes && overlap(a, b))
+                    report("NCCL: transfers of one group depend on each other");
+            if (b.bytes)
+                op.ranges.push_back(b);
+        }
+    }
+    op.name = "ncclSend and ncclRecv (" + std::to_string(sent) + " bytes)";
+    op.on_host_thread = op.collective = true;
+    op.run = with_faults(e.comm, [=] { run_exchange(e.comm, e); });
+    transfers = peers();
+    return op;
 }
 
 /* `fault`: where the handle is NULL. */
@@ -573,6 +708,17 @@ ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDa
     return collective("ncclAllReduce", s, count, count, send, receive, comm, stream);
 }
 
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return transfer_piece("ncclSend", false, const_cast<void *>(send), count, type, peer, comm, stream);
+}
+
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    return transfer_piece("ncclRecv", true, receive, count, type, peer, comm, stream);
+}
+
 ncclResult_t ncclGroupStart()
 {
     group_depth++;
@@ -585,11 +731,17 @@ ncclResult_t ncclGroupEnd()
     enter("ncclGroupEnd");
     if (group_depth == 0)
         report("NCCL: ncclGroupEnd without ncclGroupStart");
-    if (--group_depth > 0 || group.empty())
+    if (--group_depth > 0 || (group.empty() && !transfers.comm))
         return ncclSuccess;
-    ncclComm *c = group.front().comm;
-    stats.groups++;
+    ncclComm *c = transfers.comm ? transfers.comm : group.front().comm;
+    stats.groups += !group.empty();
     stats.in_groups += group.size();
+    if (transfers.comm) {
+        const cudaStream_t stream = transfers.stream;
+        operation op = operation_of_exchange();
+        check_group(op);
+        enqueue(lock, stream_of(stream), std::move(op));
+    }
     for (pending &p : group)
         enqueue(lock, stream_of(p.stream), std::move(p.op));
     group.clear();
