@@ -16,24 +16,44 @@ struct transport_simulated {
     struct comm_link link;
 };
 
+/* Seconds of a transfer of `slice` bytes from or to each other rank. The slices of other nodes come in through all
+ * cards of a node; contributions to a slice, which nothing adds up on the way, all through the card of its owner. */
+static double simulated_transfer(const struct comm *comm, const struct comm_link *link, double slice, bool ordered)
+{
+    const int per_node = link->per_node, cards = ordered ? 1 : per_node;
+    const bool nodes = comm->world > per_node;
+    const double neighbours = nodes && (ordered || per_node == 1) ? per_node - 1 : comm->world - 1;
+    const double inside = neighbours * slice / (link->inside * link_share);
+    const double network = (comm->world - per_node) * slice / cards / (link->network * link_share);
+    return nodes ? fmax(inside, network) : inside;
+}
+
+/* A piece of gradients in order: the owner of a slice receives all contributions and adds them by a kernel. */
+static void simulated_reduce_ordered(const struct data_op *op, const struct comm_link *link, double start,
+                                     struct stream *stream)
+{
+    const double slice = (double)op->count * (double)dtype_size(op->dtype);
+    const struct sum_ranks_args sum = {
+        .dtype = op->dtype, .n = (int64_t)op->count, .ranks = op->comm->world, .accumulate = op->accumulate};
+    simulated_device_reduce_ordered(stream, start + simulated_transfer(op->comm, link, slice, true), &sum,
+                                    start + simulated_transfer(op->comm, link, slice, false));
+}
+
 static void simulated_submit(const struct data_op *ops, int count, struct stream *stream)
 {
     const struct comm *comm = ops->comm;
     const struct comm_link *link = &((const struct transport_simulated *)comm)->link;
-    const double others = comm->world - 1;
-    double seconds = start_seconds + rank_seconds * others;
+    const double start = start_seconds + rank_seconds * (comm->world - 1);
+    double seconds = start;
     if (!isfinite(link->inside))
         return;
-    for (int i = 0; i < count; i++) {
-        const double slice = (double)ops[i].count * (double)dtype_size(ops[i].dtype);
-        double inside = others * slice / (link->inside * link_share), network = 0;
-        if (comm->world > link->per_node) { /* the other nodes' slices come in through all cards of a node */
-            double through_card = (double)(comm->world - link->per_node) * slice / link->per_node;
-            network = through_card / (link->network * link_share);
-            inside = link->per_node == 1 ? 0 : inside;
-        }
-        seconds += fmax(inside, network);
+    if (ops->ordered) {
+        for (const struct data_op *op = ops; op < ops + count; op++)
+            simulated_reduce_ordered(op, link, start, stream);
+        return;
     }
+    for (int i = 0; i < count; i++)
+        seconds += simulated_transfer(comm, link, (double)ops[i].count * (double)dtype_size(ops[i].dtype), false);
     simulated_device_communicate(stream, seconds);
 }
 

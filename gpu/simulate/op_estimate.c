@@ -372,7 +372,6 @@ struct op_estimate op_estimate_embedding_bwd(const struct assumed_gpu *s, const 
         return memory_bound(s, TIME_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);  \
     }
 OPTIMIZER(cast, 1)
-OPTIMIZER(sum_ranks, 1)
 OPTIMIZER(sumsq, 2)
 OPTIMIZER(decide_step, 1)
 OPTIMIZER(find_nonfinite, 2)
@@ -389,6 +388,12 @@ struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const str
     if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER))
         return none;
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
+}
+
+/* A part of a reduction. */
+struct op_estimate op_estimate_sum_ranks(const struct assumed_gpu *s, const struct sum_ranks_args *a)
+{
+    return memory_bound(s, TIME_EXPOSED, op_cost_sum_ranks(a), 0, share_pointwise, 1);
 }
 
 /* Three products a step, and the kernels that round these: 14 bytes an element of the n x n matrices, 8 of the n x k

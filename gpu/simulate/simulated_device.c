@@ -353,6 +353,18 @@ void simulated_device_communicate(struct stream *stream, double seconds)
     ((struct simulated_stream *)stream)->clock += seconds;
 }
 
+void simulated_device_reduce_ordered(struct stream *stream, double seconds, const struct sum_ranks_args *sum,
+                                     double unordered)
+{
+    struct simulated_device *d = simulated_device_of(stream->device);
+    const struct simulated_stream *s = (const struct simulated_stream *)stream;
+    const double begun = s->clock;
+    simulated_device_communicate(stream, seconds);
+    simulated_sum_ranks(stream, sum);
+    d->times.ordered += s->clock - begun;
+    d->times.unordered += unordered;
+}
+
 void simulated_device_times(struct device *device, struct simulated_times *times)
 {
     *times = simulated_device_of(device)->times;

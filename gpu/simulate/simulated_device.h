@@ -7,6 +7,7 @@
 #pragma once
 
 #include "gpu/device.h"
+#include "gpu/ops.h"
 #include "gpu/simulate/simulated_disk.h"
 
 /* A GPU of gpu_catalog.h (NULL: the usual one) for memory plans: nothing can be allocated or run. STATUS_USAGE lists
@@ -25,6 +26,8 @@ struct simulated_times {
     } kinds[TIME_KIND_COUNT];
     int64_t enqueued;     /* launches by the host: a graph is one, whatever it contains */
     double communication; /* of the communication stream, hidden or not */
+    double ordered;       /* of ordered reductions with their sums, hidden or not … */
+    double unordered;     /* … and what NCCL's own reductions would take instead */
     double disk;          /* of the disk, hidden or not */
 };
 void simulated_device_times(struct device *device, struct simulated_times *times);
@@ -37,3 +40,7 @@ const struct disk *simulated_device_disk(struct device *device);
 void simulated_device_set(struct device *device, const struct assumed_gpu *settings);
 
 void simulated_device_communicate(struct stream *stream, double seconds);
+
+/* An ordered reduction: the transfer, and then this sum, in place of NCCL's reduction of `unordered` seconds. */
+void simulated_device_reduce_ordered(struct stream *stream, double seconds, const struct sum_ranks_args *sum,
+                                     double unordered);
