@@ -66,6 +66,7 @@ struct checkpoint_writer {
     struct checkpoint_keep keep;
     const struct tensor_table *table;
     const struct shard_layout *layout;
+    int virtual_ranks; /* train.virtual_ranks */
     struct comm *comm; /* required with one rank as well */
     const char *host;
     const json_t *spec;    /* spec_to_json() */
@@ -136,6 +137,9 @@ struct checkpoint {
     json_t *evaluation_part; /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
+    int virtual_ranks, num_states;            /* virtual_ranks 0: none */
+    bool hashed;                              /* the manifest has hashes */
+    uint64_t hashes[STATE_KIND_COUNT];        /* (num_states) of the state: state_hash.h */
     int64_t bytes;
     enum dtype dtype;
     struct retry retry; /* how checkpoint_read() and checkpoint_load() retry a failing disk; all zero: they do not */

@@ -54,6 +54,10 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->machine = manifest->machine;
     checkpoint->evaluation_part = manifest->evaluation_part;
     checkpoint->world = manifest->world;
+    checkpoint->virtual_ranks = manifest->virtual_ranks;
+    checkpoint->num_states = manifest->num_states;
+    checkpoint->hashed = manifest->hashed;
+    memcpy(checkpoint->hashes, manifest->hashes, sizeof checkpoint->hashes);
     checkpoint->data_fingerprint = manifest->data_fingerprint;
     checkpoint->bytes = manifest->bytes;
     checkpoint->dtype = manifest->dtype;

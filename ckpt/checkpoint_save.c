@@ -21,6 +21,7 @@
  * left out: checkpoint_save_tidy() does them at the next start. */
 #include "ckpt/checkpoint_retention.h"
 #include "ckpt/checkpoint_save_cache.h"
+#include "ckpt/state_hash.h"
 #include "comm/agree.h"
 #include "core/faults.h"
 #include "core/fsutil.h"
@@ -58,10 +59,12 @@ struct checkpoint_saving {
     struct state_slices slices;
     enum saving_part part; /* to be done next; PARTS: all are done */
     enum status status;
-    struct error err;              /* of this rank's share of `part` */
-    struct rankfile_facts facts;   /* of this rank's file */
-    struct saving_report *reports; /* [world] owned: of the part before */
-    bool made, complete;           /* the folder `tmp` was made by this rank; the checkpoint is published */
+    struct error err;                  /* of this rank's share of `part` */
+    struct rankfile_facts facts;       /* of this rank's file */
+    struct state_hash hash;            /* of its contents */
+    uint64_t hashes[STATE_KIND_COUNT]; /* of all ranks' */
+    struct saving_report *reports;     /* [world] owned: of the part before */
+    bool made, complete;               /* the folder `tmp` was made by this rank; the checkpoint is published */
     int rank, world, num_states;
     char name[64], unique[SAVING_UNIQUE_BYTES];
     char tmp[FS_PATH_MAX], final[FS_PATH_MAX]; /* folders */
@@ -168,6 +171,7 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
             float *own;
             TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             TRY_END(rankfile_writer_slice(file, s, unit, own, err));
+            state_hash_add(&save->hash, (enum state_kind)s, unit, own);
         }
     TRY_END(rankfile_writer_finish(file, &save->facts, err));
 end:
@@ -228,8 +232,8 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
 {
     char *text;
     size_t bytes;
-    TRY(manifest_encode(save->writer, &save->position, save->num_states, save->files, save->num_files, &text, &bytes,
-                        err));
+    TRY(manifest_encode(save->writer, &save->position, save->num_states, save->hashes, save->files, save->num_files,
+                        &text, &bytes, err));
     enum status status = checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
     free(text);
     TRY(status);
@@ -375,6 +379,7 @@ void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct 
     ASSERT(writer->layout->world == save->world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
     save->reports = memory_zeroed((size_t)save->world, sizeof *save->reports);
+    state_hash_init(&save->hash, writer->layout, slices.count);
     checkpoint_name(position, save->name);
     *saving = save;
 }
@@ -391,6 +396,13 @@ void checkpoint_saving_work(struct checkpoint_saving *save)
         save->status = publish(save, &save->err);
 }
 
+static enum status join_hashes(struct checkpoint_saving *save, struct error *err)
+{
+    enum status status = state_hash_join(&save->hash, save->writer->comm, save->hashes, err);
+    save->peer_lost = status != STATUS_OK;
+    return status;
+}
+
 enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *complete, struct error *err)
 {
     *complete = false;
@@ -399,6 +411,8 @@ enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *comple
         memcpy(save->unique, save->reports[0].unique, sizeof save->unique);
         TRY(name_folders(save, err)); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
     }
+    if (save->part == PART_RANK_FILES)
+        TRY(join_hashes(save, err));
     save->part++;
     *complete = save->complete = save->part == PARTS;
     return STATUS_OK;
@@ -422,6 +436,7 @@ void checkpoint_saving_free(struct checkpoint_saving *save, bool clean)
     if (clean && save->made && !save->complete && !save->peer_lost &&
         checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK)
         log_warn("%s", leftover.text);
+    state_hash_release(&save->hash);
     free(save->files);
     free(save->reports);
     free(save);

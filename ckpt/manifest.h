@@ -47,6 +47,9 @@ struct manifest {
     int world, compression_level;
     struct data_fingerprint data_fingerprint; /* 0: absent */
     int num_states;                           /* the first ones of enum state_kind */
+    int virtual_ranks;                        /* 0: absent */
+    bool hashed;                              /* it has hashes */
+    uint64_t hashes[STATE_KIND_COUNT];        /* (num_states) of the state: state_hash.h */
     int num_units, num_tensors, num_files;
     int num_trained;                 /* units before those that are frozen */
     struct manifest_unit *units;     /* [num_units] owned */
@@ -59,11 +62,12 @@ struct manifest {
     json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
 };
 
-/* Encodes a checkpoint's manifest with num_states kinds of state, as manifest_decode() takes it. The caller frees
- * *text. jansson is out of memory: the process has ended (memory_serve_libraries()). */
+/* Encodes a checkpoint's manifest with num_states kinds of state, which have these hashes (state_hash.h; NULL: left
+ * out), as manifest_decode() takes it. The caller frees *text. jansson is out of memory: the process has ended
+ * (memory_serve_libraries()). */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
-                            int num_states, const struct manifest_file *files, int num_files, char **text,
-                            size_t *bytes, struct error *err);
+                            int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files,
+                            char **text, size_t *bytes, struct error *err);
 
 /* Parses and checks `bytes` of text; `path` is for messages. The caller frees *manifest (manifest_free). */
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **manifest,

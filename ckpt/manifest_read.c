@@ -3,6 +3,7 @@
  * range, so that a manifest which passes needs no further checks. Numbers are below 2^53, because other programs may
  * read them as doubles. */
 #include "ckpt/manifest_text.h"
+#include "ckpt/state_hash.h"
 
 #include "core/fsutil.h"
 #include "core/hash_digits.h"
@@ -303,6 +304,26 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     return manifest_get_object(top, manifest->root, "model", &manifest->model, err);
 }
 
+/* May be absent: an earlier ztrain has written the manifest, or the run has no virtual ranks. */
+static enum status read_hashes(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    const struct place at = {top->path, "hashes", -1};
+    json_t *object;
+    if (json_object_get(manifest->root, "virtual_ranks")) {
+        TRY(manifest_get_int(top, manifest->root, "virtual_ranks", 1, MANIFEST_MAX_WORLD, &manifest->virtual_ranks,
+                             err));
+        if (manifest->virtual_ranks % manifest->world)
+            return bad_manifest(top, "virtual_ranks", err, "expected a multiple of %d ranks", manifest->world);
+    }
+    manifest->hashed = json_object_get(manifest->root, "hashes");
+    if (!manifest->hashed)
+        return STATUS_OK;
+    TRY(manifest_get_object(top, manifest->root, "hashes", &object, err));
+    for (int s = 0; s < manifest->num_states; s++)
+        TRY(manifest_get_checksum(&at, object, state_hash_name((enum state_kind)s), &manifest->hashes[s], err));
+    return STATUS_OK;
+}
+
 /* From version 3 on a unit may have no elements, because all of it is frozen. */
 static enum status read_units(const struct place *top, struct manifest *manifest, int version, struct error *err)
 {
@@ -437,6 +458,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
                            manifest->root ? 0 : syntax.position, manifest->root ? "not an object" : syntax.text));
     manifest->bytes = (int64_t)bytes;
     TRY_GOTO(read_head(&top, manifest, &version, err));
+    TRY_GOTO(read_hashes(&top, manifest, err));
     TRY_GOTO(read_machine(&top, manifest, err));
     TRY_GOTO(read_evaluation_part(&top, manifest, err));
     TRY_GOTO(read_position(&top, manifest, err));

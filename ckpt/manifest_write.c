@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/manifest_text.h"
+#include "ckpt/state_hash.h"
 
 #include "core/hash_digits.h"
 #include "core/memory.h"
@@ -144,8 +145,16 @@ static void set_manifest_member(json_t *object, const char *name, const json_t *
         json_object_set_new(object, name, json_incref((json_t *)(uintptr_t)value));
 }
 
+static json_t *hashes_to_manifest(const uint64_t *hashes, int num_states)
+{
+    json_t *object = json_object();
+    for (int s = 0; s < num_states; s++)
+        json_object_set_new(object, state_hash_name((enum state_kind)s), manifest_hex(hashes[s]));
+    return object;
+}
+
 static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
-                           int num_states, const struct manifest_file *files, int num_files)
+                           int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files)
 {
     char now[32];
     struct tm utc;
@@ -162,9 +171,13 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "time", json_string(now));
     json_object_set_new(root, "position", position_to_manifest(position, writer->dtype));
     json_object_set_new(root, "world", json_integer(writer->layout->world));
+    if (writer->virtual_ranks)
+        json_object_set_new(root, "virtual_ranks", json_integer(writer->virtual_ranks));
     json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
     json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
     json_object_set_new(root, "states", states);
+    if (hashes)
+        json_object_set_new(root, "hashes", hashes_to_manifest(hashes, num_states));
     json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
     set_manifest_member(root, "spec", writer->spec);
     set_manifest_member(root, "model", writer->model);
@@ -199,12 +212,12 @@ static void write_text(json_t *root, char **text, size_t *bytes)
 }
 
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
-                            int num_states, const struct manifest_file *files, int num_files, char **text,
-                            size_t *bytes, struct error *err)
+                            int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files,
+                            char **text, size_t *bytes, struct error *err)
 {
     struct manifest *manifest;
     struct error damage;
-    json_t *root = all_members(writer, position, num_states, files, num_files);
+    json_t *root = all_members(writer, position, num_states, hashes, files, num_files);
     write_text(root, text, bytes);
     json_decref(root);
     enum status status = manifest_decode(*text, *bytes, MANIFEST_NAME, &manifest, &damage);

@@ -4,8 +4,10 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
+#include "ckpt/state_hash.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "core/hash_digits.h"
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/size_text.h"
@@ -154,10 +156,16 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     inspect_evaluation(position, checkpoint->spec);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
-    printf("trained in   %s on %d rank%s\n", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
+    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
+    if (checkpoint->virtual_ranks)
+        printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
+    putchar('\n');
     printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", size_round(state_bytes, raw));
     printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", size_round(stored, size),
            (double)state_bytes / (double)stored, inspect_integer(manifest, "compression_level"));
+    for (int s = 0; s < checkpoint->num_states && checkpoint->hashed; s++)
+        printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
+               hash_digits(checkpoint->hashes[s]).text);
     printf("files        %s\n", size_round(checkpoint->bytes, size));
     json_array_foreach(json_object_get(manifest, "files"), i, element)
         printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),

@@ -299,6 +299,7 @@ static struct checkpoint_writer save_writer_of(struct run *run)
         .keep = save_keep_of(run),
         .table = &t->table,
         .layout = &t->layout,
+        .virtual_ranks = (int)run->spec->train.virtual_ranks,
         .comm = run->comm,
         .host = run->boot->host,
         .spec = run->spec_json,

@@ -1,33 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_hash.c: hashes of a rank's arrays, to compare with another rank's, or with themselves later. */
 #include "comm/zero/zero_internal.h"
-#include "core/heartbeat.h"
-
-#include <xxhash.h>
-
-enum { HASH_PIECE = 1 << 20, HASH_PIECES = 64 /* hashed in parallel */ };
-
-static uint64_t hash_memory(uint64_t hash, const char *memory, size_t bytes)
-{
-    uint64_t pieces[HASH_PIECES];
-    for (size_t from = 0; from < bytes; from += (size_t)HASH_PIECES * HASH_PIECE) {
-        size_t rest = bytes - from, batch = (size_t)HASH_PIECES * HASH_PIECE;
-        int count = (int)(((rest < batch ? rest : batch) + HASH_PIECE - 1) / HASH_PIECE);
-#pragma omp parallel for schedule(dynamic) if (count > 1)
-        for (int i = 0; i < count; i++) {
-            size_t at = from + (size_t)i * HASH_PIECE, left = bytes - at;
-            pieces[i] = XXH3_64bits(memory + at, left < HASH_PIECE ? left : HASH_PIECE);
-            heartbeat_beat();
-        }
-        hash = XXH3_64bits_withSeed(pieces, (size_t)count * sizeof *pieces, hash);
-    }
-    return hash;
-}
+#include "core/piece_hash.h"
 
 enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t bytes, uint64_t *hash, struct error *err)
 {
     if (in_host || z->device->kind == DEVICE_CPU) {
-        *hash = hash_memory(*hash, memory, bytes);
+        *hash = piece_hash(*hash, memory, bytes);
         return STATUS_OK;
     }
     TRY(zero_host_buffer(z, err));
@@ -35,7 +14,7 @@ enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t b
         size_t n = bytes - at < z->host_slice_bytes ? bytes - at : z->host_slice_bytes;
         stream_copy(z->stream, z->host_slice, (const char *)memory + at, n);
         stream_sync(z->stream);
-        *hash = hash_memory(*hash, (const char *)z->host_slice, n);
+        *hash = piece_hash(*hash, z->host_slice, n);
     }
     return device_check(z->device, err);
 }

@@ -225,7 +225,7 @@ static void make(const char *from, const char *dir, int ranks, int count)
             for (int r = 0; r < ranks; r++)
                 write_rank(source, &d, &layout, r, folder, &files[r]);
         }
-        MUST(manifest_encode(&writer, &position, d.manifest->num_states, files, ranks, &text, &bytes, err));
+        MUST(manifest_encode(&writer, &position, d.manifest->num_states, NULL, files, ranks, &text, &bytes, err));
         write_whole(folder, MANIFEST_NAME, text, bytes);
         if (i == count)
             printf("%d checkpoints of %d ranks, %d units and %d tensors; a manifest has %zu bytes\n", count, ranks,

@@ -165,7 +165,7 @@ static void test_machine(void **unused)
         char *text;
         size_t bytes;
         writer.machine = machines[i];
-        enum status status = manifest_encode(&writer, &position, STATE_KIND_COUNT, &file, 1, &text, &bytes, &err);
+        enum status status = manifest_encode(&writer, &position, STATE_KIND_COUNT, NULL, &file, 1, &text, &bytes, &err);
         assert_int_equal(status, i < 3 ? STATUS_OK : STATUS_CHECKPOINT);
         if (status == STATUS_OK) {
             assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
@@ -176,6 +176,46 @@ static void test_machine(void **unused)
         }
         free(text);
         json_decref(machines[i]);
+    }
+    json_decref((json_t *)writer.spec);
+    json_decref((json_t *)writer.model);
+    case_state_release(&state);
+}
+
+static void test_hashes_of_the_state(void **unused)
+{
+    (void)unused;
+    static const uint64_t hashes[STATE_KIND_COUNT] = {1, 0xfedcba9876543210u, 0};
+    struct tensor_table table;
+    struct case_state state;
+    case_table(&table, false);
+    case_state_init(&state, &table, 0, 2);
+    struct checkpoint_writer writer = {
+        .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
+    struct rankfile_shape shape = {
+        0, 2, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+    struct manifest_file files[2] = {{"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1},
+                                     {"rank-00001.zst", 1000, rankfile_num_frames(&shape), 1}};
+    const struct train_position position = {.epoch = 1};
+    for (writer.virtual_ranks = 0; writer.virtual_ranks < 5; writer.virtual_ranks++) {
+        const bool fits = writer.virtual_ranks % 2 == 0;
+        struct manifest *manifest;
+        struct error err;
+        char *text;
+        size_t bytes;
+        enum status status =
+            manifest_encode(&writer, &position, STATE_KIND_COUNT, fits ? hashes : NULL, files, 2, &text, &bytes, &err);
+        assert_int_equal(status, fits ? STATUS_OK : STATUS_CHECKPOINT);
+        if (!fits) {
+            assert_non_null(strstr(err.text, "virtual_ranks: expected a multiple of 2 ranks"));
+            continue;
+        }
+        assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
+        assert_int_equal(manifest->virtual_ranks, writer.virtual_ranks);
+        assert_true(manifest->hashed);
+        assert_memory_equal(manifest->hashes, hashes, sizeof hashes);
+        manifest_free(manifest);
+        free(text);
     }
     json_decref((json_t *)writer.spec);
     json_decref((json_t *)writer.model);
@@ -201,7 +241,7 @@ static void test_losses_that_json_has_no_number_for(void **unused)
         struct error err;
         char *text;
         size_t bytes;
-        assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, &file, 1, &text, &bytes, &err),
+        assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, NULL, &file, 1, &text, &bytes, &err),
                          STATUS_OK);
         assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
         assert_true(isnan(sums[i]) ? isnan(manifest->position.epoch_loss_sum)
@@ -395,6 +435,7 @@ int main(void)
         TEST(test_any_range_can_be_read),
         TEST(test_golden_checkpoint),
         TEST(test_machine),
+        TEST(test_hashes_of_the_state),
         TEST(test_losses_that_json_has_no_number_for),
         TEST(test_tokenizer_files_come_along),
         TEST(test_another_model_is_refused),

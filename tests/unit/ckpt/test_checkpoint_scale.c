@@ -42,7 +42,7 @@ static void write_many_ranks(int world, char path[FS_PATH_MAX])
     json_t *spec = json_pack("{s:i}", "run.seed", 1);
     const struct checkpoint_writer writer = {.table = &table, .layout = &layout, .spec = spec, .model = spec};
     const struct train_position position = {.step = 1, .epoch = 1};
-    assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, files, world, &text, &bytes, NULL),
+    assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, NULL, files, world, &text, &bytes, NULL),
                      STATUS_OK);
     assert_int_equal(fs_join(file_path, path, MANIFEST_NAME, STATUS_BUG, NULL), STATUS_OK);
     case_write(file_path, text, bytes);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/state_hash.h"
+
+#include "core/memory.h"
+#include "core/piece_hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { EXCHANGED_HASHES = COMM_EXCHANGE_MAX / sizeof(uint64_t) }; /* of a rank, at a time */
+
+void state_hash_init(struct state_hash *hash, const struct shard_layout *layout, int states)
+{
+    *hash = (struct state_hash){.layout = layout,
+                                .states = states,
+                                .parts = memory_zeroed((size_t)layout->parts * (size_t)states, sizeof *hash->parts)};
+}
+
+void state_hash_release(struct state_hash *hash)
+{
+    free(hash->parts);
+    hash->parts = NULL;
+}
+
+void state_hash_add(struct state_hash *hash, enum state_kind kind, int unit, const float *slice)
+{
+    const int64_t part = shard_part(hash->layout, unit);
+    for (int p = 0; p < hash->layout->parts; p++) {
+        uint64_t *own = &hash->parts[(size_t)p * (size_t)hash->states + (size_t)kind];
+        *own = piece_hash(*own, slice + p * part, (size_t)part * sizeof *slice);
+    }
+}
+
+/* Copies what the ranks have of [first, first + count) of their hashes to all[rank × own + first …]. */
+static enum status state_hash_exchange(const struct state_hash *hash, struct comm *comm, size_t first, size_t count,
+                                       uint64_t *all, struct error *err)
+{
+    const size_t own = (size_t)hash->layout->parts * (size_t)hash->states, world = (size_t)hash->layout->world;
+    uint64_t *exchanged = memory_alloc(world * count * sizeof *exchanged);
+    enum status status = comm_exchange(comm, hash->parts + first, count * sizeof *exchanged, exchanged, err);
+    for (size_t r = 0; r < world && status == STATUS_OK; r++)
+        memcpy(all + r * own + first, exchanged + r * count, count * sizeof *all);
+    free(exchanged);
+    return status;
+}
+
+enum status state_hash_join(const struct state_hash *hash, struct comm *comm, uint64_t *hashes, struct error *err)
+{
+    const size_t states = (size_t)hash->states, own = (size_t)hash->layout->parts * states;
+    const size_t slices = (size_t)hash->layout->world * (size_t)hash->layout->parts;
+    uint64_t *all = memory_alloc(slices * states * sizeof *all), *kind = memory_alloc(slices * sizeof *kind);
+    enum status status = STATUS_OK;
+    for (size_t first = 0; first < own && status == STATUS_OK; first += EXCHANGED_HASHES) {
+        const size_t rest = own - first;
+        status = state_hash_exchange(hash, comm, first, rest < EXCHANGED_HASHES ? rest : EXCHANGED_HASHES, all, err);
+    }
+    for (size_t s = 0; s < states && status == STATUS_OK; s++) {
+        for (size_t v = 0; v < slices; v++)
+            kind[v] = all[v * states + s];
+        hashes[s] = XXH3_64bits(kind, slices * sizeof *kind);
+    }
+    free(all);
+    free(kind);
+    return status;
+}
+
+const char *state_hash_name(enum state_kind kind)
+{
+    return kind == STATE_MASTER ? "parameters" : state_kind_names[kind];
+}
