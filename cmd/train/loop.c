@@ -15,6 +15,7 @@
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/flops_report.h"
 #include "cmd/observe/integrity.h"
+#include "cmd/observe/run_hash.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
@@ -236,6 +237,10 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     if (result.skipped)
         loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
+    if (run_hash_is_due(run, run->position.step)) {
+        TRY(run_hash_state(run, STATE_MASTER + 1, &pending->metrics.hash, err));
+        pending->metrics.hashed = true;
+    }
 
     if (run->folder.lock) /* a job that has lost its run folder writes nothing more */
         TRY(run_lock_check_quickly(run->folder.lock, err));
@@ -445,7 +450,8 @@ enum status run_steps(struct run *run, struct error *err)
         const bool note = integrity_is_due(run, run->enqueued + 1);
         if (due.checkpoint && !due.run_end && !run->stop)
             TRY(background_save_expect(run, err));
-        TRY(loop_collect_steps(run, pause || note ? 0 : ahead, err));
+        const bool alone = pause || note || run_hash_is_due(run, run->enqueued);
+        TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
         if (note)
             TRY(zero_check_note(run->engine.zero, err));
         if (pause)

@@ -5,6 +5,7 @@
 
 #include "core/faults.h"
 #include "core/fsutil.h"
+#include "core/hash_digits.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -219,6 +220,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
         before = ",";
     }
     fputs("}", out); /* of the last object */
+    if (m->hashed)
+        fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
     if (m->num_sources > 0) {
         fputs(",\"sources\":", out);
         metrics_put_json(out, sources_to_json(m));

@@ -8,6 +8,7 @@
 #include "core/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct metrics;
 
@@ -24,6 +25,8 @@ struct step_metrics {
     double loss, grad_norm, lr, loss_scale, tokens_per_s, mfu; /* mfu < 0: unknown (null) */
     double of_ceiling; /* like mfu, but relative to this device's measured peak; for the console */
     bool skipped;
+    bool hashed;
+    uint64_t hash; /* of the parameters after the step (train.hash_interval_steps), if hashed */
     int64_t memory_device, memory_host;
     const struct source_metrics *sources; /* (num_sources) borrowed */
     int num_sources;                      /* of a mixture; else 0 */

@@ -377,7 +377,7 @@ class Metrics:
     def numbers(self):
         """The values that must repeat bit for bit, in order: everything but times, memory and checkpoints."""
         kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "eval_loss",
-                "eval_tokens", "perplexity", "epoch_end", "train_loss")
+                "eval_tokens", "perplexity", "epoch_end", "train_loss", "hash")
         return [{key: row[key] for key in kept if key in row} for row in self.rows
                 if not {"checkpoint", "resumed_from", "epoch_part", "restart"} & row.keys()]
 
