@@ -9,7 +9,8 @@
 
 /* The words that ztrain takes as its first; each is run by cmd_WORD(). */
 #define COMMANDS(X) \
-    X(init) X(plan) X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(doctor) X(version)
+    X(init)         \
+    X(plan) X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(replay) X(doctor) X(version)
 
 enum status cmd_train(int argc, char **argv, struct error *err);   /* ztrain --config run.yaml … */
 enum status cmd_init(int argc, char **argv, struct error *err);    /* ztrain init --model DIR --data PREFIX … */
@@ -22,8 +23,14 @@ enum status cmd_inspect(int argc, char **argv, struct error *err); /* ztrain ins
 enum status cmd_report(int argc, char **argv, struct error *err);  /* ztrain report RUN… */
 enum status cmd_sample(int argc, char **argv, struct error *err);  /* ztrain sample DIR --prompt TEXT */
 enum status cmd_why(int argc, char **argv, struct error *err);     /* ztrain why RUN */
+enum status cmd_replay(int argc, char **argv, struct error *err);  /* ztrain replay RUN --step S */
 enum status cmd_doctor(int argc, char **argv, struct error *err);  /* ztrain doctor */
 enum status cmd_version(int argc, char **argv, struct error *err); /* ztrain version */
+
+/* Trains, or replays, with these options: starts a supervisor or a rank. argv: the process's. status: of the options,
+ * with its err, which the ranks of a launcher have to learn of. */
+struct options;
+enum status train_with(const struct options *options, char **argv, enum status status, struct error *err);
 
 /* For version and doctor: a line per library, after `indent`: name, version in use, version it was built with if that
  * differs, and with `paths` the file it was loaded from. */

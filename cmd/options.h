@@ -30,6 +30,8 @@ struct options {
     bool verbose;                    /* details that otherwise go to the log file only */
     bool profile;                    /* print the time of each op at the end */
     const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */
+    const char *replay;              /* replay RUN; NULL: training or planning */
+    int64_t replay_step;             /* replay --step S */
 };
 
 /* Parses argv[1 …]; argv[0] is "plan" for that command; the strings are borrowed. STATUS_USAGE names the option. */

@@ -82,6 +82,8 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
     const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
     for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
+    if (options->replay)
+        hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
     free(text);
     json_decref(all);
     return hash;
@@ -168,10 +170,12 @@ static enum status train_run_command(const struct options *options, char **argv,
                                           .profile = options->profile,
                                           .trace = options->trace,
                                           .trace_steps = options->trace_steps,
-                                          .restarts = options->max_restarts > 0};
+                                          .restarts = options->max_restarts > 0,
+                                          .replay = options->replay,
+                                          .replay_step = options->replay_step};
         return rank_run(&rank, boot, spec, err);
     }
-    if (!options->resume) /* a resumed run's batch also depends on its checkpoint */
+    if (!options->resume && !options->replay) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batch(spec, world, source, err));
     return train_start_ranks(options, argv, spec, err);
 }
@@ -200,6 +204,43 @@ static enum status train_check_options(const struct options *options, const stru
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }
 
+enum status train_with(const struct options *options, char **argv, enum status status, struct error *err)
+{
+    struct bootstrap boot;
+    struct run_spec *spec = NULL;
+    struct error lost = {.code = STATUS_OK};
+    stop_signal_install(); /* a supervisor sets its own later */
+    flight_recorder_take_quits();
+    if (bootstrap_init(&boot, &lost) != STATUS_OK) {
+        if (status == STATUS_OK)
+            *err = lost;
+        log_identity(boot.rank, boot.world, boot.host);
+        early_error_print(&boot, err);
+        bootstrap_refuse(&boot, err->code);
+        return err->code;
+    }
+    log_identity(boot.rank, boot.world, boot.host);
+    bool supervises = options->local_gpus && !bootstrap_is_local_rank();
+    if (!supervises && !bootstrap_is_local_rank())
+        stop_signal_count_interrupts(boot.rank == 0);
+    if (status == STATUS_OK)
+        status = train_check_options(options, &boot, err);
+    if (status == STATUS_OK && !options->dry_run)
+        status = machine_check_proc(err);
+    if (status == STATUS_OK && options->dry_run && boot.rank != 0) /* rank 0 prints everything */
+        goto end;
+    if (status == STATUS_OK && !options->dry_run)
+        TRY_END(train_before_reading(options, supervises, err));
+    TRY_END(train_read_spec(options, &boot, status, &spec, err));
+    if (supervises)
+        snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options->local_gpus);
+    status = train_run_command(options, argv, &boot, spec, err);
+end:
+    spec_free(spec);
+    bootstrap_release(&boot);
+    return status;
+}
+
 enum status cmd_train(int argc, char **argv, struct error *err)
 {
     struct options options;
@@ -223,38 +264,5 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         options_help(stderr);
         return error_set(err, STATUS_USAGE, "no run spec given; hint: ztrain --config run.yaml");
     }
-
-    struct bootstrap boot;
-    struct run_spec *spec = NULL;
-    struct error lost = {.code = STATUS_OK};
-    stop_signal_install(); /* a supervisor sets its own later */
-    flight_recorder_take_quits();
-    if (bootstrap_init(&boot, &lost) != STATUS_OK) {
-        if (status == STATUS_OK)
-            *err = lost;
-        log_identity(boot.rank, boot.world, boot.host);
-        early_error_print(&boot, err);
-        bootstrap_refuse(&boot, err->code);
-        return err->code;
-    }
-    log_identity(boot.rank, boot.world, boot.host);
-    bool supervises = options.local_gpus && !bootstrap_is_local_rank();
-    if (!supervises && !bootstrap_is_local_rank())
-        stop_signal_count_interrupts(boot.rank == 0);
-    if (status == STATUS_OK)
-        status = train_check_options(&options, &boot, err);
-    if (status == STATUS_OK && !options.dry_run)
-        status = machine_check_proc(err);
-    if (status == STATUS_OK && options.dry_run && boot.rank != 0) /* rank 0 prints everything */
-        goto end;
-    if (status == STATUS_OK && !options.dry_run)
-        TRY_END(train_before_reading(&options, supervises, err));
-    TRY_END(train_read_spec(&options, &boot, status, &spec, err));
-    if (supervises)
-        snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options.local_gpus);
-    status = train_run_command(&options, argv, &boot, spec, err);
-end:
-    spec_free(spec);
-    bootstrap_release(&boot);
-    return status;
+    return train_with(&options, argv, status, err);
 }

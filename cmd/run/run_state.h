@@ -50,6 +50,8 @@ struct rank_options {
     bool profile;                    /* --profile */
     const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
     bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */
+    const char *replay;              /* of ztrain replay: the run's folder (borrowed); NULL: training */
+    int64_t replay_step;             /* with it: the last step */
 };
 
 struct run {
@@ -65,6 +67,7 @@ struct run {
     /* Built by run_prepare(). */
     struct engine engine;
     struct stepper stepper;
+    struct replay *replay; /* owned; NULL: training */
     struct run_home home;
     struct run_folder folder;
     struct metrics *metrics;                  /* owned; rank 0, else NULL */

@@ -19,6 +19,7 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
+#include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
 #include "core/clock.h"
@@ -222,6 +223,12 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
     return status;
 }
 
+/* Whether the hash of the parameters after this step is computed: then no later step is under way. */
+static bool loop_hashes(const struct run *run, int64_t step)
+{
+    return run->replay ? replay_wants_hash(run, step) : run_hash_is_due(run, step);
+}
+
 /* The oldest step that is under way. */
 static enum status loop_collect_step(struct run *run, struct error *err)
 {
@@ -237,7 +244,7 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     if (result.skipped)
         loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
-    if (run_hash_is_due(run, run->position.step)) {
+    if (loop_hashes(run, run->position.step)) {
         TRY(run_hash_state(run, STATE_MASTER + 1, &pending->metrics.hash, err));
         pending->metrics.hashed = true;
     }
@@ -249,7 +256,9 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     TRY(loop_report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
-    enum status status = loop_check_divergence(run, &result, err);
+    enum status status = run->replay ? replay_compare_step(run, &pending->metrics, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = loop_check_divergence(run, &result, err);
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
 }
 
@@ -266,6 +275,11 @@ struct due {
     bool evaluation, epoch_end, checkpoint, run_end;
 };
 
+static int64_t loop_last_step(const struct run *run)
+{
+    return run->replay ? run->options->replay_step : run->engine.total_steps;
+}
+
 static bool loop_is_multiple(int64_t step, int64_t interval)
 {
     return interval && step % interval == 0;
@@ -278,6 +292,8 @@ static struct due due_now(const struct run *run)
     int64_t step = run->enqueued;
     struct due due = {.epoch_end = step % t->steps_per_epoch == 0, .run_end = step == t->total_steps};
     bool end = due.epoch_end || due.run_end;
+    if (run->replay) /* evaluations and checkpoints change nothing of the steps */
+        return (struct due){.epoch_end = due.epoch_end};
     due.evaluation = t->validation.set && (end || loop_is_multiple(step, spec->train.eval_interval_steps));
     due.checkpoint = due.run_end || run->stop || (due.epoch_end && spec->checkpoint.save_at_epoch_end) ||
                      loop_is_multiple(step, spec->checkpoint.interval_steps) ||
@@ -363,7 +379,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     if (due->run_end && run->engine.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
     start = seconds_now();
-    if (due->checkpoint || run->stop) {
+    if ((due->checkpoint || run->stop) && !run->replay) {
         TRY(save_checkpoint(run, due->run_end, err));
         trace_file_host(run->trace, "checkpoint of step", start, position->step);
     }
@@ -376,10 +392,14 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
 static enum status loop_stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
-    bool done = run->enqueued == run->engine.total_steps || position->stopped_early;
+    bool done = run->enqueued == loop_last_step(run) || position->stopped_early;
     if (!run->stop || (done && !position->evaluation_due))
         return STATUS_OK;
     console_break(&run->console);
+    if (run->replay) {
+        log_info("the replay was stopped after step %" PRId64 ": it was the same as the record so far", position->step);
+        return STATUS_REQUEUE;
+    }
     log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
              run->deadline_near ? "before the job's end" : "on request", position->step, run->engine.total_steps,
              !position->evaluation_due ? ""
@@ -394,7 +414,7 @@ static enum status loop_stop_within_step(struct run *run, struct error *err)
 {
     TRY(loop_collect_steps(run, 0, err));
     TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
-    if (run->saved_step != run->position.step) {
+    if (run->saved_step != run->position.step && !run->replay) {
         TRY(loop_report_epoch(run, false, err));
         TRY(save_checkpoint(run, true, err));
     }
@@ -427,20 +447,20 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
 
 enum status run_steps(struct run *run, struct error *err)
 {
-    int64_t total_steps = run->engine.total_steps, ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
+    const int64_t last_step = loop_last_step(run), ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
     TRY(comms_report_start(run, err));
     if (run->position.evaluation_due) { /* a stop broke it off in the run before this one */
         struct due due = due_now(run);
-        due.evaluation = run->engine.validation.set;
+        due.evaluation = run->engine.validation.set && !run->replay;
         TRY(between_steps(run, &due, err));
     }
     flops_report_announce(run);
     if (run->options->trace)
-        run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, total_steps);
+        run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, last_step);
     run->stepper.trace = run->trace;
     run->stepper.calls = (struct stepper_calls){loop_within_step, integrity_compare_passes, run};
-    while (run->enqueued < total_steps && !run->stop && !run->position.stopped_early) {
+    while (run->enqueued < last_step && !run->stop && !run->position.stopped_early) {
         bool broken_off;
         TRY(loop_measured_step(run, &broken_off, err));
         if (broken_off)
@@ -450,7 +470,7 @@ enum status run_steps(struct run *run, struct error *err)
         const bool note = integrity_is_due(run, run->enqueued + 1);
         if (due.checkpoint && !due.run_end && !run->stop)
             TRY(background_save_expect(run, err));
-        const bool alone = pause || note || run_hash_is_due(run, run->enqueued);
+        const bool alone = pause || note || loop_hashes(run, run->enqueued);
         TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
         if (note)
             TRY(zero_check_note(run->engine.zero, err));

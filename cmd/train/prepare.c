@@ -10,6 +10,7 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
+#include "cmd/train/replay_steps.h"
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/machine.h"
@@ -262,8 +263,10 @@ static enum status prepare_rewind(struct run *run, const struct checkpoint *chec
 static enum status prepare_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     TRY(token_stream_open(&run->engine.train_config, run->position.step + 1, &run->stream, err));
-    console_init(&run->console, run->boot->rank != 0, run->spec->steps_per_print, run->engine.total_steps,
-                 run->spec->wall_clock_breakdown);
+    console_init(&run->console, run->boot->rank != 0 || run->replay, run->spec->steps_per_print,
+                 run->engine.total_steps, run->spec->wall_clock_breakdown);
+    if (run->replay)
+        return replay_begin(run, err);
     if (run->boot->rank != 0)
         return STATUS_OK;
     TRY(run_folder_still_ours(&run->folder, err));
@@ -428,10 +431,14 @@ enum status run_prepare(struct run *run, struct error *err)
 {
     struct checkpoint *checkpoint = NULL;
     enum status status;
-    bool there;
-    TRY(prepare_folder(run, &there, err));
-    if (there)
-        TRY(prepare_run_folder(run, err));
+    bool there = true;
+    if (run->options->replay) {
+        TRY(replay_open(run, err));
+    } else {
+        TRY(prepare_folder(run, &there, err));
+        if (there)
+            TRY(prepare_run_folder(run, err));
+    }
     if (run->resume)
         status = prepare_resume(run, &checkpoint, err);
     else

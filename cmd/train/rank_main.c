@@ -19,6 +19,7 @@
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/early_error.h"
+#include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "core/clock.h"
 #include "core/flight/flight.h"
@@ -176,8 +177,21 @@ static enum status rank_train_together(struct run *run, struct error *err)
     return run_agree(run, rank_check_history(run, err), err);
 }
 
+static enum status rank_replay_together(struct run *run, struct error *err)
+{
+    TRY(run_prepare(run, err));
+    const enum status status = run_steps(run, err);
+    if (status == STATUS_OK)
+        TRY(replay_finish(run, err));
+    else if (rank_is_failure(status))
+        return status;
+    TRY(comm_barrier(run->comm, err));
+    return status;
+}
+
 static void rank_release_run(struct run *run)
 {
+    replay_free(run->replay);
     deadline_release(&run->deadline);
     token_stream_close(run->stream);
     metrics_close(run->metrics);
@@ -217,7 +231,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     comm_of_process = run.comm;
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
-    status = rank_train_together(&run, err);
+    status = options->replay ? rank_replay_together(&run, err) : rank_train_together(&run, err);
     console_break(&run.console);
     if (rank_is_failure(status))
         rank_end_in_failure(&run, status, err);

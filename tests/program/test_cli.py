@@ -13,7 +13,7 @@ def test_help_names_every_command_and_exit_code(folder):
     for arguments in (["--help"], ["-h"]):
         text = folder.ztrain(*arguments).out
         for word in ("--config", "--resume", "--local-gpus", "--set", "--dry-run", "plan", "data", "export", "verify", "inspect",
-                     "report", "why", "doctor", "version", "75"):
+                     "report", "why", "replay", "doctor", "version", "75"):
             assert word in text, word
 
 
@@ -83,7 +83,7 @@ def test_doctor(folder):
 
 
 def test_help_of_commands(folder):
-    for command in ("plan", "convert", "data", "export", "verify", "inspect", "report", "why", "doctor", "version"):
+    for command in ("plan", "convert", "data", "export", "verify", "inspect", "report", "why", "replay", "doctor", "version"):
         assert f"ztrain {command}" in folder.ztrain(command, "--help").out
 
 

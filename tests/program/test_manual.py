@@ -31,7 +31,7 @@ def test_the_man_page_has_every_option_command_and_key(manual):
     assert len(options) > 8
     for name in options:
         assert f"\\fB{name}\\fR" in text, name
-    for name in ("plan", "data", "export", "verify", "inspect", "report", "sample", "why", "doctor", "version"):
+    for name in ("plan", "data", "export", "verify", "inspect", "report", "sample", "why", "replay", "doctor", "version"):
         assert text.count(f".SS {name}\n") == 1
     plan = text.split(".SS plan\n")[1].split(".SS ")[0]
     assert "the GiB that a run needs on each rank" in plan and "Estimates the time of a step" in plan

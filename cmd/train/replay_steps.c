@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/train/replay_steps.h"
+
+#include "ckpt/checkpoint_list.h"
+#include "ckpt/state_hash.h"
+#include "cmd/observe/run_hash.h"
+#include "core/fsutil.h"
+#include "core/hash_digits.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/metrics/metrics_reader.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What metrics.jsonl has of a step. */
+struct replay_record {
+    double loss, grad_norm; /* NAN: null */
+    uint64_t hash;          /* if hashed */
+    bool known, hashed;
+};
+
+struct replay {
+    char checkpoint[FS_PATH_MAX]; /* to begin from */
+    int64_t from, step;           /* its step; the last one */
+    int world;                    /* that has computed the steps */
+    struct {
+        char name[CHECKPOINT_NAME_MAX]; /* of the checkpoint after `step`; "": there is none with hashes to compare */
+        int states;
+        uint64_t hashes[STATE_KIND_COUNT];
+    } end;
+    struct replay_record *records; /* (step - from) of the steps after the checkpoint; owned */
+};
+
+void replay_free(struct replay *replay)
+{
+    if (replay)
+        free(replay->records);
+    free(replay);
+}
+
+static struct replay_record *replay_record_of(const struct replay *replay, int64_t step)
+{
+    return step > replay->from && step <= replay->step ? &replay->records[step - replay->from - 1] : NULL;
+}
+
+/* ---- rank 0: what there is ----------------------------------------------- */
+
+/* Of the first checkpoint that follows the steps: its ranks have computed them. If it is of the last step, its hashes
+ * are to be compared, if they are of the canonical slices that this replay has. */
+static void replay_note_end(struct run *run, const struct checkpoint *checkpoint)
+{
+    struct replay *replay = run->replay;
+    const char *name = fs_base_name(checkpoint->path);
+    const int64_t virtual_ranks = run->spec->train.virtual_ranks;
+    const bool same = virtual_ranks ? checkpoint->virtual_ranks == virtual_ranks
+                                    : !checkpoint->virtual_ranks && checkpoint->world == run->boot->world;
+    replay->world = checkpoint->world;
+    if (checkpoint->position.step != replay->step)
+        return;
+    if (!checkpoint->hashed || !same) {
+        log_info("the state of checkpoint %s is not compared: it %s", name,
+                 checkpoint->hashed ? "was written on another number of ranks" : "has no hashes");
+        return;
+    }
+    snprintf(replay->end.name, sizeof replay->end.name, "%s", name);
+    replay->end.states = checkpoint->num_states;
+    memcpy(replay->end.hashes, checkpoint->hashes, sizeof replay->end.hashes);
+}
+
+/* Whether this is the checkpoint to begin from. Every byte of it is read, as a resume of a run folder does. */
+static bool replay_takes(struct replay *replay, const char *path)
+{
+    struct checkpoint *checkpoint;
+    struct error damage;
+    if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) {
+        log_warn("checkpoint %s is passed over: %s", fs_base_name(path), damage.text);
+        return false;
+    }
+    snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
+    replay->from = checkpoint->position.step;
+    replay->world = checkpoint->world;
+    checkpoint_close(checkpoint);
+    return replay->from < replay->step;
+}
+
+static enum status replay_no_checkpoint(const struct replay *replay, const char *dir,
+                                        const struct checkpoint_list *list, struct error *err)
+{
+    int64_t oldest = -1;
+    for (int i = 0; i < list->count; i++)
+        if (list->entries[i].ok)
+            oldest = list->entries[i].step;
+    error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
+    if (oldest < replay->step)
+        return STATUS_CHECKPOINT;
+    return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
+                      oldest);
+}
+
+/* The newest entry first. *later: the last one that is not before the replay's last step; NULL: none. */
+static enum status replay_choose(struct replay *replay, const char *dir, const struct checkpoint_list *list,
+                                 const struct checkpoint_entry **later, struct error *err)
+{
+    *later = NULL;
+    for (int i = 0; i < list->count; i++) {
+        const struct checkpoint_entry *entry = &list->entries[i];
+        char path[FS_PATH_MAX];
+        if (!entry->ok) { /* its step may be unknown */
+            log_warn("checkpoint %s is passed over: %s", entry->name, entry->damage);
+            continue;
+        }
+        if (entry->step >= replay->step) {
+            *later = entry;
+            continue;
+        }
+        TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
+        if (replay_takes(replay, path))
+            return STATUS_OK;
+    }
+    return replay_no_checkpoint(replay, dir, list, err);
+}
+
+static enum status replay_find_checkpoints(struct run *run, const char *dir, struct error *err)
+{
+    struct checkpoint_list list;
+    struct checkpoint *after;
+    const struct checkpoint_entry *later;
+    char path[FS_PATH_MAX];
+    struct error unread;
+    TRY(checkpoint_list_init(&list, dir, false, err));
+    enum status status = replay_choose(run->replay, dir, &list, &later, err);
+    if (status == STATUS_OK && later)
+        status = fs_join(path, dir, later->name, STATUS_CHECKPOINT, err);
+    if (status == STATUS_OK && later && checkpoint_open(path, false, &after, &unread) == STATUS_OK) {
+        replay_note_end(run, after);
+        checkpoint_close(after);
+    }
+    checkpoint_list_release(&list);
+    return status;
+}
+
+static double replay_number(const json_t *line, const char *member)
+{
+    const json_t *value = json_object_get(line, member);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+/* Of several lines of a step the last one counts. */
+static enum status replay_read_records(struct replay *replay, const char *path, struct error *err)
+{
+    struct metrics_reader line;
+    enum status status = STATUS_OK;
+    replay->records = memory_zeroed((size_t)(replay->step - replay->from), sizeof *replay->records);
+    TRY_END(metrics_reader_open(&line, path, err));
+    while (metrics_reader_next(&line)) {
+        struct replay_record *record = line.object ? replay_record_of(replay, line.step) : NULL;
+        if (!record || !json_object_get(line.object, "loss"))
+            continue;
+        const char *digits = json_string_value(json_object_get(line.object, "hash"));
+        *record = (struct replay_record){.loss = replay_number(line.object, "loss"),
+                                         .grad_norm = replay_number(line.object, "grad_norm"),
+                                         .known = true};
+        record->hashed = digits && hash_digits_parse(digits, &record->hash);
+    }
+    status = metrics_reader_check(&line, err);
+end:
+    metrics_reader_close(&line);
+    if (status == STATUS_OK && !*replay->end.name && !replay_record_of(replay, replay->step)->known)
+        status = error_set(err, STATUS_USAGE,
+                           "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
+                           replay->step, path);
+    return status;
+}
+
+/* Without virtual ranks the bits follow from the number of ranks. */
+static enum status replay_check_world(const struct run *run, struct error *err)
+{
+    const struct replay *replay = run->replay;
+    if (run->spec->train.virtual_ranks || replay->world == run->boot->world)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "the run cannot be replayed on %d rank%s (%s): these steps were computed on %d rank%s",
+              run->boot->world, run->boot->world == 1 ? "" : "s", run->boot->source, replay->world,
+              replay->world == 1 ? "" : "s");
+    return error_hint(err, "--local-gpus %d; only a run with train.virtual_ranks has the same bits on other numbers",
+                      replay->world);
+}
+
+static enum status replay_look(struct run *run, struct error *err)
+{
+    char checkpoints[FS_PATH_MAX], metrics[FS_PATH_MAX];
+    TRY(fs_join(checkpoints, run->home.path, "checkpoints", STATUS_CHECKPOINT, err));
+    TRY(fs_join(metrics, run->home.path, "metrics.jsonl", STATUS_CHECKPOINT, err));
+    TRY(replay_find_checkpoints(run, checkpoints, err));
+    TRY(replay_check_world(run, err));
+    return replay_read_records(run->replay, metrics, err);
+}
+
+/* ---- all ranks ----------------------------------------------------------- */
+
+static enum status replay_share(struct run *run, struct error *err)
+{
+    struct replay *replay = run->replay;
+    struct replay_record *records = replay->records;
+    TRY(comm_broadcast(run->comm, replay, sizeof *replay, 0, err));
+    const size_t count = (size_t)(replay->step - replay->from);
+    replay->records = records ? records : memory_zeroed(count, sizeof *records);
+    return comm_broadcast(run->comm, replay->records, count * sizeof *records, 0, err);
+}
+
+enum status replay_open(struct run *run, struct error *err)
+{
+    enum status status = STATUS_OK;
+    struct replay *replay = run->replay = memory_zeroed(1, sizeof *replay);
+    replay->step = run->options->replay_step;
+    run->home.start = RUN_RESUMED;
+    const int n = snprintf(run->home.path, sizeof run->home.path, "%s", run->options->replay);
+    if (n < 0 || (size_t)n >= sizeof run->home.path)
+        status =
+            error_set(err, STATUS_USAGE, "the path of the run is longer than %zu bytes", sizeof run->home.path - 1);
+    else if (run->boot->rank == 0)
+        status = replay_look(run, err);
+    TRY(run_agree(run, status, err));
+    TRY(replay_share(run, err));
+    run->resume = replay->checkpoint;
+    run_folder_init(&run->folder, &run->home);
+    run->spec->checkpoint.decoupled = SPEC_OFF;
+    run->spec->comms_logger.enabled = run->spec->flops_profiler.enabled = false;
+    return STATUS_OK;
+}
+
+enum status replay_begin(const struct run *run, struct error *err)
+{
+    const struct replay *replay = run->replay;
+    if (replay->step > run->engine.total_steps)
+        return error_set(err, STATUS_USAGE, "--step %" PRId64 ": the run has %" PRId64 " steps", replay->step,
+                         run->engine.total_steps);
+    if (run->boot->rank != 0)
+        return STATUS_OK;
+    log_info("replays steps %" PRId64 " to %" PRId64 " from %s; nothing is written", replay->from + 1, replay->step,
+             replay->checkpoint);
+    log_info("%8s  %-18s %-18s %-16s  %s", "step", "loss", "grad_norm", "hash", "record");
+    return STATUS_OK;
+}
+
+bool replay_wants_hash(const struct run *run, int64_t step)
+{
+    const struct replay_record *record = replay_record_of(run->replay, step);
+    return record && record->hashed;
+}
+
+/* metrics.jsonl has all bits of a number, but no NaN and no infinity. */
+static bool replay_same(double now, double recorded)
+{
+    return isfinite(now) ? now == recorded : !isfinite(recorded);
+}
+
+static enum status replay_differs(const struct run *run, int64_t step, const char *what, const char *now,
+                                  const char *recorded, struct error *err)
+{
+    return error_set(err, STATUS_DIVERGED,
+                     "step %" PRId64 " differs from the run's record: %s is %s in the replay, and %s in '%s'", step,
+                     what, now, recorded, run->home.path);
+}
+
+static enum status replay_compare_number(const struct run *run, int64_t step, const char *what, double now,
+                                         double recorded, struct error *err)
+{
+    char texts[2][32];
+    if (replay_same(now, recorded))
+        return STATUS_OK;
+    snprintf(texts[0], sizeof texts[0], "%.17g", now);
+    snprintf(texts[1], sizeof texts[1], "%.17g", recorded);
+    return replay_differs(run, step, what, texts[0], texts[1], err);
+}
+
+static enum status replay_compare_hash(const struct run *run, int64_t step, const char *what, uint64_t now,
+                                       uint64_t recorded, struct error *err)
+{
+    if (now == recorded)
+        return STATUS_OK;
+    return replay_differs(run, step, what, hash_digits(now).text, hash_digits(recorded).text, err);
+}
+
+enum status replay_compare_step(const struct run *run, const struct step_metrics *m, struct error *err)
+{
+    const struct replay_record *record = replay_record_of(run->replay, m->step);
+    enum status status = STATUS_OK;
+    if (record->known)
+        status = replay_compare_number(run, m->step, "loss", m->loss, record->loss, err);
+    if (record->known && status == STATUS_OK)
+        status = replay_compare_number(run, m->step, "grad_norm", m->grad_norm, record->grad_norm, err);
+    if (record->hashed && status == STATUS_OK)
+        status = replay_compare_hash(run, m->step, "the hash of the parameters", m->hash, record->hash, err);
+    if (run->boot->rank == 0)
+        log_info("%8" PRId64 "  %-18.9g %-18.9g %-16s  %s", m->step, m->loss, m->grad_norm,
+                 m->hashed ? hash_digits(m->hash).text : "-",
+                 status != STATUS_OK ? "differs"
+                 : record->known     ? "same"
+                                     : "none");
+    return status;
+}
+
+/* "6 steps, 2 hashes of the parameters, the state of checkpoint epoch-0002" */
+static void replay_log_verdict(const struct replay *replay)
+{
+    const int64_t count = replay->step - replay->from;
+    int64_t known = 0, hashed = 0;
+    char hashes[64] = "", state[CHECKPOINT_NAME_MAX + 64] = "";
+    for (int64_t i = 0; i < count; i++) {
+        known += replay->records[i].known;
+        hashed += replay->records[i].hashed;
+    }
+    if (hashed)
+        snprintf(hashes, sizeof hashes, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
+    if (*replay->end.name)
+        snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
+    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count,
+             count == 1 ? "" : "s", hashes, state);
+}
+
+enum status replay_finish(struct run *run, struct error *err)
+{
+    const struct replay *replay = run->replay;
+    uint64_t hashes[STATE_KIND_COUNT];
+    enum status status = STATUS_OK;
+    const int states = *replay->end.name ? replay->end.states : 0, own = zero_slices(run->engine.zero).count;
+    if (states && states != own)
+        status = error_set(err, STATUS_DIVERGED, "checkpoint %s has %d kinds of state, and the replay %d",
+                           replay->end.name, states, own);
+    else if (states)
+        TRY(run_hash_state(run, states, hashes, err));
+    for (int s = 0; s < states && status == STATUS_OK; s++) {
+        char what[CHECKPOINT_NAME_MAX + 64];
+        snprintf(what, sizeof what, "the hash of %s after it (checkpoint %s)", state_hash_name((enum state_kind)s),
+                 replay->end.name);
+        status = replay_compare_hash(run, replay->step, what, hashes[s], replay->end.hashes[s], err);
+    }
+    TRY(run_agree(run, status, err));
+    if (run->boot->rank == 0)
+        replay_log_verdict(replay);
+    return STATUS_OK;
+}
