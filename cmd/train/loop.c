@@ -301,6 +301,12 @@ static struct due due_now(const struct run *run)
     return due;
 }
 
+/* A replay of steps that were computed goes on. */
+static bool loop_ended_early(const struct run *run)
+{
+    return run->position.stopped_early && !run->replay;
+}
+
 /* The mean loss of an epoch that ends, or, of one that the run does not finish, so far. */
 static enum status loop_report_epoch(struct run *run, bool ends, struct error *err)
 {
@@ -392,7 +398,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
 static enum status loop_stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
-    bool done = run->enqueued == loop_last_step(run) || position->stopped_early;
+    bool done = run->enqueued == loop_last_step(run) || loop_ended_early(run);
     if (!run->stop || (done && !position->evaluation_due))
         return STATUS_OK;
     console_break(&run->console);
@@ -460,7 +466,7 @@ enum status run_steps(struct run *run, struct error *err)
         run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, last_step);
     run->stepper.trace = run->trace;
     run->stepper.calls = (struct stepper_calls){loop_within_step, integrity_compare_passes, run};
-    while (run->enqueued < last_step && !run->stop && !run->position.stopped_early) {
+    while (run->enqueued < last_step && !run->stop && !loop_ended_early(run)) {
         bool broken_off;
         TRY(loop_measured_step(run, &broken_off, err));
         if (broken_off)
@@ -481,6 +487,7 @@ enum status run_steps(struct run *run, struct error *err)
             TRY(trace_file_end(run->trace, err));
         }
     }
+    TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
     TRY(background_save_wait(run, true, err));
     return loop_stop_status(run);
 }

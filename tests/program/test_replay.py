@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from harness import CHECKPOINT, DIVERGED, FINISHED, Job, REQUEUE, USAGE, wait_until
+from harness import BadDisk, CHECKPOINT, DIVERGED, FINISHED, Job, REQUEUE, USAGE, wait_for_steps, wait_until
 
 VIRTUAL = {"train": {"epochs": 2, "virtual_ranks": 4, "hash_interval_steps": 2}, "train_micro_batch_size_per_gpu": 3,
            "zero_optimization": {"stage": 0}}
@@ -148,6 +148,24 @@ def test_replay_of_a_run_that_was_resumed(folder):
     assert rows(done)[5][2] == "none" and "3 of 4 steps" in done.out
     rewrite(folder, 7, lambda line: line.pop("loss"))
     assert "has no line of this step" in replay(folder, 7, expect=USAGE).err
+
+
+def test_replay_from_a_checkpoint_before_its_evaluation(folder):
+    """A run was stopped in the evaluation at the end of an epoch. The replay leaves it out, and begins the next epoch."""
+    folder.spec()
+    folder.data(600, seed=3, name="much")
+    disk = BadDisk(folder)
+    spec = folder.spec({**VIRTUAL, "data": {"validation": folder.at("much")}})
+    disk.fails("pread slow much.bin")
+    process = folder.start("--config", spec, env={"OMP_NUM_THREADS": "1", **disk.env})
+    wait_for_steps(folder, process, 3)
+    process.send_signal(signal.SIGTERM)
+    assert folder.wait(process).code == REQUEUE and folder.checkpoints() == ["step-00000003"]
+    folder.ztrain("--config", spec, "--resume", folder.run_folder())
+    shutil.rmtree(folder.at("runs", "run", "checkpoints", "epoch-0001"))
+    done = replay(folder, 6)
+    assert "from " + folder.at("runs", "run", "checkpoints", "step-00000003") in done.out
+    assert sorted(rows(done)) == [4, 5, 6] and "the state of checkpoint epoch-0002\n" in done.out
 
 
 def test_replay_finds_what_differs(folder):
