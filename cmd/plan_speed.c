@@ -67,6 +67,9 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
     printf("  %-24s %12s %12" PRId64 "\n", "launches", "", launches);
     printf("  %-24s %12s %12" PRId64 " (%s)\n", "launches by the host", "",
            p->engine.graphs == GRAPHS_BY_STEP ? 1 : times->enqueued, graphs[p->engine.graphs]);
+    if (times->ordered > 0)
+        printf("  ordered sums: %.3f ms of each step's reductions, hidden or not, instead of %.3f ms by NCCL\n",
+               1e3 * times->ordered, 1e3 * times->unordered);
     if (times->disk > 0)
         printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", simulated_run_mfu(p, ceiling), simulated_run_mfu(p, times->seconds));

@@ -202,6 +202,8 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
     }
     times->enqueued += llround(more * (double)(times->enqueued - few.enqueued));
     times->communication += more * (times->communication - few.communication);
+    times->ordered += more * (times->ordered - few.ordered);
+    times->unordered += more * (times->unordered - few.unordered);
     times->disk += more * (times->disk - few.disk);
     times->seconds += more * (times->seconds - few.seconds);
     return STATUS_OK;

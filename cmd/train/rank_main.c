@@ -220,7 +220,8 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
                                .stuck = end_blocked_rank,
                                .stuck_context = &run,
                                .interface = spec->comm.interface,
-                               .reduce_within_node = spec->comm.reduce_within_node};
+                               .reduce_within_node = spec->comm.reduce_within_node,
+                               .ordered = spec->train.virtual_ranks > 0};
     if (options->restarts)
         restart_read(&run.restart);
     enum status status = comm_open(boot, &comm, &run.comm, err);

@@ -252,6 +252,36 @@ def test_wrong_sums_end_the_run_before_it_begins(folder):
     assert not folder.checkpoints()
 
 
+# of 4 virtual ranks
+VIRTUAL = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "train": {"virtual_ranks": 4}}
+
+
+@pytest.mark.parametrize("stage, more", [(0, {}), (1, {"train": {"cuda_graphs": True}}), (2, {"bf16": {"enabled": True}}),
+                                         (3, {})])
+def test_virtual_ranks_have_the_same_bits_on_any_number_of_gpus(folder, stage, more):
+    """On one GPU, over NCCL on two and four, and on two ranks that share a GPU."""
+    changes = harness.merged(harness.merged(VIRTUAL, {"zero_optimization": {"stage": stage}}), more)
+    for name, ranks, env in (("one", 1, TWO), ("two", 2, TWO), ("four", 4, {"ZTRAIN_EMULATION_GPUS": "4"}),
+                             ("shared", 2, SHARED)):
+        own = changes
+        if name == "shared":
+            own = harness.merged(changes, {"train": {"cuda_graphs": False}})
+        done = train(folder, own, name, ranks=ranks, env={**env, "ZTRAIN_EMULATION_STATS": "1"})
+        sent = re.findall(r"of \d+, (\d+) bytes sent to peers", done.err)
+        assert all(int(x) > 1 << 16 for x in sent) and len(sent) == (ranks if name in ("two", "four") else 0), done
+        assert folder.metrics(name).numbers() == folder.metrics("one").numbers(), name
+
+
+def test_a_wrong_order_of_sums_ends_the_run_before_it_begins(folder):
+    """Without virtual ranks no order is promised."""
+    env = {**TWO, "ZTRAIN_SUM_ORDER": "reverse"}
+    done = train(folder, VIRTUAL, env=env, expect=DEVICE)
+    assert "an ordered reduce-scatter of 2 ranks in fp32 gave " in done.err and not folder.checkpoints(), done
+    done = train(folder, VIRTUAL, env={**SHARED, "ZTRAIN_SUM_ORDER": "reverse"}, expect=DEVICE)
+    assert "an ordered reduce-scatter of 2 ranks in fp32 gave " in done.err, done
+    train(folder, name="other", env=env)
+
+
 def test_an_asynchronous_error_ends_all(folder):
     """The ranks are on two nodes with one GPU each."""
     done = Job(folder, "--config", spec_of(folder, ENDLESS), nodes=[0, 1], env=TWO,

@@ -197,6 +197,22 @@ def test_communication_grows_with_stage_and_slower_links(folder):
     assert nodes[0] > fast[0] and nodes[1] > fast[1]
 
 
+def test_ordered_sums_have_a_price(folder):
+    """Within a node that of their kernel, which reads 8 contributions in fp32 and adds them to the sum at some 2.6 TB/s. Across
+    nodes each card brings the contributions of 8 of 16 ranks, where in a ring 8 cards share them."""
+    prices = []
+    for world, nodes in ((8, []), (16, ["--local-gpus", 8])):
+        out = plan(folder, GPT2_1558M, 1024, 4, 2, world=world, more=[*nodes, "--set", f"train.virtual_ranks={world}"])
+        ordered, own = re.search(r"ordered sums: ([\d.]+) ms of each step's reductions, hidden or not, instead of ([\d.]+) ms",
+                                 out).groups()
+        prices.append((float(ordered), float(own)))
+    kernels = [2 * 1.5576e9 / world * (world * 4 + 8) / 2.6e12 * 1e3 for world in (8, 16)]
+    assert prices[0][0] - prices[0][1] == pytest.approx(kernels[0], rel=0.15), prices
+    network = 2 * 1.5576e9 * 4 * 8 / 16 / (0.8 * 50e9) * 1e3
+    assert prices[1][0] == pytest.approx(network + kernels[1], rel=0.05) and prices[1][1] < prices[1][0] / 3, prices
+    assert "ordered sums" not in plan(folder, GPT2_124M, 1024, 8, 2, world=8)
+
+
 def test_a_step_that_does_not_fit_is_said(folder):
     out = plan(folder, GPT2_1558M, 1024, 32, 1, more=["--device", "l40s"])
     assert "does not fit" in out and "NVIDIA L40S, assumed" in out
