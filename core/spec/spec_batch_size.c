@@ -152,13 +152,16 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
 
 /* ---- a resumed run ------------------------------------------------------- */
 
-static enum status resolve_virtual_resumed(struct run_spec *spec, int world, const char *source, int64_t was_micro,
+static enum status resolve_virtual_resumed(struct run_spec *spec, int world, const char *source, const json_t *stored,
                                            struct error *err)
 {
+    const int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu")),
+                  was_train = json_integer_value(json_object_get(stored, "train_batch_size")),
+                  was_virtual = json_integer_value(json_object_get(stored, "train.virtual_ranks"));
     TRY(spec_resolve_batch(spec, world, source, err));
     const int64_t micro = spec->train_micro_batch_size_per_gpu;
-    if (was_micro < 1 || micro == was_micro)
-        return STATUS_OK;
+    if (was_virtual != spec->train.virtual_ranks || was_train != spec->train_batch_size || micro == was_micro)
+        return STATUS_OK; /* the first two: spec_compare() refuses them */
     return error_set(err, STATUS_USAGE,
                      "%s: train_micro_batch_size_per_gpu was %lld in the checkpoint and is %lld now, which with "
                      "train.virtual_ranks would change the run's bits; hint: set it back, or start a new run under "
@@ -174,8 +177,8 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     const int64_t *given = full->given_batch;
     int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
     int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
-    if (spec->train.virtual_ranks) /* the checkpoint's number of them, or spec_compare() refuses it */
-        return resolve_virtual_resumed(spec, world, world_source, was_micro, err);
+    if (spec->train.virtual_ranks)
+        return resolve_virtual_resumed(spec, world, world_source, stored, err);
     if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
         (given[0] && given[0] != train)) /* another batch is another run, which spec_compare() refuses */
         return spec_resolve_batch(spec, world, world_source, err);

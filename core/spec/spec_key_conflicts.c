@@ -546,6 +546,32 @@ static void check_steps(const struct rules *r)
                    "'train.spike_factor' %g is below 1: it multiplies the mean loss; hint: 2, or 0: off", factor);
 }
 
+/* Keys with which a run's bits would depend on the number of ranks, or sums would be rounded to bf16. */
+static void check_virtual_ranks(const struct rules *r)
+{
+    const struct run_spec *spec = r->spec;
+    const bool set = spec->train.virtual_ranks > 0, rounds = set && spec->grad_accum_dtype == DTYPE_BF16;
+    const struct spec_node *strict = find(r, "train.virtual_ranks_strict");
+    const bool chosen = find(r, "data_types.grad_accum_dtype");
+    const struct rule rules[] = {
+        {rounds && chosen, AT_VALUE, "data_types.grad_accum_dtype",
+         "'data_types.grad_accum_dtype' bf16 is refused with train.virtual_ranks, which adds gradients in fp32; hint: "
+         "fp32, or remove virtual_ranks"},
+        {rounds && !chosen, AT_VALUE, "bf16.bf16_master_weights_and_grads",
+         "'bf16.bf16_master_weights_and_grads' accumulates gradients in bf16, and train.virtual_ranks adds them in "
+         "fp32; hint: set data_types.grad_accum_dtype to fp32, or remove virtual_ranks"},
+        {set && spec->comm.reduce_within_node, AT_VALUE, "comm.reduce_within_node",
+         "'comm.reduce_within_node' is refused with train.virtual_ranks: it adds gradients in an order that depends on "
+         "the nodes; hint: false, or remove virtual_ranks"},
+        {set && !spec->transformer.deterministic, AT_VALUE, "train.deterministic",
+         "'train.deterministic' false is refused with train.virtual_ranks: runs would agree to rounding only; hint: "
+         "train.deterministic: true, or remove virtual_ranks"},
+    };
+    apply_key_rules(r, rules, COUNT_OF(rules));
+    if (strict && !set)
+        spec_notice(r->ctx, strict->key_pos, "'train.virtual_ranks_strict' has no effect without train.virtual_ranks");
+}
+
 /* A key that reads evaluations: it needs data to evaluate on if it is used, and in any case a metric that the task
  * has. */
 static void check_metric(const struct rules *r, const char *key, bool used, const char *metric_key,
@@ -612,6 +638,7 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
     check_scheduler(&rules);
     check_precision(&rules);
     check_steps(&rules);
+    check_virtual_ranks(&rules);
     check_reduction(&rules);
     check_offload(&rules);
     check_recompute(&rules);

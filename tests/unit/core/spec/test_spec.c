@@ -620,6 +620,154 @@ static void test_batch_of_a_resumed_run(void **state)
     json_decref(stored);
 }
 
+/* A spec with W virtual ranks. The sizes: those of the spec, 0: not given. */
+static struct run_spec *load_virtual(int virtual_ranks, int train, int micro, int accumulation)
+{
+    char text[512];
+    size_t used = (size_t)snprintf(text, sizeof text,
+                                   "model: {config: m}\ndata: {train: a, seq_length: 8}\ntrain: {virtual_ranks: %d}\n",
+                                   virtual_ranks);
+    const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
+    const int given[] = {train, micro, accumulation};
+    for (int i = 0; i < 3; i++)
+        if (given[i])
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[i], given[i]);
+    return load_good(text, NULL, 0);
+}
+
+/* Virtual ranks take the place of the ranks: the sizes are the same on any number of ranks that divides them. */
+static void test_batch_of_virtual_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int virtual_ranks;
+        const char *divisors;
+    } counts[] = {{1, "1"}, {8, "1, 2, 4, 8"}, {12, "1, 2, 3, 4, 6, 12"}, {24, "1, 2, 3, 4, 6, 8, 12, 24"}};
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        const int virtual_ranks = counts[i].virtual_ranks;
+        for (int world = 1; world <= 2 * virtual_ranks; world++) {
+            struct run_spec *spec = load_virtual(virtual_ranks, 6 * virtual_ranks, 2, 0);
+            struct error err = {0};
+            char expected[256];
+            const enum status status = spec_resolve_batch(spec, world, "srun", &err);
+            assert_int_equal(status, virtual_ranks % world ? STATUS_USAGE : STATUS_OK);
+            snprintf(expected, sizeof expected,
+                     "train.virtual_ranks %d cannot be divided among %d ranks (world size %d: srun); hint: possible "
+                     "world sizes: %s",
+                     virtual_ranks, world, world, counts[i].divisors);
+            if (status != STATUS_OK) {
+                assert_string_equal(err.text, expected);
+            } else {
+                assert_int_equal(spec->train_batch_size, 6 * virtual_ranks);
+                assert_int_equal(spec->train_micro_batch_size_per_gpu, 2);
+                assert_int_equal(spec->gradient_accumulation_steps, 3);
+                assert_int_equal(spec_turns(spec, world), virtual_ranks / world);
+                assert_int_equal(spec_micros(spec, world), 3 * virtual_ranks / world);
+            }
+            spec_free(spec);
+        }
+    }
+}
+
+/* Sizes that follow from virtual ranks, and those that do not fit them. */
+static void test_batch_sizes_of_virtual_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int train, micro, accumulation, world;
+        int expect[3];
+        const char *fragment;
+    } cases[] = {
+        {24, 0, 0, 2, {24, 3, 1}, NULL},
+        {0, 2, 0, 4, {16, 2, 1}, NULL},
+        {0, 2, 5, 1, {80, 2, 5}, NULL},
+        {48, 0, 3, 8, {48, 2, 3}, NULL},
+        {12, 0, 0, 2, {0}, "12 != 1 * 1 * 8 (world size 8: train.virtual_ranks); hint: the nearest values"},
+        {4, 0, 0, 1, {0}, "less than one sample on each of 8 ranks (world size 8: train.virtual_ranks)"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_virtual(8, cases[i].train, cases[i].micro, cases[i].accumulation);
+        struct error err = {0};
+        const enum status status = spec_resolve_batch(spec, cases[i].world, "srun", &err);
+        assert_int_equal(status, cases[i].fragment ? STATUS_USAGE : STATUS_OK);
+        if (cases[i].fragment && !strstr(err.text, cases[i].fragment))
+            fail_msg("case %zu: %s", i, err.text);
+        if (status == STATUS_OK) {
+            assert_int_equal(spec->train_batch_size, cases[i].expect[0]);
+            assert_int_equal(spec->train_micro_batch_size_per_gpu, cases[i].expect[1]);
+            assert_int_equal(spec->gradient_accumulation_steps, cases[i].expect[2]);
+        }
+        spec_free(spec);
+    }
+}
+
+/* A run of 8 virtual ranks (batch 48, micro batch 3, accumulation 2) is resumed on other ranks and with other keys. */
+static void test_virtual_ranks_of_a_resumed_run(void **state)
+{
+    (void)state;
+    static const struct {
+        int virtual_ranks, train, micro, world;
+        const char *batch, *compare; /* fragments of the errors; NULL: none */
+    } cases[] = {
+        {8, 48, 3, 8, NULL, NULL},
+        {8, 48, 3, 1, NULL, NULL},
+        {8, 0, 3, 4, NULL, "'train_batch_size' was 48 in the checkpoint and is 24 now"},
+        {8, 48, 3, 3, "cannot be divided among 3 ranks", NULL},
+        {8, 48, 2, 8,
+         "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 2 now, which with train.virtual_ranks would "
+         "change the run's bits; hint: set it back",
+         NULL},
+        {8, 48, 0, 2, "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 6 now", NULL},
+        {4, 48, 3, 4, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 4 now"},
+        {16, 48, 0, 4, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 16 now"},
+        {0, 48, 3, 8, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 0 now"},
+    };
+    struct run_spec *first = load_virtual(8, 48, 3, 0);
+    assert_int_equal(spec_resolve_batch(first, 2, "srun", NULL), STATUS_OK);
+    json_t *stored = spec_to_json(first);
+    spec_free(first);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct run_spec *spec = load_virtual(cases[i].virtual_ranks, cases[i].train, cases[i].micro, 0);
+        struct spec_report report = {0};
+        struct error err = {0};
+        const enum status status = spec_resolve_batch_resumed(spec, cases[i].world, "srun", stored, 2, &err);
+        if (status != (cases[i].batch ? STATUS_USAGE : STATUS_OK) ||
+            (cases[i].batch && !strstr(err.text, cases[i].batch)))
+            fail_msg("case %zu: %d, %s", i, (int)status, err.text);
+        if (status == STATUS_OK)
+            assert_int_equal(spec_compare(spec, stored, true, true, &report),
+                             cases[i].compare ? STATUS_USAGE : STATUS_OK);
+        if (cases[i].compare)
+            expect_line(&report.errors, cases[i].compare);
+        else if (status == STATUS_OK)
+            assert_int_equal(report.notices.count, 0); /* the same bits: nothing has changed */
+        spec_report_release(&report);
+        spec_free(spec);
+    }
+    json_decref(stored);
+}
+
+/* A key that has no effect says so. */
+static void test_strict_without_virtual_ranks(void **state)
+{
+    (void)state;
+    const char *path =
+        write_file("run.yaml", BASE "train: {virtual_ranks_strict: true}\noptimizer: {params: {lr: 1}}\n",
+                   strlen(BASE "train: {virtual_ranks_strict: true}\noptimizer: {params: {lr: 1}}\n"));
+    for (int virtual_ranks = 0; virtual_ranks < 2; virtual_ranks++) {
+        const char *const sets[] = {virtual_ranks ? "train.virtual_ranks=2" : "train.virtual_ranks=0"};
+        struct spec_report report = {0};
+        struct run_spec *spec;
+        assert_int_equal(spec_load(path, NULL, sets, 1, &spec, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, virtual_ranks ? 0 : 1);
+        if (!virtual_ranks)
+            expect_line(&report.notices,
+                        ":4:9: 'train.virtual_ranks_strict' has no effect without train.virtual_ranks");
+        spec_report_release(&report);
+        spec_free(spec);
+    }
+}
+
 static void test_steps(void **state)
 {
     (void)state;
@@ -1096,6 +1244,10 @@ int main(void)
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_batch_twice),
         cmocka_unit_test(test_batch_of_a_resumed_run),
+        cmocka_unit_test(test_batch_of_virtual_ranks),
+        cmocka_unit_test(test_batch_sizes_of_virtual_ranks),
+        cmocka_unit_test(test_virtual_ranks_of_a_resumed_run),
+        cmocka_unit_test(test_strict_without_virtual_ranks),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_former_steps),
         cmocka_unit_test(test_muon),

@@ -124,6 +124,22 @@ static const struct bad_case bad_cases[] = {
     {BASE "train: {deterministic: maybe}\n", {":4:24: 'train.deterministic' must be true or false, not 'maybe'"}},
     {BASE "train: {logits_dtype: bf16}\n", {":4:23: 'train.logits_dtype' bf16 needs bf16.enabled; hint: use auto"}},
     {BASE "train: {logits_dtype: fp16}\n", {":4:23: 'train.logits_dtype' must be auto, bf16 or fp32, not 'fp16'"}},
+    /* virtual ranks: sums in fp32, in their order */
+    {BASE "train: {virtual_ranks: 8}\ndata_types: {grad_accum_dtype: bf16}\n",
+     {":5:32: 'data_types.grad_accum_dtype' bf16 is refused with train.virtual_ranks, which adds gradients in fp32; "
+      "hint: fp32"}},
+    {BASE "train: {virtual_ranks: 8}\nbf16: {enabled: true, bf16_master_weights_and_grads: true}\n",
+     {":5:54: 'bf16.bf16_master_weights_and_grads' accumulates gradients in bf16, and train.virtual_ranks adds them in "
+      "fp32; hint: set data_types.grad_accum_dtype to fp32"}},
+    {BASE "train: {virtual_ranks: 8, deterministic: false}\ncomm: {reduce_within_node: true}\n",
+     {":4:42: 'train.deterministic' false is refused with train.virtual_ranks: runs would agree to rounding only; "
+      "hint: "
+      "train.deterministic: true",
+      ":5:28: 'comm.reduce_within_node' is refused with train.virtual_ranks: it adds gradients in an order that "
+      "depends "
+      "on the nodes; hint: false"}},
+    {BASE "train: {virtual_ranks: 4097}\n", {":4:24: 'train.virtual_ranks' must be an integer from 0 to 4096"}},
+    {BASE "train: {virtual_ranks: -1}\n", {":4:24: 'train.virtual_ranks' must be an integer from 0 to 4096"}},
     /* ztrain's own switches are not DeepSpeed's, which take 0 and 1 */
     {"model: {config: a}\ndata: {train: a, seq_length: 8, shuffle: 1}\ntrain_batch_size: 8\n",
      {":2:42: 'data.shuffle' must be true or false, not '1'"}},
