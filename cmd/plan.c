@@ -7,6 +7,7 @@
 #include "cmd/options.h"
 #include "core/log.h"
 #include "core/printable.h"
+#include "core/size_text.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 
@@ -33,9 +34,29 @@ static void plan_print_schedule(const struct engine *t, bool data_known)
 static void plan_print_batch(const struct run_spec *spec, int world, const char *source)
 {
     printf("batch: train_batch_size %" PRId64 " = train_micro_batch_size_per_gpu %" PRId64
-           " x gradient_accumulation_steps %" PRId64 " x world size %d (%s)\n",
-           spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps, world,
-           source);
+           " x gradient_accumulation_steps %" PRId64 " x ",
+           spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps);
+    if (spec->train.virtual_ranks)
+        printf("virtual_ranks %" PRId64 "; ", spec->train.virtual_ranks);
+    printf("world size %d (%s)\n", world, source);
+}
+
+/* What a rank computes and reduces in a step. Without virtual ranks stages 0 and 1 reduce once, after the last
+ * micro-batch. */
+static void plan_print_virtual_ranks(const struct engine *t)
+{
+    int64_t gathered, reduced, without;
+    char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
+    if (!t->spec->train.virtual_ranks)
+        return;
+    printf("virtual ranks: %d on each rank, which computes %" PRId64 " micro-batch%s a step", t->turns, t->micros,
+           t->micros == 1 ? "" : "es");
+    zero_theory(t->zero, (int)t->micros, &gathered, &reduced);
+    zero_theory(t->zero, t->spec->zero.stage >= 2 ? (int)t->micros : 1, &gathered, &without);
+    if (t->world > 1)
+        printf(" and reduces %s; without train.virtual_ranks %s", size_round(reduced, size),
+               size_round(without, other));
+    putchar('\n');
 }
 
 static void plan_print_mixture(const struct run_spec *spec)
@@ -146,6 +167,7 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
     plan_print_batch(spec, world, world_source);
+    plan_print_virtual_ranks(&engine);
     plan_print_mixture(spec);
     plan_print_schedule(&engine, data_known);
     if (plan_data_is_missing(&refused)) {
@@ -202,6 +224,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
         TRY_END(build_plan(&engine, spec, world, options.device, threads, err));
         plan_print_batch(spec, world, "planned");
+        plan_print_virtual_ranks(&engine);
         plan_print_mixture(spec);
         memory_plan_print(&engine, options.bytes);
         TRY_END(plan_print_policies(&engine, options.bytes, err));

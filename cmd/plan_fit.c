@@ -338,7 +338,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
-           p->spec->train_batch_size, c->setting.micro, p->samples / c->setting.micro);
+           p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
     for (int i = 0; i < lines.count; i++)
         plan_fit_print_yaml(open, lines.items[i], ours);
     string_list_release(&lines);

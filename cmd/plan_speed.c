@@ -30,13 +30,13 @@ static void print_attention(const struct simulated_run *p)
 static void print_speed_head(const struct simulated_run *p)
 {
     const struct run_spec *spec = p->engine.spec;
+    const int64_t micros = p->engine.micros;
     printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->engine.device->name,
            p->engine.world, p->engine.world == 1 ? "" : "s", spec->zero.stage, dtype_name(spec->dtype));
     if (p->engine.world > p->machine->link.per_node)
         printf("nodes of %d GPU%s\n", p->machine->link.per_node, p->machine->link.per_node == 1 ? "" : "s");
-    printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank",
-           spec->gradient_accumulation_steps, spec->gradient_accumulation_steps == 1 ? "" : "es",
-           spec->train_micro_batch_size_per_gpu, spec->data.seq_length);
+    printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank", micros,
+           micros == 1 ? "" : "es", spec->train_micro_batch_size_per_gpu, spec->data.seq_length);
     if (spec->transformer.recompute != RECOMPUTE_NONE)
         printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');

@@ -107,13 +107,19 @@ static void set_tunable_place(struct offload_settings *offload, const struct off
         offload->nvme_path = other->nvme_path ? other->nvme_path : usual_disk;
 }
 
+/* Samples of a step that the micro-batches of a rank, or of a virtual rank, divide among them. */
+static int64_t tunable_samples(const struct run_spec *spec, int world)
+{
+    return spec->train_batch_size / (spec->train.virtual_ranks ? spec->train.virtual_ranks : world);
+}
+
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
                           struct run_spec *copy)
 {
     const int *values = setting->values, states = values[TUNABLE_STATES];
     *copy = *spec;
     copy->train_micro_batch_size_per_gpu = setting->micro;
-    copy->gradient_accumulation_steps = spec->train_batch_size / world / setting->micro;
+    copy->gradient_accumulation_steps = tunable_samples(spec, world) / setting->micro;
     copy->zero.stage = values[TUNABLE_STAGE];
     copy->transformer.recompute = (enum recompute)values[TUNABLE_RECOMPUTE];
     copy->cpu_checkpointing = values[TUNABLE_INPUTS] != 0;
@@ -143,7 +149,7 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     if (states > 1 &&
         (muon || optimizer_moments(&spec->optimizer) != 2)) /* only AdamW and Adam round to bf16 weights */
         return false;
-    if (states != 0 && spec->dtype != DTYPE_BF16)
+    if (states != 0 && (spec->dtype != DTYPE_BF16 || (states > 0 && spec->train.virtual_ranks)))
         return false;
     if (world > 1)
         return true;
@@ -152,7 +158,7 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
 }
 
-static bool next_tunables(const struct memory_setting *given, int64_t per_rank, struct memory_setting *s)
+static bool next_tunables(const struct memory_setting *given, int64_t samples, struct memory_setting *s)
 {
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         if (given->values[k] < 0)
@@ -163,15 +169,15 @@ static bool next_tunables(const struct memory_setting *given, int64_t per_rank, 
     }
     do
         s->micro++;
-    while (s->micro <= per_rank && per_rank % s->micro != 0);
-    return s->micro <= per_rank;
+    while (s->micro <= samples && samples % s->micro != 0);
+    return s->micro <= samples;
 }
 
 bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting)
 {
     struct memory_setting given;
     memory_setting_of(spec, &given);
-    while (next_tunables(&given, spec->train_batch_size / world, setting))
+    while (next_tunables(&given, tunable_samples(spec, world), setting))
         if (is_sensible(setting, spec, world))
             return true;
     return false;

@@ -294,7 +294,7 @@ static void report_step(struct run *run, double seconds)
     char *text;
     size_t bytes;
     int count = take_flops_rows(run, rows);
-    p.samples = (double)(spec->train_micro_batch_size_per_gpu * spec->gradient_accumulation_steps);
+    p.samples = (double)(spec->train_micro_batch_size_per_gpu * run->engine.micros);
     take_modules(&p);
     p.out = memory_stream(&text, &bytes);
     print_totals(&p);

@@ -173,7 +173,7 @@ static void prepare_log_banner(const struct run *run)
     const struct run_spec *spec = run->spec;
     const struct dropout_rates *rates = &t->desc.dropout;
     const double dropout = fmax(fmax(rates->embedding, rates->attention), fmax(rates->residual, rates->pooled));
-    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "";
+    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80];
     prepare_device_text(t, device);
     prepare_data_text(t, data);
     memory_plan_summary(t, memory);
@@ -183,10 +183,15 @@ static void prepare_log_banner(const struct run *run)
              t->table.num_params, dropped);
     log_info("ranks: %d (%s); device: %s; %s, ZeRO stage %d", run->boot->world, run->boot->source, device,
              dtype_name(spec->dtype), spec->zero.stage);
-    log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x ranks %d; %" PRId64
+    if (spec->train.virtual_ranks)
+        snprintf(ranks, sizeof ranks, "virtual ranks %" PRId64 " (%" PRId64 " on each rank)", spec->train.virtual_ranks,
+                 spec->train.virtual_ranks / run->boot->world);
+    else
+        snprintf(ranks, sizeof ranks, "ranks %d", run->boot->world);
+    log_info("batch: train_batch_size %" PRId64 " = micro %" PRId64 " x accumulation %" PRId64 " x %s; %" PRId64
              " steps, %" PRId64 " an epoch",
-             spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps,
-             run->boot->world, t->total_steps, t->steps_per_epoch);
+             spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps, ranks,
+             t->total_steps, t->steps_per_epoch);
     log_info("data: %s", data);
     log_info("memory: %s; run folder %s", memory, run->folder.path);
 }

@@ -43,7 +43,7 @@ static void rank_report_volume(struct run *run)
     struct comm_stats rest;
     if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
         return;
-    zero_theory(run->engine.zero, (int)run->spec->gradient_accumulation_steps, &gather, &reduce);
+    zero_theory(run->engine.zero, (int)run->engine.micros, &gather, &reduce);
     log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
              " bytes (theory %" PRId64 ")",
              run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);

@@ -80,6 +80,18 @@ def pasted(folder, base, changes, found, world, memory):
     return folder.ztrain("plan", "--bytes", "--config", spec, "--world", world).out
 
 
+def test_virtual_ranks_stay_and_their_sizes_divide(folder):
+    """Micro-batch and accumulation are those of the 16 virtual ranks; nothing accumulates in bf16."""
+    changes = {"train": {"virtual_ranks": 16}, "train_micro_batch_size_per_gpu": 1}
+    found = fit(folder, "--memory", "16GiB", changes=changes, world=4)
+    assert {row.bf16 for row in found.rows} == {"-"} and {row.micro for row in found.rows} <= {1, 2, 4}
+    best, accumulation = found.rows[0], found.lines["gradient_accumulation_steps"]
+    assert best.micro * accumulation * 16 == 64
+    out = pasted(folder, BASE, changes, found, 4, "16GiB")
+    assert f"x gradient_accumulation_steps {accumulation} x virtual_ranks 16; world size 4" in out
+    assert f"virtual ranks: 4 on each rank, which computes {4 * accumulation} micro-batch" in out
+
+
 def test_each_row_has_its_lines(folder):
     """--row N: the lines give the row's setting, and nothing else of the output changes."""
     whole = fit(folder, "--memory", "16GiB", world=2)

@@ -51,6 +51,34 @@ def test_more_than_the_cap_ends_with_5_and_with_what_fits(folder):
     assert "more than train.memory_limit 20GiB" in out and "it fits with" in out
 
 
+def size(text):
+    number, unit = text.split()
+    return float(number) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
+
+
+@pytest.mark.parametrize("stage, world, micros", [(0, 2, 32), (1, 4, 16), (2, 4, 16), (3, 8, 8)])
+def test_virtual_ranks_are_planned_with_what_they_reduce(folder, stage, world, micros):
+    """The micro-batches of a rank; stages 0 and 1 reduce after each of them, not once."""
+    changes = {"train": {"virtual_ranks": 8}, "zero_optimization": {"stage": stage}}
+    out = plan(folder, "--world", world, changes=changes)
+    assert f"x gradient_accumulation_steps 8 x virtual_ranks 8; world size {world} (planned)" in out
+    found = re.search(r"^virtual ranks: (\d+) on each rank, which computes (\d+) micro-batches a step and reduces (.*); without "
+                      r"train.virtual_ranks (.*)$", out, re.M)
+    assert (int(found.group(1)), int(found.group(2))) == (8 // world, micros)
+    assert size(found.group(3)) / size(found.group(4)) == pytest.approx(micros if stage < 2 else 1, rel=0.1)
+    assert "virtual ranks" not in plan(folder, "--world", world, changes={"zero_optimization": {"stage": stage}})
+
+
+def test_one_rank_reduces_nothing(folder):
+    out = plan(folder, "--world", 1, changes={"train": {"virtual_ranks": 4}, "zero_optimization": {"stage": 1}})
+    assert "virtual ranks: 4 on each rank, which computes 64 micro-batches a step\n" in out
+
+
+def test_the_ranks_divide_the_virtual_ranks(folder):
+    out = plan(folder, "--world", 3, changes={"train": {"virtual_ranks": 8}}, expect=USAGE)
+    assert "virtual_ranks 8 cannot be divided among 3 ranks (world size 3: --world); hint: possible world sizes: 1, 2, 4, 8" in out
+
+
 def test_the_total_comes_first_and_is_the_sum_of_its_parts(folder):
     """In GiB as in bytes, on the device with the reserve; host memory is that of a rank, and of a node below the table."""
     more = ["--world", 8, "--local-gpus", 4]
