@@ -57,6 +57,7 @@ struct init {
     struct cut_count cut;        /* documents that are longer */
     int64_t batch, steps;        /* samples of a step; steps of the run */
     double epochs, lr;
+    int virtual_ranks;         /* train.virtual_ranks; 0: unset */
     struct plan_choice choice; /* of a GPU: by the plan; of the CPU: the setting and its bytes */
 };
 
@@ -98,9 +99,9 @@ enum status init_take_flag(struct init *t, const char *flag, const char *given, 
 
 /* ---- settings (init_plan.c) ---------------------------------------------- */
 
-/* Chooses stage, micro-batch, recomputation and offload by the search of `ztrain plan --fit`; on the CPU the
- * micro-batch. Then opens the run's data and the headers of its weights, with a run's errors. STATUS_DEVICE: nothing
- * fits. */
+/* Chooses stage, micro-batch, recomputation and offload by the search of `ztrain plan --fit`, and leaves virtual ranks
+ * out if they do not fit or take much longer; on the CPU the micro-batch. Then opens the run's data and the headers of
+ * its weights, with a run's errors. STATUS_DEVICE: nothing fits. */
 enum status init_plan(struct init *t, struct error *err);
 
 /* ---- the run spec (init_spec.c) ------------------------------------------ */

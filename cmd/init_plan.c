@@ -65,13 +65,14 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
     struct machine_memory machine;
     struct memory_setting *setting = &t->choice.setting;
     char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    const int64_t samples = t->virtual_ranks ? t->batch / t->virtual_ranks : t->batch;
     machine_memory("", &machine);
     const uint64_t whole = machine.total < machine.limit ? machine.total : machine.limit;
     const double most = memory_auto_share * (double)whole;
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute += RECOMPUTE_BLOCK - RECOMPUTE_NONE) {
         setting->values[TUNABLE_RECOMPUTE] = recompute;
         for (setting->micro = 8; setting->micro > 0; setting->micro /= 2) {
-            if (t->batch % setting->micro != 0)
+            if (samples % setting->micro != 0)
                 continue;
             TRY(init_build(t, false, err));
             if ((double)t->choice.node_bytes <= most)
@@ -96,16 +97,35 @@ static void init_note_choice(const struct init *t)
         init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
 }
 
-static enum status init_plan_gpus(struct init *t, struct error *err)
+/* The plan's choice for the spec as it is. */
+static enum status init_choose(struct init *t, struct error *err)
 {
     const struct machine_question question = {.world = t->ranks, .per_node = t->node_ranks, .device = t->gpu.option};
     struct run_spec *spec;
-    t->choice.setting = (struct memory_setting){.micro = 1};
+    t->choice = (struct plan_choice){.setting.micro = 1};
     TRY(init_load_spec(t, &spec, err));
     spec->train.memory_limit = t->memory;
     const enum status status = plan_fit_choose(&question, NULL, spec, &t->choice, err);
     spec_free(spec);
-    TRY(status);
+    return status;
+}
+
+/* Virtual ranks may take a tenth more time than the best settings without them. */
+static enum status init_plan_gpus(struct init *t, struct error *err)
+{
+    const int virtual_ranks = t->virtual_ranks;
+    const double most = 1.1;
+    struct error none;
+    t->virtual_ranks = 0;
+    TRY(init_choose(t, err));
+    const struct plan_choice without = t->choice;
+    t->virtual_ranks = virtual_ranks;
+    if (virtual_ranks && (init_choose(t, &none) != STATUS_OK || t->choice.seconds > most * without.seconds)) {
+        t->virtual_ranks = 0;
+        init_note("train.virtual_ranks is left out: by the plan it does not fit, or takes much longer");
+    }
+    if (!t->virtual_ranks)
+        t->choice = without;
     init_note_choice(t);
     return STATUS_OK;
 }

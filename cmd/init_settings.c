@@ -194,10 +194,23 @@ const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
     return text;
 }
 
+/* As many as the GPUs; for few GPUs up to eight, so that the run may also grow. They divide the batch. 0: only one
+ * would. */
+static int init_virtual_ranks(const struct init *t)
+{
+    const int least = t->ranks, most = least > 8 ? least : 8;
+    int virtual_ranks = least;
+    for (int n = least; n <= most; n += least)
+        if (t->batch % n == 0)
+            virtual_ranks = n;
+    return virtual_ranks > 1 ? virtual_ranks : 0;
+}
+
 enum status init_take_batch(struct init *t, const char *text, struct error *err)
 {
     const int64_t ranks = t->ranks;
     TRY(init_whole(text, 1, t->samples, &t->batch, err));
+    t->virtual_ranks = init_virtual_ranks(t);
     if (t->batch % ranks == 0)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "%" PRId64 " samples of a step are not a multiple of %" PRId64 " GPUs", t->batch,

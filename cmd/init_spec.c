@@ -178,6 +178,9 @@ static void init_write_training(const struct init *t, FILE *out)
     const int64_t interval = init_readable((double)t->steps / 10), saves = init_saves(t, interval);
     fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " step%s in all\n", t->cuda ? "cuda" : "cpu",
             t->epochs, t->steps, t->steps == 1 ? "" : "s");
+    if (t->virtual_ranks)
+        fprintf(out, "  virtual_ranks: %d  # the same bits on any number of %s that divides it\n", t->virtual_ranks,
+                t->cuda ? "GPUs" : "ranks");
     if (t->flags.memory)
         fprintf(out, "  memory_limit: %" PRId64 "  # bytes of each GPU: --memory\n", t->memory);
     if (t->validation.count > 0)

@@ -74,6 +74,40 @@ def test_the_spec_is_taken_by_a_dry_run_and_trains(place):
     assert [row["step"] for row in place.metrics("tiny-text").steps] == [1, 2]
 
 
+def test_virtual_ranks_let_the_run_move(place):
+    """The spec that was written for one rank runs on four, with the same losses."""
+    spec = written(place, "--seq-length", SEQUENCE, "--batch", 16)
+    assert (spec["train.virtual_ranks"], spec["train_micro_batch_size_per_gpu"]) == ("8", "2")
+    losses = {}
+    for ranks in (1, 4):
+        place.ztrain("--config", place.at("run.yaml"), "--local-gpus", ranks, "--set", "train.max_steps=2", "--set", f"run.name=on-{ranks}",
+                     "--set", f"run.dir={place.at('runs')}")
+        losses[ranks] = [(row["loss"], row["grad_norm"]) for row in place.metrics(f"on-{ranks}").steps]
+    assert len(losses[1]) == 2 and losses[1] == losses[4]
+
+
+@pytest.mark.parametrize("batch, virtual", [(1, None), (5, "5"), (11, None), (12, "6"), (16, "8")])
+def test_virtual_ranks_divide_the_batch(place, batch, virtual):
+    spec = written(place, "--batch", batch, "--seq-length", 24)
+    assert spec.get("train.virtual_ranks") == virtual
+    place.ztrain("--config", place.at("run.yaml"), "--dry-run")
+
+
+@pytest.mark.parametrize("gpus, batch, virtual", [(1, 64, "8"), (3, 48, "6"), (4, 64, "8"), (5, 40, "5"), (8, 64, "8"), (16, 64, "16")])
+def test_virtual_ranks_are_a_multiple_of_the_gpus(place, gpus, batch, virtual):
+    write_megatron(place.at("large"), documents(6000, longest=60))
+    spec = written(place, "--gpus", gpus, "--batch", batch, "--seq-length", 2048, model="7b", data="large")
+    assert spec["train.virtual_ranks"] == virtual
+    place.ztrain("plan", "--config", place.at("run.yaml"), "--world", gpus)
+
+
+def test_virtual_ranks_are_left_out_if_they_cost_much(place):
+    """The parts of a tiny batch: launches take most of their time."""
+    done = init(place, "--gpus", 1, "--batch", 12, "--seq-length", 24, "--out", "-")
+    assert "train.virtual_ranks is left out: by the plan it does not fit, or takes much longer" in done.err
+    assert "virtual_ranks:" not in done.out
+
+
 def test_trained_weights_are_trained_on(place):
     """By path and by name; what the folder lacks is an error before a spec is written."""
     place.train({"train": {"epochs": None, "max_steps": 1}, "data": {"validation": None}})
@@ -159,7 +193,7 @@ def test_settings_for_gpus_are_those_of_the_plan(place):
     (first,) = re.findall(r"^ *1=.*$", fit, re.M)
     assert "= this spec" in fit and first, fit
     plan = place.ztrain("plan", "--config", place.at("run.yaml"), "--world", 8, "--memory", "79GiB").out
-    assert "x world size 8" in plan
+    assert "x virtual_ranks 8; world size 8" in plan
     place.ztrain("--config", place.at("run.yaml"), "--dry-run", "--local-gpus", 8)
     place.ztrain("--config", place.at("run.yaml"), "--dry-run")
     done = init(place, "--gpus", 16, "--batch", 16, "--seq-length", 24, "--out", "-", data="text")
