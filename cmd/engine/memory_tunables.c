@@ -151,6 +151,8 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
         return false;
     if (states != 0 && (spec->dtype != DTYPE_BF16 || (states > 0 && spec->train.virtual_ranks)))
         return false;
+    if (spec->train.virtual_ranks && stage == (asked == 2 ? 1 : 2)) /* stage 1 keeps gradients as stage 2 does */
+        return false;
     if (world > 1)
         return true;
     if (optimizer == OFFLOAD_CPU && !param) /* stage 1 keeps gradients on the device */

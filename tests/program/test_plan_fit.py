@@ -81,10 +81,11 @@ def pasted(folder, base, changes, found, world, memory):
 
 
 def test_virtual_ranks_stay_and_their_sizes_divide(folder):
-    """Micro-batch and accumulation are those of the 16 virtual ranks; nothing accumulates in bf16."""
+    """Micro-batch and accumulation are those of the 16 virtual ranks; nothing accumulates in bf16. Stages 1 and 2 mean the same."""
     changes = {"train": {"virtual_ranks": 16}, "train_micro_batch_size_per_gpu": 1}
     found = fit(folder, "--memory", "16GiB", changes=changes, world=4)
     assert {row.bf16 for row in found.rows} == {"-"} and {row.micro for row in found.rows} <= {1, 2, 4}
+    assert "1" in {row.stage for row in found.rows} and "2" not in {row.stage for row in found.rows}
     best, accumulation = found.rows[0], found.lines["gradient_accumulation_steps"]
     assert best.micro * accumulation * 16 == 64
     out = pasted(folder, BASE, changes, found, 4, "16GiB")
