@@ -42,9 +42,10 @@ struct entry {
 struct autotune_cache {
     char gpu[128];
     size_t version;
-    char path[PATH_SIZE], folder[PATH_SIZE];
-    int lock_fd; /* -1: not locked */
-    int note_fd; /* of the file .trial; -1: not open */
+    char path[PATH_SIZE], folder[PATH_SIZE]; /* empty: there is none, and the cache is apart */
+    bool apart;                              /* the file does not count */
+    int lock_fd;                             /* -1: not locked */
+    int note_fd;                             /* of the file .trial; -1: not open */
     bool again, follows;
     bool discards[AUTOTUNE_OPS]; /* what was added is not written */
     struct timespec opened;
@@ -81,21 +82,36 @@ void autotune_cache_file_words(const char *gpu, char *name)
     *name = '\0';
 }
 
-struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version)
+static struct autotune_cache *cache_open(const char *gpu, size_t cublaslt_version, bool apart)
 {
     struct autotune_cache *cache = memory_zeroed(1, sizeof *cache);
     char name[sizeof cache->gpu];
     cache->lock_fd = cache->note_fd = -1;
     clock_gettime(CLOCK_REALTIME, &cache->opened);
     cache->version = cublaslt_version;
+    cache->apart = apart;
     snprintf(cache->gpu, sizeof cache->gpu, "%s", gpu);
     autotune_cache_file_words(cache->gpu, name);
     if (autotune_cache_folder(cache->folder, sizeof cache->folder) &&
         snprintf(cache->path, sizeof cache->path, "%.3900s/gemm-%s-%zu.txt", cache->folder, name, cublaslt_version) <
             (int)sizeof cache->path)
         return cache;
+    if (apart) {
+        cache->path[0] = '\0';
+        return cache;
+    }
     free(cache);
     return NULL;
+}
+
+struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version)
+{
+    return cache_open(gpu, cublaslt_version, false);
+}
+
+struct autotune_cache *autotune_cache_open_apart(const char *gpu, size_t cublaslt_version)
+{
+    return cache_open(gpu, cublaslt_version, true);
 }
 
 void autotune_cache_close(struct autotune_cache *cache)
@@ -442,7 +458,7 @@ void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key
                          const struct autotune_config *config, const char *words)
 {
     char line[NOTE_SIZE], path[PATH_SIZE];
-    if (!cache)
+    if (!cache || !*cache->path)
         return;
     snprintf(path, sizeof path, "%.4000s.trial", cache->path);
     if (cache->note_fd < 0)
@@ -488,7 +504,7 @@ static void take_lock(struct autotune_cache *cache)
     autotune_cache_make_folder();
     snprintf(name, sizeof name, "%s.lock", cache->path);
     cache->lock_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-    if (cache->lock_fd < 0)
+    if (cache->lock_fd < 0 && !cache->apart)
         log_warn("cannot create '%s': %s; each process measures kernels for itself, and a resumed run may "
                  "choose others; hint: ZTRAIN_GEMM_CACHE names a folder that can be written",
                  name, strerror(errno));
@@ -505,13 +521,14 @@ static void take_lock(struct autotune_cache *cache)
 void autotune_cache_lock(struct autotune_cache *cache)
 {
     struct slow_call slow;
-    if (!cache)
+    if (!cache || !*cache->path)
         return;
     ASSERT(cache->lock_fd < 0);
     take_lock(cache);
     memset(cache->discards, 0, sizeof cache->discards);
     heartbeat_slow_begin(&slow, "reading", cache->path, -1);
-    read_file(cache);
+    if (!cache->apart)
+        read_file(cache);
     read_notes(cache);
     heartbeat_slow_end(&slow);
 }
@@ -522,7 +539,8 @@ void autotune_cache_unlock(struct autotune_cache *cache)
     if (!cache)
         return;
     heartbeat_slow_begin(&slow, "writing", cache->path, -1);
-    write_file(cache);
+    if (!cache->apart)
+        write_file(cache);
     if (cache->lock_fd >= 0)
         close(cache->lock_fd);
     cache->lock_fd = -1;

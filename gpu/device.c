@@ -88,6 +88,12 @@ void device_leave_multiprocessors(struct device *device, int count)
         backend->leave_multiprocessors(device, count);
 }
 
+enum status device_fix_kernels(struct device *device, struct error *err)
+{
+    const struct device_backend *backend = device_backend_of(device);
+    return backend->fix_kernels ? backend->fix_kernels(device, err) : STATUS_OK;
+}
+
 const char *device_attention_obstacle(struct device *device)
 {
     const struct device_backend *backend = device_backend_of(device);

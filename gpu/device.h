@@ -32,7 +32,9 @@ struct device {
     int threads;      /* OpenMP threads of this rank (CUDA: for work on the host) */
     char capability[8], driver[32], runtime[16]; /* a GPU: "9.0"; the versions of driver and CUDA; else empty */
     int multiprocessors;                         /* of a GPU; CPU: 0 */
-    size_t memory_bytes;                         /* of the GPU; CPU: 0 */
+    int multiprocessors_left;                    /* device_leave_multiprocessors() */
+    char lost_kernel[128];             /* device_fix_kernels(): for what a kernel of the run's is not to be had here */
+    size_t memory_bytes;               /* of the GPU; CPU: 0 */
     double peak_flops[DTYPE_COUNT];    /* data sheet: FLOP/s of products in that dtype; 0: unknown, or the CPU */
     double peak_bytes;                 /* data sheet: bytes/s of its memory; 0: unknown, or the CPU */
     double ceiling_flops[DTYPE_COUNT]; /* FLOP/s of the fastest product that ops_prepare() measured; 0: none */
@@ -54,6 +56,11 @@ enum status device_cuda_wants_tf32(bool *wants, struct error *err);
 /* From now on matrix products leave `count` of the GPU's multiprocessors (not all) free for concurrent kernels, such as
  * NCCL's. Called before ops_prepare(), whose choices depend on it. Other devices ignore it. */
 void device_leave_multiprocessors(struct device *device, int count);
+
+/* From now on no measurement chooses a kernel: the libraries' first ones that are right and repeat are taken, so that
+ * the choices follow from the model of GPU, the versions of its libraries, and shapes. Called before ops_prepare().
+ * Other devices ignore it. STATUS_USAGE: the environment asks for a measurement. */
+enum status device_fix_kernels(struct device *device, struct error *err);
 
 /* Parts of a device that it can do without, slower: switched off where they compute something else
  * (cmd/engine/gpu_test.h). */

@@ -22,11 +22,12 @@ struct device_backend {
     char *(*choices)(struct device *device);                                      /* device_choices(); or NULL */
     void (*take_choices)(struct device *device, const char *text, bool complete); /* device_take_choices(); or NULL */
     size_t (*workspace_bytes)(struct device *device, const struct op_limits *limits);
-    void (*describe)(struct device *device, char *text, size_t size); /* or NULL */
-    void (*avoid)(struct device *device, unsigned parts);             /* device_avoid(); or NULL */
-    void (*leave_multiprocessors)(struct device *device, int count);  /* or NULL */
-    const char *(*attention_obstacle)(struct device *device);         /* or NULL */
-    enum status (*check)(struct device *device, struct error *err);   /* or NULL */
+    void (*describe)(struct device *device, char *text, size_t size);     /* or NULL */
+    void (*avoid)(struct device *device, unsigned parts);                 /* device_avoid(); or NULL */
+    void (*leave_multiprocessors)(struct device *device, int count);      /* or NULL */
+    enum status (*fix_kernels)(struct device *device, struct error *err); /* device_fix_kernels(); or NULL */
+    const char *(*attention_obstacle)(struct device *device);             /* or NULL */
+    enum status (*check)(struct device *device, struct error *err);       /* or NULL */
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
     void (*stream_free)(struct stream *stream);
     void (*submit)(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);

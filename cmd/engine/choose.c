@@ -166,17 +166,27 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
     return status;
 }
 
-static void keep_chosen_kernels(const struct bootstrap *boot, const struct cpu_kernels *before,
-                                struct cpu_kernels *kernels)
+/* With virtual ranks no measurement, no number of ranks and no ZeRO stage chooses a kernel. */
+static bool choose_fixed(const struct engine *t)
+{
+    return t->spec->train.virtual_ranks > 0;
+}
+
+static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels *before, struct cpu_kernels *kernels)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
     cpu_kernels_instructions(kernels, had);
     enum cpu_isa best = kernels->isa;
-    if (cpu_kernels_keep(kernels, before) && boot->rank == 0)
+    if (!cpu_kernels_keep(kernels, before) || t->rank != 0)
+        return;
+    cpu_kernels_instructions(kernels, kept);
+    if (choose_fixed(t))
+        log_detail("the run continues with the %s kernels that it began with; this CPU has %s", kept, had);
+    else
         log_info(
             "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
             "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
-            cpu_kernels_instructions(kernels, kept), had, cpu_isa_name(best));
+            kept, had, cpu_isa_name(best));
 }
 
 /* With other kernels, replicas that each rank updates would drift apart. A run continues with the kernels that it began
@@ -185,9 +195,9 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
     if (t->kernels_before)
-        keep_chosen_kernels(t->boot, t->kernels_before, kernels);
+        keep_chosen_kernels(t, t->kernels_before, kernels);
     TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
-    TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, err), err));
+    TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, choose_fixed(t), err), err));
     return choose_common_kernels(t, kernels, log_products, err);
 }
 
@@ -256,7 +266,7 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
 {
     const struct run_spec *spec = t->spec;
     const bool forced = spec->train.sm_count_target == SPEC_ON;
-    const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm;
+    const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm && !choose_fixed(t);
     struct gpu_size smallest;
     *ctas = 0;
     if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside))
@@ -269,11 +279,12 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     return STATUS_OK;
 }
 
-/* Limits the device's products, unless ranks share a GPU, whose collectives pass through host memory. */
+/* Limits the device's products, unless ranks share a GPU, whose collectives pass through host memory. A run with
+ * virtual ranks has the same kernels there. */
 static void choose_sms(const struct engine *t, int ctas)
 {
     const int all = t->device->multiprocessors;
-    const bool can = comm_can_capture(t->comm), says = t->rank == 0;
+    const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
     if (ctas && can)
         device_leave_multiprocessors(t->device, ctas);
     if (ctas && can && says)
@@ -343,6 +354,8 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
     TRY(agree(t->comm, status, err));
+    if (choose_fixed(t))
+        TRY(agree(t->comm, device_fix_kernels(t->device, err), err));
     if (choice.kind == DEVICE_CUDA) {
         gpu_fault_watch(t->device, choice.index);
         TRY(choose_cores(t, err));

@@ -50,7 +50,12 @@ enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates)
     return dot > 0 && widen <= clearly * dot ? CPU_BF16_DOT : CPU_BF16_WIDEN;
 }
 
-enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err)
+enum cpu_bf16_products cpu_bf16_fixed(const struct cpu_kernels *kernels)
+{
+    return kernels->avx512_bf16 && !kernels->amx_bf16 ? CPU_BF16_DOT : CPU_BF16_WIDEN;
+}
+
+enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct error *err)
 {
     int wish;
     struct cpu_bf16_rates rates;
@@ -62,7 +67,9 @@ enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err)
     }
     kernels->bf16 = wish < 0 ? CPU_BF16_WIDEN : (enum cpu_bf16_products)wish;
     kernels->amx_bf16 = kernels->amx_bf16 && wish < 0;
-    if (wish < 0 && kernels->avx512_bf16) {
+    if (wish < 0 && fixed) {
+        kernels->bf16 = cpu_bf16_fixed(kernels);
+    } else if (wish < 0 && kernels->avx512_bf16) {
         cpu_bf16_measure(kernels, &rates);
         kernels->bf16 = cpu_bf16_fastest(&rates);
     }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_bf16.h: the instruction that multiplies bf16 on the CPU device, chosen by a measurement.
+/* cpu_bf16.h: the instruction that multiplies bf16 on the CPU device, chosen by a measurement, or by the CPU's type.
  *
  * VDPBF16PS adds two products of bf16 numbers to each sum. On AMD's Zen 4 it issues at the rate of fp32 multiply-adds;
  * on Intel's Emerald Rapids at a quarter of that, so that widening operands to fp32 is twice as fast. CPUID does not
  * tell, so both micro-kernels are timed. With AMX, tiles multiply whole matrices, and the choice applies to the blocks
- * of attention only. */
+ * of attention only.
+ *
+ * A run whose kernels are fixed (train.virtual_ranks) does not measure: it follows from the instruction sets. */
 #pragma once
 
 #include "core/status.h"
@@ -24,9 +26,15 @@ void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *
 /* CPU_BF16_DOT if the CPU has it, unless CPU_BF16_WIDEN is clearly faster. */
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates);
 
-/* Sets kernels->bf16 by a measurement, or to ZTRAIN_CPU_BF16=dot|widen, which then applies to whole matrices as well:
- * kernels->amx_bf16 is cleared. STATUS_USAGE: it has another value, or is dot on a CPU without it. */
-enum status cpu_bf16_choose(struct cpu_kernels *kernels, struct error *err);
+/* Without a measurement: CPU_BF16_DOT if the CPU has it and no tiles. CPUs with tiles have been seen to issue it
+ * slowly.
+ */
+enum cpu_bf16_products cpu_bf16_fixed(const struct cpu_kernels *kernels);
+
+/* Sets kernels->bf16 by a measurement (fixed: by cpu_bf16_fixed()), or to ZTRAIN_CPU_BF16=dot|widen, which then applies
+ * to whole matrices as well: kernels->amx_bf16 is cleared. STATUS_USAGE: it has another value, or is dot on a CPU
+ * without it. */
+enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct error *err);
 
 /* For people: "amx 2800, dot 82, widen 168 GFLOP/s a core". text has CPU_BF16_TEXT bytes and is returned. */
 enum { CPU_BF16_TEXT = 80 };

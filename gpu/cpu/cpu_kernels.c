@@ -44,7 +44,7 @@ bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *bef
     return !cpu_kernels_equal(kernels, &had);
 }
 
-enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
+enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before, bool fixed,
                                         struct error *err)
 {
     static const char *const words[] = {"builtin"};
@@ -52,7 +52,7 @@ enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struc
     int builtin;
     TRY(env_choice("ZTRAIN_CPU_GEMM", words, COUNT_OF(words), &builtin, err));
     if ((wish && *wish) || !before || before->avx512_bf16 != kernels->avx512_bf16)
-        return cpu_bf16_choose(kernels, err);
+        return cpu_bf16_choose(kernels, fixed, err);
     kernels->bf16 = before->bf16; /* the alternatives are the same here */
     return STATUS_OK;
 }

@@ -40,9 +40,10 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
  * level. Returns whether *kernels changed. */
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
-/* cpu_bf16_choose(). A run that began with `before` (may be NULL) keeps its choice, if it is possible here, unless
- * ZTRAIN_CPU_BF16 says otherwise. STATUS_USAGE: that variable, or ZTRAIN_CPU_GEMM, has an unknown value. */
-enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before,
+/* cpu_bf16_choose(); fixed: without a measurement. A run that began with `before` (may be NULL) keeps its choice, if it
+ * is possible here, unless ZTRAIN_CPU_BF16 says otherwise. STATUS_USAGE: that variable, or ZTRAIN_CPU_GEMM, has an
+ * unknown value. */
+enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before, bool fixed,
                                         struct error *err);
 
 /* The common part of `count` (at least 1) kernels: the instruction sets that all have; VDPBF16PS if all have chosen

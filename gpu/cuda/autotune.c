@@ -378,7 +378,8 @@ static void autotune_time(const struct trial *t, struct autotune_candidate *cand
 static int keep_best(const struct trial *t, const struct autotune_candidate *candidates, int count, double reference)
 {
     const struct autotune_problem *p = t->problem;
-    int best = p->reference == REFERENCE_COMPETES ? AUTOTUNE_REFERENCE : AUTOTUNE_NONE;
+    const bool competes = p->reference == REFERENCE_COMPETES && !t->tuner->fixed;
+    int best = competes ? AUTOTUNE_REFERENCE : AUTOTUNE_NONE;
     double least = best == AUTOTUNE_REFERENCE ? reference : INFINITY;
     for (int i = 0; i < count; i++) {
         if (candidates[i].failure != AUTOTUNE_GOOD || !(candidates[i].seconds < least))
@@ -394,13 +395,23 @@ static int keep_best(const struct trial *t, const struct autotune_candidate *can
     return best;
 }
 
+/* Fixed kernels must not depend on what is free. */
+static enum status autotune_lacks_memory(struct error *err)
+{
+    error_set(err, STATUS_DEVICE,
+              "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must not "
+              "depend on that");
+    return error_hint(err, "which other processes use it, nvidia-smi shows");
+}
+
 enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, struct autotune_candidate *candidates,
                      int count, int *best, struct error *err)
 {
     struct trial t = {.tuner = tuner, .problem = p};
-    const bool timed = count > 1 || p->reference != REFERENCE_VERIFIES;
+    const bool timed = !tuner->fixed && (count > 1 || p->reference != REFERENCE_VERIFIES);
     double reference = INFINITY;
     enum status status = STATUS_OK;
+    int tried = 0;
     ASSERT(count <= AUTOTUNE_CANDIDATES && p->num_tensors <= AUTOTUNE_TENSORS);
     *best = AUTOTUNE_NO_MEMORY;
     if (trial_open(&t)) {
@@ -408,15 +419,19 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
             autotune_run_afresh(&t, AUTOTUNE_REFERENCE);
             autotune_keep_samples(&t, OF_REFERENCE);
         }
-        for (int i = 0; i < count && status == STATUS_OK; i++)
-            status = autotune_try(&t, i, &candidates[i], err);
+        for (bool found = false; tried < count && !found && status == STATUS_OK; tried++) {
+            status = autotune_try(&t, tried, &candidates[tried], err);
+            found = tuner->fixed && candidates[tried].failure == AUTOTUNE_GOOD;
+        }
         if (status == STATUS_OK && timed)
             autotune_time(&t, candidates, count, &reference);
         if (status == STATUS_OK)
             status = device_check(tuner->device, err);
         if (status == STATUS_OK)
-            *best = keep_best(&t, candidates, count, reference);
+            *best = keep_best(&t, candidates, tried, reference);
         tuner->tuned[p->key.op] += timed && *best >= AUTOTUNE_REFERENCE;
+    } else if (tuner->fixed) {
+        status = autotune_lacks_memory(err);
     }
     trial_close(&t);
     return status;

@@ -7,6 +7,8 @@
  *     time     after a tenth of a second of work, since an idle GPU has lower clocks: one run each where there are many
  *              candidates, then the fastest ones in turns; the least time counts
  *
+ * With fixed kernels (device_fix_kernels()) nothing is timed: the first candidate that is verified is taken.
+ *
  * Users: gemm/gemm_cuda_autotune.c, attention/attention_cudnn_autotune.c. One thread: the device's. */
 #pragma once
 
@@ -18,6 +20,7 @@
 struct autotuner {
     struct device *device;        /* borrowed */
     struct autotune_cache *cache; /* borrowed, locked; NULL: nothing is kept */
+    bool fixed;                   /* set after autotuner_open() */
     struct stream *stream;        /* owned, like the others */
     struct event *start, *end;
     char *memory; /* scratch memory of the GPU (bytes) */
@@ -49,7 +52,7 @@ struct autotune_tensor {
 enum autotune_reference {
     REFERENCE_NONE,     /* candidates are only timed */
     REFERENCE_VERIFIES, /* they are compared with it; a single candidate is not timed */
-    REFERENCE_COMPETES  /* it is timed too, and may be the best */
+    REFERENCE_COMPETES  /* it is timed too, and may be the best; with fixed kernels it verifies */
 };
 
 /* Candidates are numbered from 0. */
@@ -95,6 +98,7 @@ struct autotune_candidate {
 };
 
 /* Tunes the op. *best: a candidate, or AUTOTUNE_REFERENCE, whose config the cache has now; AUTOTUNE_NONE: all are left
- * out; AUTOTUNE_NO_MEMORY: too little to try. Fails where a candidate broke the GPU: it stays noted. */
+ * out; AUTOTUNE_NO_MEMORY: too little to try. Fails where a candidate broke the GPU: it stays noted; and with fixed
+ * kernels for lack of memory. */
 enum status autotune(struct autotuner *tuner, const struct autotune_problem *problem,
                      struct autotune_candidate *candidates, int count, int *best, struct error *err);

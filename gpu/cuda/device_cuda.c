@@ -44,6 +44,7 @@ static const struct device_backend cuda_backend = {
     .describe = attention_cudnn_describe,
     .avoid = gemm_cuda_avoid,
     .leave_multiprocessors = gemm_cuda_leave_multiprocessors,
+    .fix_kernels = gemm_cuda_fix_kernels,
     .attention_obstacle = attention_cudnn_obstacle,
     .check = cuda_device_check,
     .stream_new = cuda_stream_new,

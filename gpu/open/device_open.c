@@ -67,7 +67,7 @@ enum status device_open(enum device_kind kind, int index, int threads, struct de
     switch (kind) {
     case DEVICE_CPU:
         TRY(cpu_kernels_detect(&kernels, err));
-        TRY(cpu_kernels_choose_products(&kernels, NULL, err));
+        TRY(cpu_kernels_choose_products(&kernels, NULL, false, err));
         return device_cpu_open(&kernels, threads, device, err);
     case DEVICE_CUDA:
         TRY(cpu_kernels_detect(&kernels, err));

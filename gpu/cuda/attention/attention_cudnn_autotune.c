@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_autotune.c: before the first step, cuDNN's proposals for each shape are verified and timed, also in
- * smaller pieces of the micro-batch where a plan has much workspace.
+ * smaller pieces of the micro-batch where a plan has much workspace. With fixed kernels the first that is verified is
+ * taken.
  *
  * Ragged sequences on trial are one more than a piece has, so that the second piece has empty places, and of several
  * lengths up to the longest. With dropout, tiles of kept weights that have no visible pair are NaN. */
@@ -282,11 +283,23 @@ static bool leave_refused_form(const struct autotuner *tuner, struct attention_p
     return true;
 }
 
+/* With fixed kernels, for the run's record: this GPU cannot take the run's kernel. */
+static void lose_engine(const struct autotuner *tuner, const struct attention_plan *plan)
+{
+    struct device *device = tuner->device;
+    if (tuner->fixed)
+        snprintf(device->lost_kernel, sizeof device->lost_kernel, "attention %s of %lld x %lld tokens",
+                 plan->direction == ATTENTION_FORWARD ? "forward" : "backward", (long long)plan->shape.B,
+                 (long long)plan->shape.T);
+}
+
 enum status attention_verify(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
     do {
         struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
         TRY(tune_attention(tuner, &t, REFERENCE_VERIFIES, err));
+        if (plan->state != ATTENTION_VERIFIED)
+            lose_engine(tuner, plan); /* of the choices that were taken */
     } while (leave_refused_form(tuner, plan));
     return STATUS_OK;
 }
@@ -320,7 +333,8 @@ static void list_candidates(const struct autotuner *tuner, struct trial *t)
 {
     const struct autotune_key key = autotune_key_of(t->plan);
     int64_t pieces[ATTENTION_PIECES];
-    const int sizes = attention_plan_pieces(t->plan, pieces);
+    const int sizes = tuner->fixed ? 1 : attention_plan_pieces(t->plan, pieces);
+    pieces[0] = t->plan->piece;
     for (int i = 0; i < sizes; i++) {
         struct cudnn_plan *made[ENGINES];
         const int count = attention_plan_candidates(t->plan, pieces[i], 0, made, ENGINES);
@@ -338,9 +352,13 @@ static void list_candidates(const struct autotuner *tuner, struct trial *t)
 static enum status tune_form(struct autotuner *tuner, struct attention_plan *plan, struct error *err)
 {
     struct trial t = {.plan = plan};
+    struct autotune_config known;
     struct slow_call slow;
     if (take_known(tuner, plan))
         return STATUS_OK;
+    const struct autotune_key key = autotune_key_of(plan);
+    if (autotune_cache_find_imported(tuner->cache, &key, &known))
+        lose_engine(tuner, plan);
     list_candidates(tuner, &t);
     if (t.count == 0) {
         attention_plan_refuse(plan,

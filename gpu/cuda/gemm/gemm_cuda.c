@@ -67,7 +67,25 @@ void gemm_cuda_avoid(struct device *device, unsigned parts)
 void gemm_cuda_leave_multiprocessors(struct device *device, int count)
 {
     ASSERT(count > 0 && count < device->multiprocessors);
+    device->multiprocessors_left = count;
     gemm_of(device)->rules.sm_target = device->multiprocessors - count;
+}
+
+enum status gemm_cuda_fix_kernels(struct device *device, struct error *err)
+{
+    static const char *const words[] = {"again"};
+    struct gemm_cuda *g = gemm_of(device);
+    int again;
+    TRY(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
+    if (again == 0) {
+        error_set(err, STATUS_USAGE,
+                  "ZTRAIN_GEMM_MEASURE is 'again', but with train.virtual_ranks no kernel is measured");
+        return error_hint(err, "unset it");
+    }
+    g->fixed = true;
+    autotune_cache_close(g->cache);
+    g->cache = autotune_cache_open_apart(device->name, g->lt->cublasLtGetVersion());
+    return STATUS_OK;
 }
 
 char *gemm_cuda_choices(struct device *device)

@@ -14,6 +14,7 @@ void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 /* The backend's entries. */
 void gemm_cuda_avoid(struct device *device, unsigned parts);
 void gemm_cuda_leave_multiprocessors(struct device *device, int count);
+enum status gemm_cuda_fix_kernels(struct device *device, struct error *err);
 char *gemm_cuda_choices(struct device *device);
 void gemm_cuda_take_choices(struct device *device, const char *text, bool complete);
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm_cuda_autotune.c: autotuning of announced products (gpu/cuda/autotune.h):
+/* gemm_cuda_autotune.c: autotuning of announced products (gpu/cuda/autotune.h), or with fixed kernels their choice
+ * without timing:
  *
  *     the algorithm of each product      among up to GEMM_CANDIDATES proposals of cublasLt
  *     an epilogue, or a kernel for it    as the whole linear op, by the best algorithms of both products
  *     SwiGLU inside a product, or not    the same, among cuDNN's proposals for the product with SwiGLU inside
+ *
+ *     fixed    cublasLt's first proposal whose sums have an order; the usual epilogues, if their results agree; no
+ *              SwiGLU inside, because not all recomputation policies can have it
  *
  * The caller holds the lock of the cache on disk. */
 #include "core/heartbeat.h"
@@ -87,6 +91,26 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     return STATUS_OK;
 }
 
+/* Of an imported kernel that this GPU cannot take, with fixed kernels: for the run's record. */
+static void lose_algorithm(const struct gemm_cuda *g, const struct gemm_key *key)
+{
+    struct device *device = &g->cuda->device;
+    describe_tuned(key, device->lost_kernel, sizeof device->lost_kernel);
+}
+
+/* The library's first proposal, untimed. */
+static void fix_algorithm(const struct gemm_cuda *g, struct gemm_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    plan->supported = gemm_plan_propose(g, plan, results) > 0;
+    if (!plan->supported)
+        return;
+    plan->algorithm = results[0].algo;
+    const struct autotune_config config = gemm_config_of(&plan->algorithm, GEMM_UNTUNED);
+    autotune_cache_put(g->cache, &key, &config);
+}
+
 static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, struct error *err)
 {
     struct gemm_cuda *g = t->gemm;
@@ -96,11 +120,17 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
     struct gemm_plan *plan = gemm_plan_new(g, key);
     if (!plan->supported || gemm_plan_take_known(g, plan))
         return STATUS_OK;
-    if (autotune_cache_follows(g->cache) && gemm_config_find(g, key, &known))
+    const bool lost = gemm_config_find(g, key, &known);
+    if (lost && g->fixed)
+        lose_algorithm(g, key);
+    else if (lost && autotune_cache_follows(g->cache))
         log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
                  "and gives other bits",
                  (long long)key->m, (long long)key->n, (long long)key->k);
-    return time_algorithms(t, plan, err);
+    if (!g->fixed)
+        return time_algorithms(t, plan, err);
+    fix_algorithm(g, plan);
+    return STATUS_OK;
 }
 
 /* ---- the whole op -------------------------------------------------------- */
@@ -263,7 +293,8 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
     const enum gemm_fusion fusion = twin == GEMM_UNTUNED ? GEMM_FUSED : twin;
     const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
     struct autotune_candidate candidate = {.config = gemm_config_of(&plan->algorithm, fusion)};
-    struct autotune_problem p = {.reference = twin == GEMM_UNTUNED ? REFERENCE_COMPETES : REFERENCE_VERIFIES,
+    const bool competes = twin == GEMM_UNTUNED && !t->gemm->fixed;
+    struct autotune_problem p = {.reference = competes ? REFERENCE_COMPETES : REFERENCE_VERIFIES,
                                  .reference_config = unfused};
     int best;
     TRY(tune_op(t, &trial, op, &p, &candidate, 1, &best, err));
@@ -274,6 +305,15 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
         autotune_cache_put(t->gemm->cache, &p.key, &unfused);
     plan->fusion = best >= 0 ? fusion : GEMM_UNFUSED;
     return STATUS_OK;
+}
+
+/* With fixed kernels, of an epilogue that is not usual. */
+static void leave_epilogue(const struct gemm_cuda *g, struct gemm_plan *plan)
+{
+    const struct autotune_key key = gemm_autotune_key(&plan->key);
+    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
+    plan->fusion = GEMM_UNFUSED;
+    autotune_cache_put(g->cache, &key, &unfused);
 }
 
 /* Tunes the op's product, without its epilogue too where it may be computed like that, then the fusion. */
@@ -288,7 +328,12 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
     if (plan->supported && (g->forced == GEMM_FUSED || plan->fusion == GEMM_FUSED))
         return STATUS_OK;
     TRY(tune_algorithm(t, &plain.key, err));
-    return plan->supported && plan->fusion == GEMM_UNTUNED ? tune_epilogue(t, plan, op, err) : STATUS_OK;
+    if (!plan->supported || plan->fusion != GEMM_UNTUNED)
+        return STATUS_OK;
+    if (!g->fixed || gemm_epilogue_is_usual(p.key.epilogue))
+        return tune_epilogue(t, plan, op, err);
+    leave_epilogue(g, plan);
+    return STATUS_OK;
 }
 
 /* ---- SwiGLU inside, or a kernel for it ----------------------------------- */
@@ -503,7 +548,7 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
     }
     if (status != STATUS_OK)
         return status;
-    if (g->cache && products->num_fwd > 0)
+    if (g->cache && !g->fixed && products->num_fwd > 0)
         TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)
         log_warn(

@@ -86,7 +86,7 @@ bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, str
 bool gemm_gated_may_fuse(const struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
-    return g->forced != GEMM_UNFUSED && gemm_gated_product(g, op, &p);
+    return !g->fixed && g->forced != GEMM_UNFUSED && gemm_gated_product(g, op, &p);
 }
 
 bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_products *products)

@@ -173,14 +173,18 @@ int gemm_plan_propose(const struct gemm_cuda *g, const struct gemm_plan *plan, c
     return kept;
 }
 
+bool gemm_epilogue_is_usual(int64_t epilogue)
+{
+    return epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !gemm_epilogue_of_cudnn(epilogue);
+}
+
 bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     const int64_t epilogue = plan->key.epilogue;
-    const bool usual = epilogue != GEMM_BGRADA && epilogue != GEMM_BGRADB && !gemm_epilogue_of_cudnn(epilogue);
     const enum gemm_fusion fusion = g->forced != GEMM_UNTUNED ? g->forced : plan->fusion;
     if (!plan->supported || epilogue == GEMM_PLAIN)
         return plan->supported;
-    return fusion == GEMM_UNTUNED ? usual : fusion == GEMM_FUSED;
+    return fusion == GEMM_UNTUNED ? gemm_epilogue_is_usual(epilogue) : fusion == GEMM_FUSED;
 }
 
 bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
  *
- * The algorithm is the one that gemm_cuda_autotune() found fastest, else the library's first proposal. Only algorithms
+ * The algorithm is the one that gemm_cuda_autotune() found fastest, else, and with fixed kernels, the library's first
+ * proposal. Only algorithms
  * whose reduction has a fixed order are taken: no split of k, or one whose parts are reduced in a separate step. One
  * thread: the device's. */
 #pragma once
@@ -30,6 +31,7 @@ struct gemm_cuda {
     struct autotune_cache *cache;     /* owned; NULL: there is none, and nothing is tuned */
     const struct cudnn_target *cudnn; /* borrowed; NULL: no product is computed by cuDNN */
     struct gemm_rules rules;
+    bool fixed;                                 /* device_fix_kernels(): nothing is timed */
     enum gemm_fusion forced;                    /* of every product with an epilogue; untuned: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
 };
@@ -49,6 +51,9 @@ struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *k
 /* Takes algorithm and fusion from the cache. False: it has none, the library refuses the algorithm, or it has
  * faulted. */
 bool gemm_plan_take_known(struct gemm_cuda *gemm, struct gemm_plan *plan);
+
+/* Whether an epilogue is taken where nothing is timed: those for bias, GELU and its derivative. */
+bool gemm_epilogue_is_usual(int64_t epilogue);
 
 /* Whether the product is computed as it is: the library has an algorithm, and an epilogue is forced, was faster, or if
  * untimed is usual. Those for bias, GELU and its derivative are usual, since they save passes over the matrix. Those

@@ -81,6 +81,7 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
         cuda->gemm->cudnn = attention_cudnn_target(cuda->attention);
     gemm_cuda_take_imported(cuda->gemm, products);
     enum status status = autotuner_open(&tuner, device, cuda->gemm->cache, err);
+    tuner.fixed = cuda->gemm->fixed;
     if (status == STATUS_OK)
         status = tune_ops(cuda, &tuner, products, err);
     tuner.cache = NULL; /* it is no longer locked */

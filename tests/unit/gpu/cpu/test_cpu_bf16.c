@@ -53,16 +53,41 @@ static void a_word_forces_the_choice(void **state)
     struct cpu_kernels kernels = has;
     struct error err;
     setenv("ZTRAIN_CPU_BF16", "dot", 1);
-    assert_int_equal(cpu_bf16_choose(&kernels, &err), STATUS_OK);
+    assert_int_equal(cpu_bf16_choose(&kernels, false, &err), STATUS_OK);
     assert_true(kernels.bf16 == CPU_BF16_DOT && !kernels.amx_bf16);
     kernels = lacks;
-    assert_int_equal(cpu_bf16_choose(&kernels, &err), STATUS_USAGE);
+    assert_int_equal(cpu_bf16_choose(&kernels, false, &err), STATUS_USAGE);
     assert_non_null(strstr(err.text, "ZTRAIN_CPU_BF16 is 'dot', which needs avx512_bf16"));
     setenv("ZTRAIN_CPU_BF16", "widen", 1);
-    assert_int_equal(cpu_bf16_choose(&kernels, &err), STATUS_OK);
+    assert_int_equal(cpu_bf16_choose(&kernels, false, &err), STATUS_OK);
     kernels = has;
-    assert_int_equal(cpu_bf16_choose(&kernels, &err), STATUS_OK);
+    assert_int_equal(cpu_bf16_choose(&kernels, false, &err), STATUS_OK);
     assert_true(kernels.bf16 == CPU_BF16_WIDEN && !kernels.amx_bf16);
+}
+
+static void fixed_kernels_follow_from_the_cpu(void **state)
+{
+    (void)state;
+    static const struct {
+        struct cpu_kernels has;
+        enum cpu_bf16_products chosen;
+    } cases[] = {
+        {{.isa = CPU_ISA_AVX512, .avx512_bf16 = true}, CPU_BF16_DOT},
+        {{.isa = CPU_ISA_AVX512, .avx512_bf16 = true, .amx_bf16 = true}, CPU_BF16_WIDEN}, /* where it is slow */
+        {{.isa = CPU_ISA_AVX512}, CPU_BF16_WIDEN},
+        {{.isa = CPU_ISA_AVX2}, CPU_BF16_WIDEN},
+    };
+    struct error err;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct cpu_kernels kernels = cases[i].has; /* whatever this CPU has: nothing runs */
+        assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, true, &err), STATUS_OK);
+        assert_int_equal(kernels.bf16, cases[i].chosen);
+        assert_true(kernels.amx_bf16 == cases[i].has.amx_bf16);
+        setenv("ZTRAIN_CPU_BF16", "widen", 1);
+        assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, true, &err), STATUS_OK);
+        assert_true(kernels.bf16 == CPU_BF16_WIDEN && !kernels.amx_bf16);
+        unsetenv("ZTRAIN_CPU_BF16");
+    }
 }
 
 static void another_word_is_an_error(void **state)
@@ -99,18 +124,18 @@ static void a_run_keeps_its_choice(void **state)
     struct error err;
     if (!here.avx512_bf16)
         skip();
-    assert_int_equal(cpu_kernels_choose_products(&measured, NULL, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&measured, NULL, false, &err), STATUS_OK);
     for (int i = 0; i < CPU_BF16_COUNT; i++) {
         before.bf16 = (enum cpu_bf16_products)i;
-        assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+        assert_int_equal(cpu_kernels_choose_products(&now, &before, false, &err), STATUS_OK);
         assert_int_equal(now.bf16, i);
     }
     setenv("ZTRAIN_CPU_BF16", "widen", 1); /* the variable overrides the measurement */
-    assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&now, &before, false, &err), STATUS_OK);
     assert_int_equal(now.bf16, CPU_BF16_WIDEN);
     unsetenv("ZTRAIN_CPU_BF16");
     before = (struct cpu_kernels){.isa = CPU_ISA_AVX512}; /* had no instruction to choose */
-    assert_int_equal(cpu_kernels_choose_products(&now, &before, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&now, &before, false, &err), STATUS_OK);
     assert_int_equal(now.bf16, measured.bf16);
 }
 
@@ -202,6 +227,7 @@ int main(void)
         cmocka_unit_test_teardown(the_fastest_is_chosen, forget),
         cmocka_unit_test_teardown(a_cpu_is_measured, forget),
         cmocka_unit_test_teardown(a_word_forces_the_choice, forget),
+        cmocka_unit_test_teardown(fixed_kernels_follow_from_the_cpu, forget),
         cmocka_unit_test_teardown(another_word_is_an_error, forget),
         cmocka_unit_test(ranks_take_what_all_can_and_want),
         cmocka_unit_test_teardown(a_run_keeps_its_choice, forget),

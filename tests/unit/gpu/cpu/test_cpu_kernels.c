@@ -80,11 +80,11 @@ static void the_environment_chooses(void **state)
     unsetenv("ZTRAIN_CPU_ISA");
 
     setenv("ZTRAIN_CPU_GEMM", "onednn", 1);
-    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_USAGE);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, false, &err), STATUS_USAGE);
     assert_string_equal(err.text, "ZTRAIN_CPU_GEMM must be builtin, not 'onednn'");
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
     kernels = baseline;
-    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, NULL, false, &err), STATUS_OK);
     assert_true(cpu_kernels_equal(&kernels, &baseline));
     unsetenv("ZTRAIN_CPU_GEMM");
 }
@@ -112,12 +112,12 @@ static void a_run_keeps_its_kernels(void **state)
         struct cpu_kernels before = pairs;
         before.bf16 = ways[i];
         kernels = pairs;
-        assert_int_equal(cpu_kernels_choose_products(&kernels, &before, &err), STATUS_OK);
+        assert_int_equal(cpu_kernels_choose_products(&kernels, &before, false, &err), STATUS_OK);
         assert_int_equal(kernels.bf16, ways[i]);
     }
     unsetenv("ZTRAIN_CPU_GEMM");
     kernels = baseline;
-    assert_int_equal(cpu_kernels_choose_products(&kernels, &baseline, &err), STATUS_OK);
+    assert_int_equal(cpu_kernels_choose_products(&kernels, &baseline, false, &err), STATUS_OK);
     assert_true(cpu_kernels_equal(&kernels, &baseline));
 }
 

@@ -348,6 +348,42 @@ static void the_environment_says_where(void **state)
     setenv("ZTRAIN_GEMM_CACHE", folder, 1);
 }
 
+/* Nothing is measured for them: the file does not count, but a kernel that has faulted does. */
+static void choices_apart_are_those_of_the_run(void **state)
+{
+    (void)state;
+    struct autotune_cache *file = open_cache("NVIDIA Apart");
+    put(file, 1, 1);
+    close_cache(file);
+    struct autotune_cache *apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    autotune_cache_lock(apart);
+    assert_int_equal(get(apart, 1), 0);
+    put(apart, 1, 21);
+    const struct autotune_key key = key_of(2);
+    const struct autotune_config config = config_of(22);
+    autotune_cache_note(apart, &key, &config, "the matrix product m 2 n 1024 k 768");
+    close_cache(apart); /* as a process that ends: its note stays */
+    file = open_cache("NVIDIA Apart");
+    assert_int_equal(get(file, 1), 1);
+    assert_true(autotune_cache_is_faulty(file, &key, &config));
+    close_cache(file);
+
+    setenv("ZTRAIN_GEMM_CACHE", "", 1); /* without a folder too */
+    apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    autotune_cache_lock(apart);
+    autotune_cache_note(apart, &key, &config, "the matrix product m 2 n 1024 k 768");
+    autotune_cache_note_done(apart);
+    put(apart, 3, 23);
+    char *text = autotune_cache_export(apart);
+    close_cache(apart);
+    apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    autotune_cache_import(apart, text, false);
+    assert_int_equal(get(apart, 3), 23);
+    autotune_cache_close(apart);
+    free(text);
+    setenv("ZTRAIN_GEMM_CACHE", folder, 1);
+}
+
 /* As if the file had been written `seconds` from now. */
 static void date_file(const struct autotune_cache *cache, int seconds)
 {
@@ -519,6 +555,7 @@ int main(void)
         cmocka_unit_test(an_older_file_is_measured_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_survived),
         cmocka_unit_test(the_environment_says_where),
+        cmocka_unit_test(choices_apart_are_those_of_the_run),
         cmocka_unit_test(choices_are_measured_again),
         cmocka_unit_test(choices_go_from_rank_to_rank),
         cmocka_unit_test(what_was_on_trial_is_faulty),
