@@ -17,9 +17,28 @@
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
 /* The members of machine_record_to_json() that decide the bits of results, in the order of messages. */
-static const char *const members[] = {
-    "device", "gpu", "compute_capability", "driver",   "cuda",          "cublasLt",  "cuDNN",
-    "NCCL",   "isa", "avx512_bf16",        "amx_bf16", "bf16_products", "gemm_fp32", "gemm_bf16"};
+static const char *const members[] = {"device",
+                                      "gpu",
+                                      "compute_capability",
+                                      "driver",
+                                      "cuda",
+                                      "cublasLt",
+                                      "cuDNN",
+                                      "NCCL",
+                                      "isa",
+                                      "avx512_bf16",
+                                      "amx_bf16",
+                                      "bf16_products",
+                                      "gemm_fp32",
+                                      "gemm_bf16",
+                                      "multiprocessors_left",
+                                      "ZTRAIN_CUDA_TF32",
+                                      "ZTRAIN_CUDA_ATTENTION",
+                                      "ZTRAIN_GEMM_EPILOGUES",
+                                      "lost_kernel"};
+
+/* Environment variables of GPUs that change bits; each is a member where it is set. */
+static const char *const variables[] = {"ZTRAIN_CUDA_TF32", "ZTRAIN_CUDA_ATTENTION", "ZTRAIN_GEMM_EPILOGUES"};
 
 static void set_text(json_t *machine, const char *name, const char *text)
 {
@@ -49,6 +68,8 @@ static void set_gpu(json_t *machine, const struct device *device)
     set_text(machine, "compute_capability", device->capability);
     set_text(machine, "driver", device->driver);
     set_text(machine, "cuda", device->runtime);
+    for (size_t i = 0; i < COUNT_OF(variables); i++)
+        set_text(machine, variables[i], getenv(variables[i]) ? getenv(variables[i]) : "");
 #if ZTRAIN_CUDA
     for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
         struct cuda_library_info info;
@@ -72,6 +93,14 @@ json_t *machine_record_to_json(const struct device *device)
     else
         set_gpu(machine, device);
     return machine;
+}
+
+void machine_record_add_choices(json_t *machine, const struct device *device, const struct run_spec *spec)
+{
+    if (spec->train.virtual_ranks && device->multiprocessors_left)
+        json_object_set_new(machine, "multiprocessors_left", json_integer(device->multiprocessors_left));
+    if (*device->lost_kernel)
+        set_text(machine, MACHINE_LOST_KERNEL, device->lost_kernel);
 }
 
 static bool is_text(const json_t *machine, const char *name, const char *expected)
@@ -110,12 +139,15 @@ static const char *value_text(const json_t *machine, const char *name, char *tex
 }
 
 /* "isa: avx512BETWEENavx2; …" of the members that decide bits. Returns text. */
-static const char *machine_differences(const json_t *a, const json_t *b, const char *between, char *text, size_t size)
+static const char *machine_differences(const json_t *a, const json_t *b, const struct run_spec *spec,
+                                       const char *between, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = 0;
     for (size_t i = 0; i < COUNT_OF(members) && used + 1 < size; i++) {
         char one[256], other[256];
+        if (spec->train.virtual_ranks && !strcmp(members[i], "NCCL"))
+            continue;
         if (!strcmp(value_text(a, members[i], one, sizeof one), value_text(b, members[i], other, sizeof other)))
             continue;
         snprintf(text + used, size - used, "%s%s: %s%s%s", used ? "; " : "", members[i], one, between, other);
@@ -124,13 +156,14 @@ static const char *machine_differences(const json_t *a, const json_t *b, const c
     return text;
 }
 
-const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size)
+const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now,
+                                       const struct run_spec *spec, char *text, size_t size)
 {
     const char *writer = json_string_value(json_object_get(checkpoint->manifest, "ztrain_version"));
     char rest[1024] = "";
     bool older = writer && strcmp(writer, ZTRAIN_VERSION) != 0;
     if (checkpoint->machine)
-        machine_differences(checkpoint->machine, now, ", now ", rest, sizeof rest);
+        machine_differences(checkpoint->machine, now, spec, ", now ", rest, sizeof rest);
     if (older)
         snprintf(text, size, "ztrain: %.40s, now %s%s%s", writer, ZTRAIN_VERSION, *rest ? "; " : "", rest);
     else
@@ -138,36 +171,76 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
     return text;
 }
 
-static void log_difference(const struct bootstrap *boot, const json_t *own, char (*all)[MACHINE_TEXT], bool replicas)
+bool machine_record_is_strict(const struct run_spec *spec)
 {
-    char text[1024];
-    for (int r = 1; r < boot->world; r++) {
+    return spec->train.virtual_ranks && spec->train.virtual_ranks_strict;
+}
+
+static enum status hint_at_key(struct error *err)
+{
+    return error_hint(
+        err, "train.virtual_ranks_strict: false goes on, with other bits, and a line of metrics.jsonl says so");
+}
+
+/* "NVIDIA H100 …" or "AMD EPYC …". */
+static const char *machine_name(const json_t *machine)
+{
+    const char *gpu = json_string_value(json_object_get(machine, "gpu"));
+    const char *cpu = json_string_value(json_object_get(machine, "cpu"));
+    return gpu ? gpu : cpu ? cpu : "a machine that it does not name";
+}
+
+enum status machine_record_refuse(const struct checkpoint *checkpoint, const json_t *now, const char *differences,
+                                  struct error *err)
+{
+    error_set(err, STATUS_USAGE,
+              "the run with train.virtual_ranks has computed on %s, and has no such kernels on %s (%s)",
+              machine_name(checkpoint->machine), machine_name(now), differences);
+    return hint_at_key(err);
+}
+
+/* Of the first rank that differs from rank 0: "rank 0 on a and rank 1 on b compute with …"; "": none does. */
+static void find_other_machine(const struct bootstrap *boot, char (*all)[MACHINE_TEXT], const struct run_spec *spec,
+                               char *text)
+{
+    char differences[MACHINE_DIFFERENCES / 2] = "";
+    json_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
+    text[0] = 0;
+    for (int r = 1; first && r < boot->world && !*differences; r++) {
         json_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
-        bool differs = other && *machine_differences(own, other, " and ", text, sizeof text);
+        if (other && *machine_differences(first, other, spec, " and ", differences, sizeof differences))
+            snprintf(text, MACHINE_DIFFERENCES,
+                     "rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)",
+                     boot->places[0].host, r, boot->places[r].host, differences);
         json_decref(other);
-        if (!differs)
-            continue;
-        log_warn("rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)%s",
-                 boot->places[0].host, r, boot->places[r].host, text,
-                 replicas ? ": at ZeRO stage 0 their replicas of the parameters may drift apart; hint: stage 1 keeps "
-                            "them equal"
-                          : "");
-        return;
     }
+    json_decref(first);
 }
 
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
-                                         bool replicas, struct error *err)
+                                         const struct run_spec *spec, char *text, struct error *err)
 {
-    char text[MACHINE_TEXT] = "";
+    char json[MACHINE_TEXT] = "";
+    text[0] = 0;
     if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
         return STATUS_OK;
     char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
-    size_t length = json_dumpb(own, text, sizeof text, JSON_COMPACT);
-    ASSERT(length < sizeof text);
-    enum status status = comm_exchange(comm, text, sizeof text, all, err);
-    if (status == STATUS_OK && boot->rank == 0)
-        log_difference(boot, own, all, replicas);
+    size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
+    ASSERT(length < sizeof json);
+    enum status status = comm_exchange(comm, json, sizeof json, all, err);
+    if (status == STATUS_OK)
+        find_other_machine(boot, all, spec, text);
     free(all);
-    return status;
+    if (status != STATUS_OK || !*text)
+        return status;
+    if (machine_record_is_strict(spec)) {
+        error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);
+        return hint_at_key(err);
+    }
+    if (boot->rank == 0)
+        log_warn("%s%s", text,
+                 spec->zero.stage == 0 ? ": at ZeRO stage 0 their replicas of the parameters may drift apart; hint: "
+                                         "stage 1 keeps them equal"
+                                       : "");
+    return STATUS_OK;
 }

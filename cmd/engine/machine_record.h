@@ -6,6 +6,7 @@
 #include "ckpt/checkpoint.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
+#include "core/spec/spec.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
@@ -13,13 +14,29 @@
  * out: it may open libraries until then. */
 json_t *machine_record_to_json(const struct device *device);
 
+/* After ops_prepare(), of a run: adds what else decides its bits with virtual ranks. MACHINE_LOST_KERNEL: what a kernel
+ * of the run's is missing for on this GPU; the caller deletes it when it is compared, as the next resume may have it.
+ */
+#define MACHINE_LOST_KERNEL "lost_kernel"
+void machine_record_add_choices(json_t *machine, const struct device *device, const struct run_spec *spec);
+
 /* The CPU kernels that a checkpoint was computed with. False: it does not record them, or was not computed on a CPU. */
 bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels);
 
-/* The differences that change bits: "isa: avx512, now avx2; …"; "": none is recorded. Returns text. */
-const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now, char *text, size_t size);
+/* The differences that change bits: "isa: avx512, now avx2; …"; "": none is recorded. Returns text. With virtual ranks
+ * NCCL does not count: it only carries what the ranks add in order. */
+enum { MACHINE_DIFFERENCES = 1024 };
+const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now,
+                                       const struct run_spec *spec, char *text, size_t size);
 
-/* Collective: compares the ranks' machines; rank 0 warns if one differs. replicas: each rank updates all
- * parameters by itself (ZeRO stage 0). */
+/* Whether such differences end the run: with virtual ranks, unless train.virtual_ranks_strict is false. */
+bool machine_record_is_strict(const struct run_spec *spec);
+
+/* STATUS_USAGE: the checkpoint's machine and this one, and their differences. */
+enum status machine_record_refuse(const struct checkpoint *checkpoint, const json_t *now, const char *differences,
+                                  struct error *err);
+
+/* Collective: compares the ranks' machines. If one differs, rank 0 warns, and `text` (MACHINE_DIFFERENCES bytes), else
+ * empty, says so on all ranks; or all return STATUS_USAGE (machine_record_is_strict()). */
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
-                                         bool replicas, struct error *err);
+                                         const struct run_spec *spec, char *text, struct error *err);

@@ -210,15 +210,34 @@ static void prepare_log_start(const struct run *run)
     memory_plan_print(t, false);
 }
 
+/* Next to the checkpoint's machine. text: the differences. */
+static enum status prepare_compare_machine(const struct run *run, const struct checkpoint *checkpoint, char *text,
+                                           size_t size, struct error *err)
+{
+    if (!*machine_record_differences(checkpoint, run->machine, run->spec, text, size))
+        return STATUS_OK;
+    if (machine_record_is_strict(run->spec))
+        return machine_record_refuse(checkpoint, run->machine, text, err);
+    log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
+             text);
+    return STATUS_OK;
+}
+
 /* Of this run, next to the checkpoint's and the other ranks'. */
 static enum status prepare_machine_record(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
-    char text[1024];
+    char text[MACHINE_DIFFERENCES] = "", ranks[MACHINE_DIFFERENCES];
+    enum status status = STATUS_OK;
     run->machine = machine_record_to_json(run->engine.device);
-    if (checkpoint && *machine_record_differences(checkpoint, run->machine, text, sizeof text))
-        log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
-                 text);
-    return machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec->zero.stage == 0, err);
+    machine_record_add_choices(run->machine, run->engine.device, run->spec);
+    if (checkpoint)
+        status = prepare_compare_machine(run, checkpoint, text, sizeof text, err);
+    TRY(run_agree(run, status, err));
+    TRY(machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec, ranks, err));
+    json_object_del(run->machine, MACHINE_LOST_KERNEL);
+    if (run->spec->train.virtual_ranks && (*text || *ranks))
+        run->kernels_changed = memory_printf("%s%s%s", text, *text && *ranks ? "; " : "", ranks);
+    return STATUS_OK;
 }
 
 /* ---- outputs ------------------------------------------------------------- */
@@ -283,6 +302,8 @@ static enum status prepare_outputs(struct run *run, const struct checkpoint *che
     if (run->restart.number > 0)
         TRY(metrics_restart(run->metrics, run->restart.number, run->position.step, run->restart.code,
                             run->restart.cause, err));
+    if (run->kernels_changed)
+        TRY(metrics_kernels_changed(run->metrics, run->kernels_changed, run->position.step, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
     if (run->kernel_choices)
         run_kernels_write(run->folder.path, run->engine.device, run->kernel_choices);

@@ -203,6 +203,7 @@ static void rank_release_run(struct run *run)
     comm_log_stop(run->comm);
     trace_file_free(run->trace);
     free(run->kernel_choices);
+    free(run->kernels_changed);
     engine_release(&run->engine);
     memory_on_exhausted(NULL);
     comm_close(run->comm);

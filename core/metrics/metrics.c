@@ -360,6 +360,16 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
     return line_end(&line, metrics, err);
 }
 
+enum status metrics_kernels_changed(struct metrics *metrics, const char *text, int64_t step, struct error *err)
+{
+    struct line line;
+    FILE *out = metrics_line_begin(&line);
+    fputs("{", out);
+    metrics_put_string(out, "kernels_changed", text);
+    fprintf(out, ",\"step\":%" PRId64, step);
+    return line_end(&line, metrics, err);
+}
+
 /* kind: "restart" or "gave_up". */
 static void metrics_put_failure(FILE *out, const char *kind, int number, int64_t step, int code, const char *cause)
 {

@@ -64,6 +64,8 @@ struct sample_metrics {
 };
 enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *sample,
                            struct error *err);
+/* With virtual ranks: from `step` on the bits may be others. text: "isa: avx512, now avx2". */
+enum status metrics_kernels_changed(struct metrics *metrics, const char *text, int64_t step, struct error *err);
 /* The ranks were started again after a failure (--max-restarts), of this exit code and cause: the number of this
  * restart, the step from which it continues. */
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,

@@ -39,6 +39,14 @@ def cache():
             for name in os.listdir(folder) if name.startswith("gemm-")}
 
 
+def note_fault(line, folder):
+    """As if the kernel of a line of a product had faulted on this machine."""
+    key = struct.pack(f"{WAY_FIELD - 1}q", *map(int, line[1:WAY_FIELD]))
+    algorithm = struct.pack("8Q", *(int(line[WAY_FIELD + 1][i:i + 16], 16) for i in range(0, 128, 16)))
+    with open(os.path.join(folder, "gemm-emulated-GPU-130100.txt.faulty"), "a", encoding="utf-8") as f:
+        f.write(f"{xxh64(algorithm, xxh64(key, 0)):016x} m 1 n 1 k 1\n")
+
+
 def test_a_kernel_that_faults_is_left_out(folder):
     dies = {"ZTRAIN_EMULATION_GEMM": "dies"}
     folder.ztrain("--config", spec_of(folder, "first"), env=dies, expect=99)
@@ -61,11 +69,8 @@ def test_a_kernel_that_has_faulted_here_is_not_taken_from_the_run_folder(folder,
         before = [line.split() for line in f if line.startswith("gemm ")]
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "other"))
     os.makedirs(tmp_path / "other")
-    with open(tmp_path / "other" / "gemm-emulated-GPU-130100.txt.faulty", "w", encoding="utf-8") as f:
-        for line in before:
-            key = struct.pack(f"{WAY_FIELD - 1}q", *map(int, line[1:WAY_FIELD]))
-            algorithm = struct.pack("8Q", *(int(line[WAY_FIELD + 1][i:i + 16], 16) for i in range(0, 128, 16)))
-            f.write(f"{xxh64(algorithm, xxh64(key, 0)):016x} m 1 n 1 k 1\n")
+    for line in before:
+        note_fault(line, tmp_path / "other")
     done = folder.ztrain("--config", spec_of(folder), "--resume", folder.run_folder("run"), "--set", "train.max_steps=2")
     assert "those that the run has computed with" in done.out and "measured " in done.out, done
     with open(kernels, encoding="utf-8") as f:

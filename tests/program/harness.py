@@ -379,7 +379,16 @@ class Metrics:
         kept = ("step", "epoch", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "targets", "eval_loss",
                 "eval_tokens", "perplexity", "epoch_end", "train_loss", "hash")
         return [{key: row[key] for key in kept if key in row} for row in self.rows
-                if not {"checkpoint", "resumed_from", "epoch_part", "restart"} & row.keys()]
+                if not {"checkpoint", "resumed_from", "epoch_part", "restart", "kernels_changed"} & row.keys()]
+
+
+# --- the CPU ----------------------------------------------------------------------------------------------------------
+
+def cpu_levels():
+    """The instruction-set levels of this CPU, the lowest first."""
+    said = subprocess.run([ZTRAIN, "doctor"], capture_output=True, text=True, check=False).stdout
+    names = ["baseline", "avx2", "avx512"]
+    return names[:names.index(re.search(r"instruction sets +(\w+)", said).group(1)) + 1]
 
 
 # --- ranks of a launcher ----------------------------------------------------------------------------------------------

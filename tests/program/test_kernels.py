@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks of a job compute with the same kernels on the CPU."""
 import re
-import subprocess
 
 import pytest
 
-from harness import FINISHED, USAGE, ZTRAIN, Job, wait_for_steps
+from harness import FINISHED, USAGE, ZTRAIN, Job, cpu_levels, wait_for_steps
 
 pytestmark = pytest.mark.long
 
 BOTH = [0, 1]  # two ranks, each on its own node
-
-
-def levels():
-    """The instruction-set levels of this CPU, the lowest first."""
-    said = subprocess.run([ZTRAIN, "doctor"], capture_output=True, text=True, check=False).stdout
-    names = ["baseline", "avx2", "avx512"]
-    return names[:names.index(re.search(r"instruction sets +(\w+)", said).group(1)) + 1]
 
 
 def of_two(folder, name, first, second, stage=0, expect=FINISHED, variable="ZTRAIN_CPU_ISA", **more):
@@ -26,7 +18,7 @@ def of_two(folder, name, first, second, stage=0, expect=FINISHED, variable="ZTRA
 
 
 def test_ranks_on_other_cpus_compute_alike(folder):
-    has = levels()
+    has = cpu_levels()
     if len(has) == 1:
         pytest.skip("this CPU has one level of instruction sets only")
     low, high = has[-2], has[-1]
@@ -77,7 +69,7 @@ OTHERWISE = "the checkpoint was computed with other kernels or libraries"
 
 
 def test_a_resumed_run_keeps_its_kernels(folder):
-    has = levels()
+    has = cpu_levels()
     if len(has) == 1:
         pytest.skip("this CPU has one level of instruction sets only")
     low, high = has[-2], has[-1]

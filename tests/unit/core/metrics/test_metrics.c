@@ -146,12 +146,14 @@ static void test_resume_cuts(void **state)
     char *before = strdup(read_file(path));
     metrics = resume_metrics(5, false);
     assert_int_equal(metrics_resume(metrics, "a \"folder\"", 5, &err), STATUS_OK);
+    assert_int_equal(metrics_kernels_changed(metrics, "isa: avx512, now avx2", 5, &err), STATUS_OK);
     write_steps(metrics, 6, 6);
     metrics_close(metrics);
     char *text = read_file(path);
-    assert_int_equal(count_lines(text), 5 + 1 + 1 + 1 + 1);
+    assert_int_equal(count_lines(text), 5 + 1 + 1 + 1 + 1 + 1);
     assert_non_null(strstr(text, "\"eval_loss\":2.5,\"perplexity\":12.182493960703473,\"eval_tokens\":100}\n"));
-    assert_non_null(strstr(text, "{\"resumed_from\":\"a \\\"folder\\\"\",\"step\":5}\n{\"step\":6,"));
+    assert_non_null(strstr(text, "{\"resumed_from\":\"a \\\"folder\\\"\",\"step\":5}\n"
+                                 "{\"kernels_changed\":\"isa: avx512, now avx2\",\"step\":5}\n{\"step\":6,"));
     assert_string_equal(read_number(2), before);
     free(before);
 
