@@ -3,6 +3,7 @@
  *
  *     ops_test_main.c        modes, command line, comparison
  *     ops_test_perf.c        timing
+ *     ops_test_threads.c     the same bits by any number of threads
  *     ops_test_tensors.c     memory, random numbers and tensors of a case
  *     ops_test_cases.c       the one list of cases
  *     ops_test_norm.c, ops_test_linear.c, ops_test_attention.c, ops_test_loss.c, ops_test_update.c
@@ -137,6 +138,7 @@ void *host_memory(struct harness *h, size_t bytes);                /* zeroed; fr
 void upload(struct harness *h, const struct tensor *t);
 /* Random values, made on the device. */
 void fill_for_timing(struct harness *h, const struct tensor *t);
+size_t tensor_element_size(const struct tensor *t); /* bytes on the device */
 /* From the device; returns whether the guards around the tensor are unchanged. */
 bool download(struct harness *h, struct tensor *t);
 int host_blocks(void); /* the number of blocks of host memory that are held */
@@ -197,6 +199,11 @@ bool bytes_are_counted(const struct device *device); /* whether this device can 
 /* Prints what the case that is set up moves in a launch, and returns whether it is what it must be, and whether a
  * second launch, which is waste, is found (in bf16). cost: the bytes of op_cost.h. */
 bool bytes_check(struct harness *h, const char *text, double cost);
+
+/* ---- threads -------------------------------------------------------------- */
+
+/* On the CPU: whether 1, 2 and 3 threads compute the same bits. Says where they do not. */
+bool run_threads(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text);
 
 /* ---- a fault ------------------------------------------------------------- */
 

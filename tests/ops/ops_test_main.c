@@ -4,6 +4,8 @@
  *
  *     ops-test test [OPTION …]   every case against its float64 reference, twice: the bits must repeat; without
  *                                --dtype also the cases of the self-test against the baseline's CPU ops
+ *     ops-test threads [OPTION …]   on the CPU: every case, also the large ones, by several numbers of threads: the same
+ *                                bits
  *     ops-test grad [OPTION …]   backward ops against finite differences of their forward's reference
  *     ops-test bytes --device cuda   on the emulated GPU: the bytes that kernels move, next to those that they must
  *     ops-test perf [OPTION …]   the large cases: time, GB/s, TFLOP/s, percent of the ceilings, which are measured
@@ -243,16 +245,16 @@ static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dty
 
 /* ---- command line -------------------------------------------------------- */
 
-enum mode { MODE_TEST, MODE_GRAD, MODE_BYTES, MODE_PERF, MODE_FAULT, MODE_LIST, MODE_COUNT };
-static const char *const mode_names[MODE_COUNT] = {"test", "grad", "bytes", "perf", "fault", "list"};
+enum mode { MODE_TEST, MODE_THREADS, MODE_GRAD, MODE_BYTES, MODE_PERF, MODE_FAULT, MODE_LIST, MODE_COUNT };
+static const char *const mode_names[MODE_COUNT] = {"test", "threads", "grad", "bytes", "perf", "fault", "list"};
 
 static int usage(const char *what)
 {
-    fprintf(
-        stderr,
-        "ops-test: %s\nusage: ops-test test|grad|bytes|perf|fault|list [--device cpu|cuda] [--threads N] [--op TEXT] "
-        "[--except TEXT] [--dtype fp32|bf16|fp16]\n",
-        what);
+    fprintf(stderr,
+            "ops-test: %s\nusage: ops-test test|threads|grad|bytes|perf|fault|list [--device cpu|cuda] [--threads N] "
+            "[--op TEXT] "
+            "[--except TEXT] [--dtype fp32|bf16|fp16]\n",
+            what);
     return STATUS_USAGE;
 }
 
@@ -316,6 +318,9 @@ static void run_case(struct harness *h, const struct options *o, const struct op
         passed = run_bytes(h, c, dtype, text);
     else if (o->mode == MODE_TEST && !perf)
         passed = run_test(h, c, dtype, text);
+    else if (o->mode == MODE_THREADS && o->kind == DEVICE_CPU && !(c->flags & GPU_PERF) &&
+             !(c->flags & PERF && dtype == DTYPE_F16)) /* which computes like fp32 */
+        passed = run_threads(h, c, dtype, text);
     else if (o->mode == MODE_GRAD && !perf && dtype == DTYPE_F32 && op_drivers[op_of_case(c)]->loss)
         passed = run_grad(h, c, dtype, text);
     else
@@ -366,7 +371,7 @@ static int run_on_device(struct harness *h, const struct options *o)
     struct score score = {0};
     /* A real GPU's products have 256 MiB of workspace. */
     const size_t mebibytes[2][2] = {{96, 1024}, {1024, 8192}};
-    const size_t capacity = mebibytes[o->mode == MODE_PERF][o->kind == DEVICE_CUDA] << 20;
+    const size_t capacity = mebibytes[o->mode == MODE_PERF || o->mode == MODE_THREADS][o->kind == DEVICE_CUDA] << 20;
     void *memory = NULL;
     char text[1024];
     if (o->mode == MODE_BYTES) /* the kernels are counted, not cublasLt's epilogues */

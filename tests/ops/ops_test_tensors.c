@@ -61,7 +61,7 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
 
 /* ---- tensors ------------------------------------------------------------- */
 
-static size_t element_size(const struct tensor *t)
+size_t tensor_element_size(const struct tensor *t)
 {
     return t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
 }
@@ -91,7 +91,8 @@ static struct tensor *tensor_new(struct harness *h, const char *name, enum dtype
     t->dtype = dtype;
     t->n = n;
     t->is_double = is_double;
-    t->device = (char *)arena_take(&h->arena, MEM_DATA, (size_t)n * element_size(t) + 2 * DEVICE_GUARD) + DEVICE_GUARD;
+    t->device =
+        (char *)arena_take(&h->arena, MEM_DATA, (size_t)n * tensor_element_size(t) + 2 * DEVICE_GUARD) + DEVICE_GUARD;
     if (!h->timing) {
         t->host = host_memory(h, 3 * (size_t)n * sizeof *t->host);
         t->expected = t->host + n;
@@ -180,7 +181,7 @@ static void encode(const struct tensor *t, double value, unsigned char *to)
         from = &index;
     else if (t->dtype == DTYPE_F32)
         from = &f;
-    memcpy(to, from, element_size(t));
+    memcpy(to, from, tensor_element_size(t));
 }
 
 /* Reads a value from the tensor's memory. */
@@ -208,7 +209,7 @@ static double decode(const struct tensor *t, const unsigned char *from)
 
 void upload(struct harness *h, const struct tensor *t)
 {
-    size_t size = element_size(t), bytes = (size_t)t->n * size;
+    size_t size = tensor_element_size(t), bytes = (size_t)t->n * size;
     unsigned char *staging = host_memory(h, bytes + 2 * DEVICE_GUARD);
     memset(staging, GUARD_BYTE, bytes + 2 * DEVICE_GUARD);
     for (int64_t i = 0; i < t->n; i++)
@@ -220,7 +221,7 @@ void upload(struct harness *h, const struct tensor *t)
 void fill_for_timing(struct harness *h, const struct tensor *t)
 {
     if (t->is_double || t->is_index)
-        stream_fill_zero(h->stream, t->device, (size_t)t->n * element_size(t));
+        stream_fill_zero(h->stream, t->device, (size_t)t->n * tensor_element_size(t));
     else
         stream_fill_noise(h->stream, t->device, t->dtype, (size_t)t->n, 1);
     stream_sync(h->stream);
@@ -228,7 +229,7 @@ void fill_for_timing(struct harness *h, const struct tensor *t)
 
 bool download(struct harness *h, struct tensor *t)
 {
-    size_t size = element_size(t), bytes = (size_t)t->n * size, guard = t->alias ? 0 : DEVICE_GUARD;
+    size_t size = tensor_element_size(t), bytes = (size_t)t->n * size, guard = t->alias ? 0 : DEVICE_GUARD;
     unsigned char *staging = host_memory(h, bytes + 2 * guard);
     stream_copy(h->stream, staging, (char *)t->device - guard, bytes + 2 * guard);
     stream_sync(h->stream);
