@@ -27,6 +27,9 @@ static const struct option_row option_table[] = {
     {"max-restarts", "K", offsetof(struct options, max_restarts), OPTION_COUNT, IN_TRAINING,
      "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
      "last restart has gained no checkpoint"},
+    {"min-gpus", "M", offsetof(struct options, min_gpus), OPTION_COUNT, IN_TRAINING,
+     "with --max-restarts: continue on fewer ranks, M or more, without a GPU that is gone or broken; it is tried again "
+     "at a later restart"},
     {"set", "KEY=VALUE", offsetof(struct options, set), OPTION_LIST, IN_BOTH,
      "override a key of the run spec, e.g. train.max_steps=30 (repeatable; VALUE is YAML)"},
     {"deepspeed", "FILE", offsetof(struct options, deepspeed), OPTION_MAYBE_EMPTY, IN_BOTH,

@@ -19,6 +19,7 @@ struct options {
     int num_set;
     int local_gpus;                     /* --local-gpus N; 0: not given */
     int max_restarts;                   /* --max-restarts K; 0: not given */
+    int min_gpus;                       /* --min-gpus M; 0: not given */
     int world;                          /* plan --world N; 0: not given */
     bool speed, fit;                    /* plan --speed, --fit */
     const char *device, *link, *assume; /* plan --speed and --fit, or NULL */

@@ -9,6 +9,7 @@
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
+#include "cmd/run/places.h"
 #include "cmd/run/restart.h"
 #include "cmd/run/run_home.h"
 #include "cmd/run/stop_signal.h"
@@ -30,33 +31,62 @@
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 
-/* The ranks print their errors themselves. */
-static enum status train_start_ranks(const struct options *options, char **argv, const struct run_spec *spec,
-                                     struct error *err)
+/* Prepares for restarts: what the start before has left, and the places of this one's ranks. */
+static enum status train_prepare_restarts(const struct options *options, struct run_spec *spec, struct run_home *home,
+                                          struct restart *last, struct places *places, struct error *err)
 {
-    int exit_code = STATUS_BUG;
-    struct run_home home;
-    struct restart last;
-    char cause[SUPERVISE_CAUSE_BYTES];
-    bool asked;
-    if (spec->model.folder)
-        TRY(model_desc_keep(spec->model.folder, err));
-    if (options->max_restarts) {
-        TRY(run_home_find(spec, options->resume, &home, err));
-        TRY(restart_check(options->resume, &home, err));
-        restart_read(&last);
-    }
-    enum status status =
-        supervise(options->local_gpus, argv, spec->comm.timeout_seconds, &exit_code, cause, &asked, err);
-    if (status == STATUS_OK && exit_code != STATUS_OK) {
-        status = error_set(err, (enum status)exit_code, "the ranks have ended with exit code %d", exit_code);
+    TRY(run_home_find(spec, options->resume, home, err));
+    TRY(restart_check(options->resume, home, err));
+    restart_read(last);
+    *places = (struct places){.count = options->local_gpus};
+    if (!options->min_gpus || places_read(places))
+        return STATUS_OK;
+    const struct places_wish wish = {.least = options->min_gpus,
+                                     .most = options->local_gpus,
+                                     .spec = spec,
+                                     .resume = run_home_resume(home, options->resume),
+                                     .step = -1};
+    return places_choose(places, &wish, err);
+}
+
+static enum status train_supervise(char **argv, const struct run_spec *spec, const struct places *places,
+                                   struct supervise_end *end, struct error *err)
+{
+    char *visible = places_visible(places);
+    enum status status = supervise(places->count, visible, argv, spec->comm.timeout_seconds, end, err);
+    if (status == STATUS_OK && end->exit_code != STATUS_OK) {
+        status = error_set(err, (enum status)end->exit_code, "the ranks have ended with exit code %d", end->exit_code);
         error_mark_printed(err);
     }
-    if (status != STATUS_OK && options->max_restarts && !asked) {
-        log_error_once(err);
-        status = restart_after(&last, options->max_restarts, status, *cause ? cause : err->text, &home, argv);
-    }
+    free(visible);
     return status;
+}
+
+/* The ranks print their errors themselves. */
+static enum status train_start_ranks(const struct options *options, char **argv, struct run_spec *spec,
+                                     struct error *err)
+{
+    struct run_home home;
+    struct restart last;
+    struct supervise_end end;
+    struct places places = {.count = options->local_gpus};
+    if (spec->model.folder)
+        TRY(model_desc_keep(spec->model.folder, err));
+    if (options->max_restarts)
+        TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
+    enum status status = train_supervise(argv, spec, &places, &end, err);
+    if (status == STATUS_OK || !options->max_restarts || end.asked)
+        return status;
+    const struct restart_failure failure = {
+        .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};
+    const struct restart_rules rules = {
+        .most = options->max_restarts,
+        .places = options->min_gpus ? &places : NULL,
+        .wish = {.least = options->min_gpus, .most = options->local_gpus, .spec = spec, .step = -1},
+        .home = &home,
+        .argv = argv};
+    log_error_once(err);
+    return restart_after(&last, &rules, &failure);
 }
 
 /* A supervisor, which forks later, keeps the run spec as it is now for the ranks of all its starts. Of a rank, no
@@ -200,6 +230,13 @@ static enum status train_check_options(const struct options *options, const stru
             err, STATUS_USAGE,
             "--max-restarts needs --local-gpus N; hint: under Slurm, the job script train.sbatch puts the job "
             "back into the queue");
+    if (options->min_gpus && !options->max_restarts)
+        return error_set(err, STATUS_USAGE,
+                         "--min-gpus needs --max-restarts K; hint: a run goes on with fewer ranks when they are "
+                         "started again");
+    if (options->min_gpus > options->local_gpus)
+        return error_set(err, STATUS_USAGE, "--min-gpus %d is more than --local-gpus %d; hint: from 1 to %d",
+                         options->min_gpus, options->local_gpus, options->local_gpus);
     bool alone = boot->world == 1 && !options->local_gpus && !bootstrap_is_local_rank();
     return alone && !options->dry_run ? bootstrap_check_alone(err) : STATUS_OK;
 }

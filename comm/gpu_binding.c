@@ -10,8 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The i-th entry of CUDA_VISIBLE_DEVICES, or false. Like CUDA, stops at the first invalid entry, such as -1. */
-static bool visible_gpu_entry(const char *visible, int i, const char **entry, size_t *length)
+bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *length)
 {
     for (const char *at = visible;; at++) {
         at += strspn(at, " ");
@@ -53,7 +52,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
     for (int i = 0; i < count; i++) {
         const char *entry = NULL;
         size_t length = 0;
-        bool named = visible && visible_gpu_entry(visible, i, &entry, &length);
+        bool named = visible && gpu_visible_entry(visible, i, &entry, &length);
         if (named && !strncmp(entry, "MIG-", 4)) { /* the UUID may be that of the whole GPU */
             view->ids[i] = XXH3_64bits(entry, length);
         } else if (known) {

@@ -9,6 +9,10 @@
 
 enum { GPU_VIEW_MAX = 32 /* GPUs that one rank sees */ };
 
+/* The i-th entry of CUDA_VISIBLE_DEVICES, *length bytes; false: there is none. Like CUDA, stops at the first invalid
+ * entry, such as -1. */
+bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *length);
+
 /* The GPUs that one rank sees. */
 struct gpu_view {
     int32_t rank;

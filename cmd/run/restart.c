@@ -59,17 +59,19 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
 }
 
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
-static enum status execute_again(const struct restart *next, char **argv)
+static enum status execute_again(const struct restart *next, const struct restart_rules *rules)
 {
     char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
     if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0)
         memory_exhausted(0);
     free(text);
+    if (rules->places)
+        places_write(rules->places);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
     const bool stop = stop_signal_pending() != 0;
     if (!stop)
-        execv("/proc/self/exe", argv);
+        execv("/proc/self/exe", rules->argv);
     const char *reason = stop ? "the run was asked to stop" : strerror(errno);
     if (stop && *next->run)
         log_info("stopped on request: the ranks are not started again; continue with --resume %s", next->run);
@@ -91,37 +93,64 @@ static void record_failure(const struct restart *next, const struct run_home *ho
         log_warn("the cause is not in the metrics: %s", why.text);
 }
 
-enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
-                          const struct run_home *home, char **argv)
+static void restart_set_cause(struct restart *next, const char *cause)
 {
-    char newest[64] = "none";
-    if (code != STATUS_PEER && code != STATUS_BROKEN)
-        return code;
-    struct restart next = {.number = last->number + 1, .step = newest_restart_step(home), .code = code};
-    snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? home->path : "");
-    snprintf(next.cause, sizeof next.cause, "%s", cause);
-    for (char *c = next.cause; *c; c++)
+    snprintf(next->cause, sizeof next->cause, "%s", cause);
+    for (char *c = next->cause; *c; c++)
         if ((unsigned char)*c < ' ')
             *c = ' ';
+}
+
+/* Chooses the places of the next start; false, after a warning: too few are left. */
+static bool restart_find_places(const struct restart *next, const struct restart_rules *rules)
+{
+    struct error err;
+    struct places_wish wish = rules->wish;
+    if (!rules->places)
+        return true;
+    wish.resume = *next->run ? next->run : NULL;
+    wish.step = next->step;
+    if (places_choose(rules->places, &wish, &err) == STATUS_OK)
+        return true;
+    log_warn("the ranks are not started again: %s", err.text);
+    return false;
+}
+
+enum status restart_after(const struct restart *last, const struct restart_rules *rules,
+                          const struct restart_failure *failure)
+{
+    char newest[64] = "none";
+    const enum status code = failure->code;
+    if (code != STATUS_PEER && code != STATUS_BROKEN)
+        return code;
+    struct restart next = {.number = last->number + 1, .step = newest_restart_step(rules->home), .code = code};
+    snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? rules->home->path : "");
+    restart_set_cause(&next, failure->cause);
     if (next.step >= 0)
         snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
-    if (next.number > most) {
-        log_warn("the ranks are not started again: --max-restarts %d has been used up", most);
-        record_failure(&next, home);
+    if (next.number > rules->most) {
+        log_warn("the ranks are not started again: --max-restarts %d has been used up", rules->most);
+        record_failure(&next, rules->home);
         return code;
     }
-    if (last->number > 0 && next.step <= last->step) {
+    const bool gained = last->number == 0 || next.step > last->step;
+    const bool may_differ = rules->places && places_failed(rules->places, failure->rank, code, gained);
+    if (!gained && !may_differ) {
         log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
-        record_failure(&next, home);
+        record_failure(&next, rules->home);
         return code;
     }
     if (next.step >= 0)
         log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
-                 most, next.step, code, next.cause);
+                 rules->most, next.step, code, next.cause);
     else
         log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
-                 next.number, most, code, next.cause);
-    return execute_again(&next, argv);
+                 next.number, rules->most, code, next.cause);
+    if (!restart_find_places(&next, rules)) {
+        record_failure(&next, rules->home);
+        return code;
+    }
+    return execute_again(&next, rules);
 }

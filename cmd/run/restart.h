@@ -7,6 +7,7 @@
  * first start, also if the files have changed (core/kept_files.h). */
 #pragma once
 
+#include "cmd/run/places.h"
 #include "cmd/run/run_home.h"
 #include "core/status.h"
 
@@ -26,8 +27,24 @@ void restart_read(struct restart *last);
 /* STATUS_USAGE if --resume names one of the run's checkpoints. */
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err);
 
-/* After a start that has failed with `code`, because of `cause`: executes this program again, or returns the run's exit
- * code: the failure is of another kind, `most` restarts are used up, the last one has gained no checkpoint, or a signal
- * asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). */
-enum status restart_after(const struct restart *last, int most, enum status code, const char *cause,
-                          const struct run_home *home, char **argv);
+/* What all starts of a run go by. */
+struct restart_rules {
+    int most;              /* --max-restarts */
+    struct places *places; /* with --min-gpus, and what it goes by; else NULL */
+    struct places_wish wish;
+    const struct run_home *home;
+    char **argv;
+};
+
+/* How a start has failed: with `code`, because of `rank` (-1: not known), and why. */
+struct restart_failure {
+    enum status code;
+    int rank;
+    const char *cause;
+};
+
+/* After a start that has failed: executes this program again, or returns the run's exit code: the failure is of another
+ * kind, all restarts are used up, the last one has gained no checkpoint and the next would be as it was, too few places
+ * are left, or a signal asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). */
+enum status restart_after(const struct restart *last, const struct restart_rules *rules,
+                          const struct restart_failure *failure);

@@ -69,6 +69,7 @@ struct child {
 
 struct job {
     int ranks, fd;
+    const char *visible;
     char **argv;
     char host[64];
     double timeout;
@@ -182,6 +183,8 @@ static void become_rank(const struct job *job, int rank, const int outputs[2], p
         close(null);
     supervise_share_cores(rank, job->ranks);
     bootstrap_local_env(rank, job->ranks, job->fd);
+    if (job->visible && setenv("CUDA_VISIBLE_DEVICES", job->visible, 1) != 0)
+        memory_exhausted(0);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
     sigset_t mask = job->old_mask;
@@ -488,9 +491,10 @@ static enum status run_ranks(struct job *job, struct error *err)
     return status;
 }
 
-static void job_init(struct job *job, int ranks, char **argv, double timeout_seconds)
+static void job_init(struct job *job, int ranks, const char *visible, char **argv, double timeout_seconds)
 {
     *job = (struct job){.ranks = ranks,
+                        .visible = visible,
                         .argv = argv,
                         .timeout = timeout_seconds,
                         .fd = -1,
@@ -513,31 +517,41 @@ static enum status job_open(struct job *job, const sigset_t *mask, struct error 
     return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
 }
 
-enum status supervise(int ranks, char **argv, double timeout_seconds, int *exit_code, char cause[SUPERVISE_CAUSE_BYTES],
-                      bool *asked, struct error *err)
+/* By which rank the job has failed, and why. */
+static void supervise_explain(const struct job *job, const struct error *unsaid, struct supervise_end *end)
+{
+    const struct control_block *block = job->control->block;
+    if (atomic_load(&block->failed) == 2) {
+        snprintf(end->cause, sizeof end->cause, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+        end->rank = block->rank;
+    } else if (unsaid->code != STATUS_OK) {
+        end->rank = unsaid->rank;
+    }
+}
+
+enum status supervise(int ranks, const char *visible, char **argv, double timeout_seconds, struct supervise_end *end,
+                      struct error *err)
 {
     ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
+    *end = (struct supervise_end){.exit_code = STATUS_BUG, .rank = -1};
     TRY(bootstrap_check_launcher(err));
     struct job *job = memory_alloc(sizeof *job);
-    *cause = '\0';
     struct error unsaid;
     sigset_t mask;
-    job_init(job, ranks, argv, timeout_seconds);
+    job_init(job, ranks, visible, argv, timeout_seconds);
     supervise_block_signals(&mask, &job->old_mask);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     enum status status = job_open(job, &mask, err);
     if (status == STATUS_OK)
         status = run_ranks(job, err);
     if (status == STATUS_OK) {
-        *exit_code = job_exit_code(job, &unsaid);
-        const struct control_block *block = job->control->block;
-        if (atomic_load(&block->failed) == 2)
-            snprintf(cause, SUPERVISE_CAUSE_BYTES, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+        end->exit_code = job_exit_code(job, &unsaid);
+        supervise_explain(job, &unsaid, end);
         if (unsaid.code != STATUS_OK && err)
             *err = unsaid;
         status = unsaid.code;
     }
-    *asked = job->asked;
+    end->asked = job->asked;
     control_detach(job->control);
     if (job->fd >= 0)
         close(job->fd);

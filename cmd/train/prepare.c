@@ -263,7 +263,7 @@ static enum status prepare_planned_rewind(struct run *run, const struct checkpoi
                                     .from = rewind->metrics_from,
                                     .former = rewind->number};
     TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
-    TRY(metrics_resume(run->metrics, path, position->step, err));
+    TRY(metrics_resume(run->metrics, path, position->step, run->boot->world, err));
     if (!branched) {
         const struct checkpoint_keep keep = save_keep_of(run);
         checkpoint_save_tidy(run->save_cache, rewind->dir, rewind->name, &checkpoint->position, &keep);

@@ -350,13 +350,13 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
     return line_end(&line, metrics, err);
 }
 
-enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err)
+enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, int ranks, struct error *err)
 {
     struct line line;
     FILE *out = metrics_line_begin(&line);
     fputs("{", out);
     metrics_put_string(out, "resumed_from", folder);
-    fprintf(out, ",\"step\":%" PRId64, step);
+    fprintf(out, ",\"step\":%" PRId64 ",\"ranks\":%d", step, ranks);
     return line_end(&line, metrics, err);
 }
 

@@ -106,7 +106,8 @@ enum status metrics_corruption(struct metrics *metrics, const struct corruption_
 /* A checkpoint: its bytes, the seconds that training waited for it, and those until it was whole. NAN: not known. */
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
                                double seconds_stalled, double seconds_total, struct error *err);
-enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, struct error *err);
+/* ranks: those that continue */
+enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, int ranks, struct error *err);
 
 /* fsync, before a checkpoint is written that follows these lines. */
 enum status metrics_flush(struct metrics *metrics, struct error *err);

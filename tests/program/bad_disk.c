@@ -9,12 +9,15 @@
  *   CALL hold PART     they wait until the file has no such line any more
  *   CALL slow PART     they take 15 ms
  *   CALL exit PART     they end the process with exit(1), as a library might
- *   start hold PART    a process that begins waits; its "path" is rank, restart (of the supervisor) or first */
+ *   start hold PART    a process that begins waits; its "path" is rank-N, restart (of the supervisor) or first
+ *   start kill PART    it is killed
+ *   start broken PART  it ends with ztrain's exit code of a broken device, 8 */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,7 +33,7 @@ static const struct {
     int code;
 } codes[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"ESTALE", ESTALE}, {"EACCES", EACCES},
              {"EDQUOT", EDQUOT}, {"EAGAIN", EAGAIN}, {"EROFS", EROFS}, {"EPERM", EPERM}, {"EFBIG", EFBIG}, {"hold", -1},    {"slow", -2},
-             {"exit", -3}};
+             {"exit", -3}, {"kill", -4}, {"broken", -5}};
 
 /* The file's instruction for this call: 0, an errno, or -1, hold. */
 static int look(const char *call, const char *path)
@@ -58,12 +61,18 @@ static int verdict(const char *call, const char *path)
         usleep(15000);
     if (code == -3)
         exit(1);
+    if (code == -4)
+        kill(getpid(), SIGKILL);
+    if (code == -5)
+        _exit(8);
     return code > 0 ? code : 0;
 }
 
 __attribute__((constructor)) static void start(void)
 {
-    verdict("start", getenv("ZTRAIN_LOCAL_RANK") ? "rank" : getenv("ZTRAIN_RESTART") ? "restart" : "first");
+    char rank[32];
+    snprintf(rank, sizeof rank, "rank-%s", getenv("ZTRAIN_LOCAL_RANK") ? getenv("ZTRAIN_LOCAL_RANK") : "");
+    verdict("start", rank[5] ? rank : getenv("ZTRAIN_RESTART") ? "restart" : "first");
 }
 
 static int verdict_of(const char *call, int fd)

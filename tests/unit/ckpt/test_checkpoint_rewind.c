@@ -76,7 +76,7 @@ static enum status resume(const char *name, struct error *err)
                                     .from = rewind.metrics_from,
                                     .former = rewind.number};
     TRY_GOTO(metrics_open(metrics_path, &lines, &metrics, err));
-    TRY_GOTO(metrics_resume(metrics, path, checkpoint->position.step, err));
+    TRY_GOTO(metrics_resume(metrics, path, checkpoint->position.step, 1, err));
 fail:
     metrics_close(metrics);
     checkpoint_rewind_release(&rewind);

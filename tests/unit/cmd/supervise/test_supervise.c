@@ -125,13 +125,11 @@ static int play_rank(const char *scenario)
 
 static int play_supervisor(char **argv)
 {
-    int code = 0;
-    char cause[SUPERVISE_CAUSE_BYTES];
-    bool asked;
-    enum status status = supervise(3, argv, 1.0, &code, cause, &asked, &error);
+    struct supervise_end end;
+    enum status status = supervise(3, NULL, argv, 1.0, &end, &error);
     output_drain(); /* as main() does: the ranks' last lines may still be queued */
     if (status == STATUS_OK)
-        return code;
+        return end.exit_code;
     fprintf(stderr, "supervisor: %s\n", error.text);
     return (int)status;
 }
@@ -310,12 +308,10 @@ static void test_refusals(void **state)
 {
     (void)state;
     char *argv[] = {(char *)"x", NULL};
-    int code;
-    char cause[SUPERVISE_CAUSE_BYTES];
-    bool asked;
+    struct supervise_end end;
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
-    assert_int_equal(supervise(2, argv, 1, &code, cause, &asked, &error), STATUS_USAGE);
+    assert_int_equal(supervise(2, NULL, argv, 1, &end, &error), STATUS_USAGE);
     assert_non_null(strstr(error.text, "WORLD_SIZE=2"));
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");

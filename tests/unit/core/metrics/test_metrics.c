@@ -145,14 +145,14 @@ static void test_resume_cuts(void **state)
 
     char *before = strdup(read_file(path));
     metrics = resume_metrics(5, false);
-    assert_int_equal(metrics_resume(metrics, "a \"folder\"", 5, &err), STATUS_OK);
+    assert_int_equal(metrics_resume(metrics, "a \"folder\"", 5, 2, &err), STATUS_OK);
     assert_int_equal(metrics_kernels_changed(metrics, "isa: avx512, now avx2", 5, &err), STATUS_OK);
     write_steps(metrics, 6, 6);
     metrics_close(metrics);
     char *text = read_file(path);
     assert_int_equal(count_lines(text), 5 + 1 + 1 + 1 + 1 + 1);
     assert_non_null(strstr(text, "\"eval_loss\":2.5,\"perplexity\":12.182493960703473,\"eval_tokens\":100}\n"));
-    assert_non_null(strstr(text, "{\"resumed_from\":\"a \\\"folder\\\"\",\"step\":5}\n"
+    assert_non_null(strstr(text, "{\"resumed_from\":\"a \\\"folder\\\"\",\"step\":5,\"ranks\":2}\n"
                                  "{\"kernels_changed\":\"isa: avx512, now avx2\",\"step\":5}\n{\"step\":6,"));
     assert_string_equal(read_number(2), before);
     free(before);
@@ -264,7 +264,7 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, NULL, &err), STATUS_OK);
     write_steps(metrics, 3, 3);
     assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, 0.75, &err), STATUS_OK);
-    assert_int_equal(metrics_resume(metrics, "step-3", 3, &err), STATUS_OK);
+    assert_int_equal(metrics_resume(metrics, "step-3", 3, 1, &err), STATUS_OK);
     assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, NULL, &err), STATUS_OK);
     assert_int_equal(metrics_epoch(metrics, true, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
@@ -327,7 +327,7 @@ static void test_holes(void **state)
     assert_non_null(strstr(warnings_of_resume(4), "' lacks the lines of steps 1 to 4 (4 in all): "));
 
     metrics = new_metrics(); /* a run that branched off */
-    assert_int_equal(metrics_resume(metrics, "runs/y/checkpoints/step-7", 7, &err), STATUS_OK);
+    assert_int_equal(metrics_resume(metrics, "runs/y/checkpoints/step-7", 7, 1, &err), STATUS_OK);
     write_steps(metrics, 8, 8);
     metrics_close(metrics);
     assert_string_equal(warnings_of_resume(8), "");
