@@ -4,6 +4,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
+#include "comm/launch/bootstrap.h"
 #include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -20,7 +21,8 @@ static const struct option_row option_table[] = {
     {"config", "FILE", offsetof(struct options, config), OPTION_MAYBE_EMPTY, IN_BOTH,
      "the run spec (YAML); --help-spec lists its keys"},
     {"local-gpus", "N", offsetof(struct options, local_gpus), OPTION_COUNT, IN_BOTH,
-     "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores)"},
+     "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores); with "
+     "--dry-run: plan for N ranks"},
     {"resume", "DIR", offsetof(struct options, resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "continue from a checkpoint, or from the newest valid one of a run folder; auto: from the newest of this run's "
      "own folder, or from the beginning if it holds none"},
@@ -80,20 +82,26 @@ static const struct option_row option_table[] = {
      "print the versions of ztrain and of the libraries in use"},
 };
 
+static enum status refuse_local_gpus(long count, struct error *err)
+{
+    error_set(err, STATUS_USAGE, "--local-gpus must be from 1 to %d, not %ld", SUPERVISE_MAX_RANKS, count);
+    return error_hint(err, "srun starts more ranks than that");
+}
+
 static enum status set_option_count(const struct option_row *row, const char *value, int *field, struct error *err)
 {
-    const int most = row->offset == offsetof(struct options, local_gpus) ? SUPERVISE_MAX_RANKS : 65536;
+    const bool local =
+        row->offset == offsetof(struct options, local_gpus); /* a dry run may have more: check_together() */
+    const int most = local ? SUPERVISE_MAX_RANKS : 65536;
     char *end;
     errno = 0;
     long n = strtol(value, &end, 10);
     if (*end || end == value)
         return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %d, not '%s'", row->name, most, value);
-    if (errno || n < 1 || n > most) {
-        error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
-        return n > SUPERVISE_MAX_RANKS && most == SUPERVISE_MAX_RANKS
-                   ? error_hint(err, "srun starts more ranks than that")
-                   : STATUS_USAGE;
-    }
+    if (local && n > BOOTSTRAP_MAX_RANKS)
+        return refuse_local_gpus(n, err);
+    if (errno || n < 1 || (n > most && !local))
+        return error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
     *field = (int)n;
     return STATUS_OK;
 }
@@ -157,6 +165,8 @@ static enum status check_plan_words(const struct options *options, struct error 
 /* Refuses options that need another one. */
 static enum status check_together(const struct options *options, struct error *err)
 {
+    if (options->local_gpus > SUPERVISE_MAX_RANKS && !options->dry_run)
+        return refuse_local_gpus(options->local_gpus, err);
     if ((options->speed || options->fit) && !options->plan) {
         const char *name = options->speed ? "speed" : "fit";
         error_set(err, STATUS_USAGE, "--%s is an option of plan", name);

@@ -67,6 +67,7 @@ static void test_refused_words(void **state)
         {{"--local-gpus", "65537"},
          "--local-gpus must be from 1 to 64, not 65537; hint: srun starts more ranks than that"},
         {{"--local-gpus", "65"}, "--local-gpus must be from 1 to 64, not 65; hint: srun starts more ranks than that"},
+        {{"--dry-run", "--local-gpus", "4097"}, "--local-gpus must be from 1 to 64, not 4097; hint: srun starts more"},
         {{"--local-gpus", "2x"}, "--local-gpus must be a number from 1 to 64, not '2x'"},
         {{"--world", "65537"}, "--world must be from 1 to 65536, not 65537"},
         {{"--markdown"}, "--markdown is an option of --help-spec; hint: ztrain --help-spec --markdown"},
