@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PLACES_MAX = 64, PLACE_NAME_MAX = 80 };
+enum { PLACES_MAX = 64 /* one for each rank that a supervisor starts */, PLACE_NAME_MAX = 80 };
 
 struct place_out {
     char name[PLACE_NAME_MAX];

@@ -2,12 +2,13 @@
 /* supervise.h: `ztrain --local-gpus N`: N ranks on this machine, started, watched and ended together. */
 #pragma once
 
+#include "cmd/run/places.h"
 #include "core/status.h"
 
 #include <stdbool.h>
 
 enum {
-    SUPERVISE_MAX_RANKS = 64, /* on one machine, with two pipes each */
+    SUPERVISE_MAX_RANKS = PLACES_MAX, /* on one machine, with two pipes each */
     SUPERVISE_CAUSE_BYTES = 512
 };
 

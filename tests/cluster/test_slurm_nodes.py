@@ -62,3 +62,23 @@ def test_fewer_nodes_and_more_nodes(folder):
         if "loss" in mine:
             assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3) and mine["tokens"] == theirs["tokens"], mine
     folder.wait_for_none()
+
+
+def test_virtual_ranks_go_on_with_what_the_job_gets(folder):
+    """8 ranks on four nodes, after the loss of one 4 on two of the three, then 8 again: the bits of a run of one rank."""
+    virtual = {**LONG, "train": {**LONG["train"], "virtual_ranks": 8}}
+    job = start(folder, "--nodes=2-4 --exclusive", virtual, env={"TASKS_PER_NODE": "2"})
+    assert len(folder.ranks()) == 8
+    folder.cluster.do("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    words = "going on with 4 of 6 tasks, on 2 of 3 nodes: train.virtual_ranks 8 cannot be divided among 6"
+    wait_until(lambda: words in folder.job_output(job), 40, "a start on three nodes")
+    wait_until(lambda: len(folder.ranks()) == 4, 20, "four ranks")
+    step = folder.steps_done()
+    folder.wait_for_step(step + 20)
+    folder.cluster.resume()
+    folder.cluster.do("scontrol", "requeue", job)
+    wait_until(lambda: len(folder.ranks()) == 8, 40, "a start on four nodes")
+    assert wait_for_end(folder, job) == ("COMPLETED", FINISHED), folder.job_output(job)[-3000:]
+    assert folder.metrics().numbers() == folder.reference(virtual, 1, "reference")
+    assert [row["ranks"] for row in folder.metrics().kinds("resumed_from")] == [4, 8], folder.job_output(job)[-3000:]
+    folder.wait_for_none()

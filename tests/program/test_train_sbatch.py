@@ -13,7 +13,7 @@ SCRIPT = os.path.join(ROOT, "scripts", "slurm", "train.sbatch")
 COMMANDS = {
     # the ranks are a supervisor's here: the script's srun line is 'options… ztrain arguments…'
     # NOTICE: Slurm's signal comes as the step begins
-    "srun": 'if [ -n "$NOTICE" ]; then trap "" USR1; kill -USR1 $PPID; /bin/sleep 0.3; exit 75; fi; [ -z "$SRUN_CODE" ] || exit "$SRUN_CODE"; while [ "$1" != "$ZTRAIN" ]; do shift; done; "$@" --local-gpus "$SLURM_NTASKS"; exit "${LAST_CODE:-$?}"',
+    "srun": 'if [ -n "$NOTICE" ]; then trap "" USR1; kill -USR1 $PPID; /bin/sleep 0.3; exit 75; fi; [ -z "$SRUN_CODE" ] || exit "$SRUN_CODE"; while [ "$1" != "$ZTRAIN" ]; do echo "srun: $1"; case $1 in --ntasks=*) tasks=${1#*=} ;; esac; shift; done; "$@" --local-gpus "$tasks"; exit "${LAST_CODE:-$?}"',
     "squeue": 'echo "${STATE:-RUNNING}"',
     # NODES: those of the partition, one a line with its state
     "scontrol": 'case "$1 $2" in "show hostnames") echo "$3" | tr , "\\n" ;; "show job") echo "JobId=17 NumNodes=1-1 Partition=main ExcNodeList=${EXCLUDED:-(null)} x" ;; *) echo "$*" >>"$CALLS" ;; esac',
@@ -63,6 +63,41 @@ def test_a_split_that_cannot_be(folder, job):
     done = job(3, "--config", folder.spec({**BATCH, "train": {"epochs": 2}}), env={"SLURM_RESTART_COUNT": "1"})
     assert done.returncode == USAGE and "possible world sizes: 1, 2, 4" in done.stdout, done.stdout
     assert not os.path.exists(folder.at("calls")), "put back into the queue"
+
+
+@pytest.mark.parametrize("nodes, per_node, virtual, tasks, used", [
+    (3, 2, 4, 4, 2), (3, 1, 4, 2, 2), (2, 3, 4, 4, 2), (3, None, 4, 2, 2), (2, 2, 4, 4, 2), (1, 4, 3, 3, 1)])
+def test_virtual_ranks_and_more_tasks_than_divide_them(folder, job, nodes, per_node, virtual, tasks, used):
+    """The job goes on with the most tasks that do, with the same bits, from the start and after a restart."""
+    spec = {"train": {"epochs": 2, "virtual_ranks": virtual}}
+    folder.train(spec, "whole")
+    slurm = {"SLURM_JOB_NUM_NODES": str(nodes), **({"TASKS_PER_NODE": str(per_node)} if per_node else {})}
+    got = nodes * (per_node or 1)
+    words = f"going on with {tasks} of {got} tasks{f', on {used} of {nodes} nodes' if used != nodes else ''}: train.virtual_ranks " \
+        f"{virtual} cannot be divided among {got}\n"
+    for restarts, epochs in enumerate((1, 2)):
+        changes = {"train": {**spec["train"], "epochs": epochs}}
+        done = job(nodes, "--config", folder.spec(changes), env={**slurm, "SLURM_RESTART_COUNT": str(restarts)})
+        assert done.returncode == FINISHED and (words in done.stdout) == (got != tasks), done.stdout
+        assert f"srun: --nodes={used}\nsrun: --ntasks={tasks}\n" in done.stdout, done.stdout
+        assert f"ranks: {tasks} (" in done.stdout, done.stdout
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+
+
+def test_virtual_ranks_and_another_error(folder, job):
+    """Only the division is mended, and what the plan refuses then ends the job."""
+    spec = folder.spec({"train": {"virtual_ranks": 4}, "train_micro_batch_size_per_gpu": 2})
+    done = job(3, "--config", spec)
+    assert done.returncode == USAGE and "going on with 2 of 3 tasks" in done.stdout, done.stdout
+    assert "train_batch_size" in done.stdout and not calls(folder), done.stdout
+
+
+def test_more_tasks_than_a_supervisor_starts(folder, job):
+    """A job of 65 tasks and more is planned all the same; here its ranks are a supervisor's, which refuses them."""
+    folder.spec()
+    folder.data(140)
+    done = job(66, "--config", folder.spec({"train_batch_size": 132}))
+    assert done.returncode == USAGE and "66 tasks, from the beginning" in done.stdout, done.stdout
 
 
 def test_srun_ends_with_0_and_the_run_is_not_finished(folder, job):
