@@ -139,3 +139,24 @@ def test_another_error_is_not_tried_on_fewer(folder):
 ])
 def test_what_is_refused(folder, more, words):
     assert words in folder.train(SPEC, more=more, expect=USAGE).final_error
+
+
+def test_a_resume_at_another_number_of_ranks_says_nothing_of_the_batch(folder):
+    """Only where the mathematics changes is there a notice, and there the resume is refused."""
+    spec = {"train": {"epochs": 1, "virtual_ranks": 4}, "train_micro_batch_size_per_gpu": 3}
+    folder.train({**spec, "train": {**spec["train"], "epochs": 3}}, "whole", ranks=2)
+    folder.train(spec, ranks=4)
+    done = folder.train({**spec, "train": {**spec["train"], "epochs": 2}}, ranks=2, more=("--resume", "auto"))
+    said = "\n".join(line for line in done.out.splitlines() if "batch: train_batch_size" not in line)
+    assert "batch" not in said and "accumulation" not in said and "world size" not in said and not done.err, done
+    for changes, words in [({"train": {"epochs": 3, "virtual_ranks": 2}, "train_micro_batch_size_per_gpu": None}, "train.virtual_ranks"),
+                           ({"train": {"epochs": 3}, "train_micro_batch_size_per_gpu": None}, "train.virtual_ranks"),
+                           ({"train_micro_batch_size_per_gpu": 1}, "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 1 now")]:
+        done = folder.train({**spec, "train": {"epochs": 3, "virtual_ranks": 4}, **changes}, ranks=2, more=("--resume", "auto"),
+                            expect=USAGE)
+        assert words in done.final_error, done
+    done = folder.train({**spec, "train": {"epochs": 3, "virtual_ranks": 4}}, ranks=3, more=("--resume", "auto"), expect=USAGE)
+    assert "train.virtual_ranks 4 cannot be divided among 3 ranks" in done.final_error, done
+    folder.train({**spec, "train": {"epochs": 3, "virtual_ranks": 4}}, more=("--resume", "auto"))
+    assert folder.metrics().numbers() == folder.metrics("whole").numbers()
+    assert [row["ranks"] for row in folder.metrics().kinds("resumed_from")] == [2, 1]
