@@ -568,7 +568,7 @@ static void check_virtual_ranks(const struct rules *r)
          "train.deterministic: true, or remove virtual_ranks"},
     };
     apply_key_rules(r, rules, COUNT_OF(rules));
-    if (strict && !set)
+    if (strict && !set && !spec->train.virtual_ranks_strict) /* true: as an effective spec has it */
         spec_notice(r->ctx, strict->key_pos, "'train.virtual_ranks_strict' has no effect without train.virtual_ranks");
 }
 
