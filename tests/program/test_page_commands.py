@@ -24,6 +24,7 @@ COMMAND = re.compile(rf" {{4}}((?:[A-Z_]+=\S+ )?(?:{PROGRAMS}) .*?)(?: {{2,}}.*)
 NOT_RUN = {
     r"(srun|sbatch|scancel|scontrol) ": "clusters: tests/cluster has a Slurm",
     r"docker |apptainer ": "containers",
+    r"replay runs/run --step 5000": "steps that the tiny run does not have: tests/program/test_replay.py",
     r"doctor --gpu-test": "a GPU: tests/emulation/test_gpu_test.py",
     r"ztrain-wandb|scripts/to_wandb.py": "the package wandb: tests/interop/test_wandb.py",
     r"--chat-template": "the packages tokenizers and jinja2: tests/interop/test_pages.py",
