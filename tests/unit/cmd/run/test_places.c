@@ -180,6 +180,25 @@ static void test_gpus_that_are_gone_are_not_the_cpu(void **state)
     spec_free(spec);
 }
 
+/* As CUDA_VISIBLE_DEVICES takes them. */
+static void test_names_of_gpus(void **state)
+{
+    (void)state;
+    const unsigned char uuid[DEVICE_UUID_BYTES] = {0x5c, 0x1d, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0xff},
+                        none[16] = {0};
+    char name[PLACE_NAME_MAX];
+    place_name_gpu(NULL, 1, uuid, name);
+    assert_string_equal(name, "GPU-5c1d0102-0304-0506-0708-090a0b0c0dff");
+    place_name_gpu("4,5", 1, uuid, name);
+    assert_string_equal(name, "GPU-5c1d0102-0304-0506-0708-090a0b0c0dff");
+    place_name_gpu("MIG-a,MIG-b", 1, uuid, name);
+    assert_string_equal(name, "MIG-b");
+    place_name_gpu("4,5", 1, none, name);
+    assert_string_equal(name, "5");
+    place_name_gpu(NULL, 1, none, name);
+    assert_string_equal(name, "1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_two_failures_without_a_checkpoint),
         cmocka_unit_test(test_places_return_after_a_checkpoint),
         cmocka_unit_test(test_the_environment),
+        cmocka_unit_test(test_names_of_gpus),
         cmocka_unit_test(test_how_many_ranks),
         cmocka_unit_test(test_gpus_that_are_gone_are_not_the_cpu),
     };
