@@ -327,6 +327,7 @@ enum status replay_finish(struct run *run, struct error *err)
     const struct replay *replay = run->replay;
     uint64_t hashes[STATE_KIND_COUNT];
     enum status status = STATUS_OK;
+    ASSERT(run->position.step == replay->step);
     const int states = *replay->end.name ? replay->end.states : 0, own = zero_slices(run->engine.zero).count;
     if (states && states != own)
         status = error_set(err, STATUS_DIVERGED, "checkpoint %s has %d kinds of state, and the replay %d",

@@ -5,6 +5,8 @@ Every run is also a search for mistakes: a missing event, a race or a bad index 
 """
 import json
 import os
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -96,6 +98,23 @@ def test_same_bits_in_any_order(tmp_path, monkeypatch, lazily, order, seed):
     other = train(tmp_path, order, "train.max_steps=2")
     assert [row.get("loss") for row in other[0]] == [row.get("loss") for row in lazily[0]]
     assert other[1] == lazily[1]
+
+
+def test_replay(tmp_path):
+    """A step is collected while the next one computes: also a replay's last one, which nothing follows."""
+    rows, _ = train(tmp_path, "run", "train.max_steps=5", "train.hash_interval_steps=2", "checkpoint.interval_steps=1",
+                    "train.eval_interval_steps=0")
+    hashes = {row["step"]: row["hash"] for row in rows if "hash" in row}
+    assert sorted(hashes) == [2, 4]
+    for step in (4, 2):
+        with open(tmp_path / "run" / "checkpoints" / f"step-{step:08d}" / "manifest.json", encoding="utf-8") as f:
+            assert json.load(f)["hashes"]["parameters"] == hashes[step]
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000003")
+    for step in (5, 3):
+        said = run([ZTRAIN, "replay", f"{tmp_path}/run", "--step", str(step)])
+        assert f"is the same as the record: {step - 1} of {step - 1} steps" in said, said
+        assert re.search(rf"^ +{step} .* same$", said, re.M), said
 
 
 @pytest.mark.parametrize("case, policies", [("gpt2", ["mlp"]), ("qwen3", ["mlp", "attention"])])
