@@ -77,6 +77,7 @@ void device_take_choices(struct device *device, const char *text, bool complete)
 void device_avoid(struct device *device, unsigned parts)
 {
     const struct device_backend *backend = device_backend_of(device);
+    device->avoided |= parts;
     if (backend->avoid)
         backend->avoid(device, parts);
 }

@@ -32,6 +32,7 @@ struct device {
     int threads;      /* OpenMP threads of this rank (CUDA: for work on the host) */
     char capability[8], driver[32], runtime[16]; /* a GPU: "9.0"; the versions of driver and CUDA; else empty */
     int multiprocessors;                         /* of a GPU; CPU: 0 */
+    unsigned avoided;                            /* device_avoid() */
     int multiprocessors_left;                    /* device_leave_multiprocessors() */
     char lost_kernel[128];             /* device_fix_kernels(): for what a kernel of the run's is not to be had here */
     size_t memory_bytes;               /* of the GPU; CPU: 0 */

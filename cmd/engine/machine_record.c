@@ -35,6 +35,7 @@ static const char *const members[] = {"device",
                                       "ZTRAIN_CUDA_TF32",
                                       "ZTRAIN_CUDA_ATTENTION",
                                       "ZTRAIN_GEMM_EPILOGUES",
+                                      "avoids",
                                       "lost_kernel"};
 
 /* Environment variables of GPUs that change bits; each is a member where it is set. */
@@ -99,6 +100,8 @@ void machine_record_add_choices(json_t *machine, const struct device *device, co
 {
     if (spec->train.virtual_ranks && device->multiprocessors_left)
         json_object_set_new(machine, "multiprocessors_left", json_integer(device->multiprocessors_left));
+    if (spec->train.virtual_ranks && device->avoided & DEVICE_EPILOGUES)
+        set_text(machine, "avoids", device_part_name(DEVICE_EPILOGUES));
     if (*device->lost_kernel)
         set_text(machine, MACHINE_LOST_KERNEL, device->lost_kernel);
 }

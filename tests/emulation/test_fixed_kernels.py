@@ -119,8 +119,10 @@ def resume(folder, expect=FINISHED, sets=(), **env):
 
 @pytest.mark.parametrize("env, words", [({"ZTRAIN_EMULATION_DRIVER": "13010"}, "driver: "),
                                         ({"ZTRAIN_CUDA_ATTENTION": "own"}, "ZTRAIN_CUDA_ATTENTION: none, now own"),
-                                        ({"ZTRAIN_GEMM_EPILOGUES": "unfused"}, "ZTRAIN_GEMM_EPILOGUES: none, now unfused")],
-                         ids=["driver", "attention", "epilogues"])
+                                        ({"ZTRAIN_GEMM_EPILOGUES": "unfused"}, "ZTRAIN_GEMM_EPILOGUES: none, now unfused"),
+                                        ({"ZTRAIN_EMULATION_EPILOGUES": "wrong", "ZTRAIN_GPU_TEST": "always"},
+                                         "avoids: none, now fused epilogues of matrix products")],
+                         ids=["driver", "attention", "epilogues", "self-test"])
 def test_another_machine_is_refused_or_noted(folder, env, words):
     trained(folder, "run")
     done = resume(folder, USAGE, **env)
