@@ -75,16 +75,14 @@ def test_features(folder, changes):
 
 
 def test_resumed_on_other_numbers_of_gpus(folder):
-    spec = merged(small_spec(folder, "bf16", True), {"checkpoint": {"interval_steps": 1}})
+    spec = merged(small_spec(folder, "bf16", True), {"checkpoint": {"interval_steps": 1}, "train": {"eval_interval_steps": 1}})
     whole = trained(folder, spec, 4, 3, **gpus(4))
     resume = []
     for count, stage, steps in ((4, 3, 1), (1, 0, 2), (2, 2, 3)):
         folder.train(merged(spec, {"zero_optimization": {"stage": stage}}), ranks=count, more=resume, env=gpus(count),
-                     sets=[f"train.max_steps={steps}", "train.eval_interval_steps=1"])
+                     sets=[f"train.max_steps={steps}"])
         resume = ["--resume", folder.run_folder()]
-    numbers, digests = result_of(folder, "run")
-    assert [row for row in numbers if "loss" in row] == [row for row in whole[0] if "loss" in row]
-    assert digests == whole[1]
+    assert result_of(folder, "run") == whole
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
