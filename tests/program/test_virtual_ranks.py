@@ -72,6 +72,7 @@ ALL, SHARDED = (0, 1, 2, 3), (1, 2, 3)
 DROPS = {"model": {"config": {**GPT2, "resid_pdrop": 0.1, "embd_pdrop": 0.2, "attn_pdrop": 0.3}}}
 NARROW = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
           "data_types": {"grad_accum_dtype": "fp32"}}
+NARROW_SUMS = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}}
 SMALL = {"reduce_bucket_size": 1500, "allgather_bucket_size": 1500, "stage3_prefetch_bucket_size": 1500}
 
 # name: (stages, changes of the spec, or a function that prepares the folder and may return some)
@@ -105,6 +106,8 @@ FEATURES = {
     "checks": (ALL, {"train": {"check_interval_steps": 2}}),
     "buckets": (ALL, {"zero_optimization": SMALL}),
     "no-overlap": (ALL, {"zero_optimization": {**SMALL, "overlap_comm": False}}),
+    "few-evaluated": (ALL, {"train": {"eval_batches": 3}}),
+    "unshuffled": (ALL, {"data": {"shuffle": False}}),
     "unclipped": (ALL, {"gradient_clipping": 0.0}),
     "wide-logits": (ALL, {"train": {"logits_dtype": "fp32"}}),
     "bf16-states": (ALL, NARROW),
@@ -190,15 +193,30 @@ def test_without_virtual_ranks_the_comparison_finds_differences(folder):
     assert one[1].keys() == four[1].keys() == {"step-00000002", "step-00000004"} and one[1] != four[1]
 
 
-@pytest.mark.parametrize("stage, nodes", [(0, [0, 0, 1, 1]), (2, [0, 1, 1, 2]), (3, [0, 0, 1, 1])])
-def test_nodes(folder, stage, nodes):
+@pytest.mark.parametrize("stage, nodes, changes", [
+    (0, [0, 0, 1, 1], {}),
+    (2, [0, 1, 1, 2], {"communication_data_type": "bf16"}),
+    (3, [0, 0, 1, 1], {"communication_data_type": "fp16", "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}),
+    (1, [0, 1, 0, 1, 1, 1, 2, 2], {"optimizer": {"type": "Muon", "params": {"lr": 1e-3, "muon_lr": 0.01}}}),
+], ids=["2x2", "1+2+1", "2x2-cpu", "2+4+2"])
+def test_nodes(folder, stage, nodes, changes):
     prepared(folder)
-    spec = merged(spec_of(8, 2, dtype="bf16"), {"comm": {"timeout_seconds": 10}})
-    one = trained(folder, spec, 1, 0)
+    spec = merged(spec_of(8, 2, dtype="bf16"), {"comm": {"timeout_seconds": 10}, **changes})
+    one = trained(folder, spec, 1, stage)
     Job(folder, "--config", folder.spec(merged(spec, {"zero_optimization": {"stage": stage}})), nodes=nodes).train()
     assert result_of(folder, "run") == one
     shutil.rmtree(folder.run_folder())
-    assert trained(folder, spec, 4, stage) == one
+    assert trained(folder, spec, len(nodes), stage) == one
+
+
+@pytest.mark.long
+def test_many_virtual_ranks(folder):
+    """Most canonical slices of the small units are padding."""
+    prepared(folder)
+    spec = merged(spec_of(160, steps=3), {"model": {"dropout": 0.1}})
+    one = trained(folder, spec, 1, 0)
+    for ranks, stage in ((5, 3), (8, 2)):
+        assert trained(folder, spec, ranks, stage) == one, f"{ranks} ranks, stage {stage}"
 
 
 # --- resumes on other numbers of ranks --------------------------------------------------------------------------------
@@ -367,3 +385,10 @@ def test_a_resume_that_would_change_the_bits(folder):
     assert len(folder.metrics().steps) == 1
     folder.train(spec_of(4, 2, micro=2, steps=2), ranks=4, more=resume)
     assert len(folder.metrics().steps) == 2
+
+
+def test_what_has_no_fixed_order(folder):
+    for changes, words in ((NARROW_SUMS, "grad_accum_dtype"), ({"comm": {"reduce_within_node": True}}, "reduce_within_node"),
+                           (merged(NARROW, {"data_types": None}), "grad_accum_dtype")):
+        done = folder.train(merged(spec_of(4), changes), ranks=2, expect=USAGE)
+        assert words in done.err and "virtual_ranks" in done.err, done
