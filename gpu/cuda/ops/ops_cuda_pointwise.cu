@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-/* Several contributions are loaded before the first is added: they come from memory. */
+/* Many threads hide the time of a load: unrolled, the loop would spill registers on some GPUs. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_args a, int64_t whole)
 {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_arg
             load(a.out + i, sum);
         else
             load((a.rank == 0 ? own : inbox) + i, sum);
-#pragma unroll 4
+#pragma unroll 1
         for (int64_t r = a.accumulate ? 0 : 1; r < a.ranks; r++) {
             float x[V];
             load((r == a.rank ? own : inbox + r * a.n) + i, x);
