@@ -275,6 +275,25 @@ static void run_ordered(int world, void (*body)(struct bootstrap *, void *), int
     assert_false(none);
 }
 
+/* Without that the other tests would show nothing. */
+static void another_order_has_other_bits(void **state)
+{
+    (void)state;
+    static float values[MOST][COUNT], sum[COUNT], reversed[COUNT];
+    const void *in[MOST], *backwards[MOST];
+    size_t others = 0;
+    for (int r = 0; r < MOST; r++) {
+        for (size_t i = 0; i < COUNT; i++)
+            values[r][i] = ordered_value(r, i);
+        in[r] = backwards[MOST - 1 - r] = values[r];
+    }
+    sum_ranks(sum, DTYPE_F32, in, MOST, COUNT, DTYPE_F32, SUM_ALONE);
+    sum_ranks(reversed, DTYPE_F32, backwards, MOST, COUNT, DTYPE_F32, SUM_ALONE);
+    for (size_t i = 0; i < COUNT; i++)
+        others += sum[i] != reversed[i];
+    assert_true(others > COUNT / 10);
+}
+
 static void the_bits_are_those_of_the_host(void **state)
 {
     (void)state;
@@ -346,9 +365,13 @@ static void a_dead_peer_is_noticed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bits_are_those_of_the_host),   cmocka_unit_test(ranks_that_share_a_gpu_have_the_same),
-        cmocka_unit_test(a_wrong_order_is_found),           cmocka_unit_test(a_wrong_count_is_found),
-        cmocka_unit_test(an_inbox_in_host_memory_is_found), cmocka_unit_test(a_dead_peer_is_noticed),
+        cmocka_unit_test(another_order_has_other_bits),
+        cmocka_unit_test(the_bits_are_those_of_the_host),
+        cmocka_unit_test(ranks_that_share_a_gpu_have_the_same),
+        cmocka_unit_test(a_wrong_order_is_found),
+        cmocka_unit_test(a_wrong_count_is_found),
+        cmocka_unit_test(an_inbox_in_host_memory_is_found),
+        cmocka_unit_test(a_dead_peer_is_noticed),
     };
 #if defined(ZTRAIN_EMULATION)
     setenv("ZTRAIN_EMULATION_GPUS", "5", 1);
