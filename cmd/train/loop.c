@@ -256,9 +256,8 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     TRY(loop_report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
-    enum status status = run->replay ? replay_compare_step(run, &pending->metrics, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = loop_check_divergence(run, &result, err);
+    enum status status =
+        run->replay ? replay_compare_step(run, &pending->metrics, err) : loop_check_divergence(run, &result, err);
     return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
 }
 

@@ -168,6 +168,16 @@ def test_replay_from_a_checkpoint_before_its_evaluation(folder):
     assert sorted(rows(done)) == [4, 5, 6] and "the state of checkpoint epoch-0002\n" in done.out
 
 
+def test_replay_of_a_run_that_diverged(folder):
+    """The replay is the same, and so is the end of the run."""
+    folder.train({**VIRTUAL, "optimizer": {"type": "SGD", "params": {"lr": 1e6}}, "gradient_clipping": 0.0,
+                  "train": {**VIRTUAL["train"], "max_skipped_steps": 2, "hash_interval_steps": 1},
+                  "checkpoint": {"interval_steps": 1}}, ranks=2, expect=DIVERGED)
+    last = folder.metrics().steps[-1]
+    assert last["skipped"] and last["step"] == 3
+    assert rows(replay(folder, 3)) == {3: (f"{last['loss']:.9g}", last["hash"], "same")}
+
+
 def test_replay_finds_what_differs(folder):
     folder.train(VIRTUAL)
     loss, norm, digits = (folder.metrics().steps[4 - 1][key] for key in ("loss", "grad_norm", "hash"))
