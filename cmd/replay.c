@@ -19,7 +19,7 @@ static const char USAGE[] =
     "\n"
     "Computes steps of a run again, from its newest valid checkpoint before step S up to S, and compares each with "
     "the\n"
-    "run's metrics.jsonl: loss and grad_norm, the hash of the parameters if the line has one "
+    "run's metrics.jsonl: loss, grad_norm and lr, the hash of the parameters if the line has one "
     "(train.hash_interval_steps),\n"
     "and the state after S if there is a checkpoint of it. Reads the run spec RUN/run.yaml, and writes nothing into "
     "RUN.\n"

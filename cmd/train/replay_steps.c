@@ -18,8 +18,8 @@
 
 /* What metrics.jsonl has of a step. */
 struct replay_record {
-    double loss, grad_norm; /* NAN: null */
-    uint64_t hash;          /* if hashed */
+    double loss, grad_norm, lr; /* NAN: null */
+    uint64_t hash;              /* if hashed */
     bool known, hashed;
 };
 
@@ -163,6 +163,7 @@ static enum status replay_read_records(struct replay *replay, const char *path, 
         const char *digits = json_string_value(json_object_get(line.object, "hash"));
         *record = (struct replay_record){.loss = replay_number(line.object, "loss"),
                                          .grad_norm = replay_number(line.object, "grad_norm"),
+                                         .lr = replay_number(line.object, "lr"),
                                          .known = true};
         record->hashed = digits && hash_digits_parse(digits, &record->hash);
     }
@@ -293,6 +294,8 @@ enum status replay_compare_step(const struct run *run, const struct step_metrics
         status = replay_compare_number(run, m->step, "loss", m->loss, record->loss, err);
     if (record->known && status == STATUS_OK)
         status = replay_compare_number(run, m->step, "grad_norm", m->grad_norm, record->grad_norm, err);
+    if (record->known && status == STATUS_OK) /* it is another if the schedule is another than it was */
+        status = replay_compare_number(run, m->step, "lr", m->lr, record->lr, err);
     if (record->hashed && status == STATUS_OK)
         status = replay_compare_hash(run, m->step, "the hash of the parameters", m->hash, record->hash, err);
     if (run->boot->rank == 0)

@@ -180,11 +180,12 @@ def test_replay_of_a_run_that_diverged(folder):
 
 def test_replay_finds_what_differs(folder):
     folder.train(VIRTUAL)
-    loss, norm, digits = (folder.metrics().steps[4 - 1][key] for key in ("loss", "grad_norm", "hash"))
+    loss, norm, rate, digits = (folder.metrics().steps[4 - 1][key] for key in ("loss", "grad_norm", "lr", "hash"))
     more = ["--local-gpus", 2]
     for key, value, was, words in (
             ("loss", math.nextafter(loss, 9), loss, f"step 4 differs from the run's record: loss is {loss:.17g} in the replay, and "),
             ("grad_norm", 0.5, norm, f"grad_norm is {norm:.17g} in the replay, and 0.5 in "),
+            ("lr", 0.5, rate, f"lr is {rate:.17g} in the replay, and 0.5 in "),
             ("loss", None, loss, f"loss is {loss:.17g} in the replay, and nan in "),
             ("hash", "0123456789abcdef", digits, f"the hash of the parameters is {digits} in the replay, and 0123456789abcdef in ")):
         rewrite(folder, 4, lambda line: line.update({key: value}))
