@@ -26,13 +26,14 @@ struct replay_record {
 struct replay {
     char checkpoint[FS_PATH_MAX]; /* to begin from */
     int64_t from, step;           /* its step; the last one */
-    int world;                    /* that has computed the steps */
+    int world_before, world;      /* that wrote it; that has computed the steps, or 0: not all on one number of ranks */
     struct {
         char name[CHECKPOINT_NAME_MAX]; /* of the checkpoint after `step`; "": there is none with hashes to compare */
         int states;
         uint64_t hashes[STATE_KIND_COUNT];
     } end;
-    struct replay_record *records; /* (step - from) of the steps after the checkpoint; owned */
+    int64_t extent;                /* of records: step - from, or fewer while they are read */
+    struct replay_record *records; /* (extent) of the steps after the checkpoint; owned */
 };
 
 void replay_free(struct replay *replay)
@@ -44,7 +45,8 @@ void replay_free(struct replay *replay)
 
 static struct replay_record *replay_record_of(const struct replay *replay, int64_t step)
 {
-    return step > replay->from && step <= replay->step ? &replay->records[step - replay->from - 1] : NULL;
+    return step > replay->from && step <= replay->from + replay->extent ? &replay->records[step - replay->from - 1]
+                                                                        : NULL;
 }
 
 /* ---- rank 0: what there is ----------------------------------------------- */
@@ -82,7 +84,7 @@ static bool replay_takes(struct replay *replay, const char *path)
     }
     snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
     replay->from = checkpoint->position.step;
-    replay->world = checkpoint->world;
+    replay->world_before = replay->world = checkpoint->world;
     checkpoint_close(checkpoint);
     return replay->from < replay->step;
 }
@@ -149,31 +151,68 @@ static double replay_number(const json_t *line, const char *member)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Of several lines of a step the last one counts. */
+/* Takes memory for the records up to this step: not before a line shows that the run has come so far. */
+static void replay_extend(struct replay *replay, int64_t step)
+{
+    const int64_t extent = step - replay->from, more = extent - replay->extent;
+    if (more <= 0)
+        return;
+    replay->records = memory_resize(replay->records, (size_t)extent * sizeof *replay->records);
+    memset(replay->records + replay->extent, 0, (size_t)more * sizeof *replay->records);
+    replay->extent = extent;
+}
+
+static void replay_take_line(struct replay *replay, const json_t *line, int64_t step)
+{
+    if (step <= replay->from || step > replay->step)
+        return;
+    replay_extend(replay, step);
+    struct replay_record *record = replay_record_of(replay, step);
+    const char *digits = json_string_value(json_object_get(line, "hash"));
+    *record = (struct replay_record){.loss = replay_number(line, "loss"),
+                                     .grad_norm = replay_number(line, "grad_norm"),
+                                     .lr = replay_number(line, "lr"),
+                                     .known = true};
+    record->hashed = digits && hash_digits_parse(digits, &record->hash);
+}
+
+/* Of several lines of a step the last one counts. Sets replay->world as well: a line of a resume has its ranks, but not
+ * one by an earlier ztrain; then those that wrote the next checkpoint count. */
+static void replay_read_lines(struct replay *replay, struct metrics_reader *line)
+{
+    const int after = replay->world;
+    int ranks = replay->world_before;
+    bool first = true;
+    while (metrics_reader_next(line)) {
+        if (line->object && line->step >= replay->from && json_object_get(line->object, "resumed_from"))
+            ranks = (int)json_integer_value(json_object_get(line->object, "ranks"));
+        if (!line->object || !json_object_get(line->object, "loss"))
+            continue;
+        replay_take_line(replay, line->object, line->step);
+        if (!replay_record_of(replay, line->step))
+            continue;
+        const int world = ranks ? ranks : after;
+        replay->world = first || replay->world == world ? world : 0;
+        first = false;
+    }
+}
+
 static enum status replay_read_records(struct replay *replay, const char *path, struct error *err)
 {
     struct metrics_reader line;
     enum status status = STATUS_OK;
-    replay->records = memory_zeroed((size_t)(replay->step - replay->from), sizeof *replay->records);
     TRY_END(metrics_reader_open(&line, path, err));
-    while (metrics_reader_next(&line)) {
-        struct replay_record *record = line.object ? replay_record_of(replay, line.step) : NULL;
-        if (!record || !json_object_get(line.object, "loss"))
-            continue;
-        const char *digits = json_string_value(json_object_get(line.object, "hash"));
-        *record = (struct replay_record){.loss = replay_number(line.object, "loss"),
-                                         .grad_norm = replay_number(line.object, "grad_norm"),
-                                         .lr = replay_number(line.object, "lr"),
-                                         .known = true};
-        record->hashed = digits && hash_digits_parse(digits, &record->hash);
-    }
+    replay_read_lines(replay, &line);
     status = metrics_reader_check(&line, err);
 end:
     metrics_reader_close(&line);
-    if (status == STATUS_OK && !*replay->end.name && !replay_record_of(replay, replay->step)->known)
+    const struct replay_record *last = replay_record_of(replay, replay->step);
+    if (status == STATUS_OK && !*replay->end.name && !(last && last->known))
         status = error_set(err, STATUS_USAGE,
                            "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
                            replay->step, path);
+    if (status == STATUS_OK)
+        replay_extend(replay, replay->step);
     return status;
 }
 
@@ -183,6 +222,11 @@ static enum status replay_check_world(const struct run *run, struct error *err)
     const struct replay *replay = run->replay;
     if (run->spec->train.virtual_ranks || replay->world == run->boot->world)
         return STATUS_OK;
+    if (!replay->world) {
+        error_set(err, STATUS_USAGE, "steps %" PRId64 " to %" PRId64 " were not all computed on one number of ranks",
+                  replay->from + 1, replay->step);
+        return error_hint(err, "only a run with train.virtual_ranks has the same bits on other numbers");
+    }
     error_set(err, STATUS_USAGE, "the run cannot be replayed on %d rank%s (%s): these steps were computed on %d rank%s",
               run->boot->world, run->boot->world == 1 ? "" : "s", run->boot->source, replay->world,
               replay->world == 1 ? "" : "s");
@@ -196,8 +240,8 @@ static enum status replay_look(struct run *run, struct error *err)
     TRY(fs_join(checkpoints, run->home.path, "checkpoints", STATUS_CHECKPOINT, err));
     TRY(fs_join(metrics, run->home.path, "metrics.jsonl", STATUS_CHECKPOINT, err));
     TRY(replay_find_checkpoints(run, checkpoints, err));
-    TRY(replay_check_world(run, err));
-    return replay_read_records(run->replay, metrics, err);
+    TRY(replay_read_records(run->replay, metrics, err));
+    return replay_check_world(run, err);
 }
 
 /* ---- all ranks ----------------------------------------------------------- */

@@ -168,6 +168,29 @@ def test_replay_from_a_checkpoint_before_its_evaluation(folder):
     assert sorted(rows(done)) == [4, 5, 6] and "the state of checkpoint epoch-0002\n" in done.out
 
 
+def test_replay_of_a_run_that_was_resumed_on_other_ranks(folder):
+    """Without virtual ranks the lines of resumes say who has computed the steps after the last checkpoint."""
+    folder.spec()
+    folder.data(600, seed=3, name="much")
+    spec = {"train": {"epochs": 2}, "data": {"validation": folder.at("much")}}
+    folder.train({**spec, "train": {"epochs": 1}}, ranks=3)
+    disk = BadDisk(folder)
+    disk.fails("pread slow much.bin")
+    process = folder.start("--config", folder.spec(spec), "--local-gpus", 2, "--resume", folder.run_folder(), env=disk.env)
+    wait_for_steps(folder, process, 6)
+    os.killpg(process.pid, signal.SIGKILL)
+    folder.wait(process)
+    assert folder.checkpoints() == ["epoch-0001"]
+    assert sorted(rows(replay(folder, 6, "--local-gpus", 2))) == [4, 5, 6]
+    assert "computed on 2 ranks" in replay(folder, 6, "--local-gpus", 3, expect=USAGE).err
+    folder.train(spec, more=["--resume", folder.run_folder()])
+    folder.train({**spec, "train": {"epochs": 3}}, ranks=2, more=["--resume", folder.run_folder()])
+    shutil.rmtree(folder.at("runs", "run", "checkpoints", "epoch-0002"))
+    for ranks in (1, 2):
+        done = replay(folder, 9, "--local-gpus", ranks, expect=USAGE)
+        assert "steps 4 to 9 were not all computed on one number of ranks; hint: only a run with train.virtual_ranks" in done.err
+
+
 def test_replay_of_a_run_that_diverged(folder):
     """The replay is the same, and so is the end of the run."""
     folder.train({**VIRTUAL, "optimizer": {"type": "SGD", "params": {"lr": 1e6}}, "gradient_clipping": 0.0,
@@ -223,7 +246,8 @@ def test_replay_begins_at_a_whole_checkpoint(folder):
 
 def test_replay_of_nothing(folder):
     folder.train({**VIRTUAL, "train": {**VIRTUAL["train"], "epochs": 1}})
-    assert "--step 99: " in replay(folder, 99, expect=USAGE).err
+    for step in (99, 10 ** 15):  # no memory is taken for what the run has not computed
+        assert f"--step {step}: " in replay(folder, step, expect=USAGE).err
     for words, code, said in ((("--step", "4"), USAGE, "has no line of this step"),
                               ((), USAGE, "no step was named"),
                               (("--step", "0"), USAGE, "--step must be a number from 1 to"),
