@@ -41,8 +41,9 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     }
 }
 
-/* Adds a hint with values that fit: train_batch_size must be a multiple of `unit`, what all ranks take at a time. */
-static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
+/* Adds a hint with values that fit: train_batch_size must be a multiple of `unit`, what all ranks take at a time.
+ * worlds_are: what their number is called. */
+static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
 {
     int64_t train = given[0], unit = 1;
     char sizes[256], worlds[300] = "";
@@ -52,7 +53,7 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world)
     if (given[1] && given[2] && sizes[0]) /* all three sizes determine the world size */
         snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
     if (sizes[0])
-        snprintf(worlds, sizeof worlds, "; possible world sizes: %s", sizes);
+        snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
     unit = batch_size_product(unit, world);
     if (unit > largest_batch()) {
         error_hint(err, "make the micro batch or the accumulation smaller");
@@ -97,6 +98,7 @@ static enum status take_virtual_ranks(const struct run_spec *spec, int *world, c
 
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
 {
+    const char *worlds_are = spec->train.virtual_ranks ? "values of train.virtual_ranks" : "world sizes";
     ASSERT(world > 0);
     TRY(take_virtual_ranks(spec, &world, &world_source, err));
     const struct spec_full *full = spec_full(spec);
@@ -132,7 +134,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         error_set(err, STATUS_USAGE,
                   "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
                   full->batch_where, (long long)train, one_step, world, world, world_source);
-        hint_batch(err, given, world);
+        hint_batch(err, given, world, worlds_are);
         return STATUS_USAGE;
     }
     if (train != product) {
@@ -141,7 +143,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
                   "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
                   full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
                   world_source);
-        hint_batch(err, given, world);
+        hint_batch(err, given, world, worlds_are);
         return STATUS_USAGE;
     }
     spec->train_batch_size = train;

@@ -683,6 +683,7 @@ static void test_batch_sizes_of_virtual_ranks(void **state)
         {0, 2, 5, 1, {80, 2, 5}, NULL},
         {48, 0, 3, 8, {48, 2, 3}, NULL},
         {12, 0, 0, 2, {0}, "12 != 1 * 1 * 8 (world size 8: train.virtual_ranks); hint: the nearest values"},
+        {12, 0, 0, 2, {0}, " that fit are 8 and 16; possible values of train.virtual_ranks: 1, 2, 3, 4, 6, 12"},
         {4, 0, 0, 1, {0}, "less than one sample on each of 8 ranks (world size 8: train.virtual_ranks)"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
