@@ -3,6 +3,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/options.h"
+#include "cmd/run/stop_signal.h"
 #include "cmd/supervise/supervise.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -75,7 +76,9 @@ static enum status replay_take_words(const struct replay_words *words, struct op
         options->set[i] = words->set.items[i];
     if (!fs_is_dir(words->run))
         return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", words->run);
-    return fs_join(path, words->run, "run.yaml", STATUS_CHECKPOINT, err);
+    TRY(fs_join(path, words->run, "run.yaml", STATUS_CHECKPOINT, err));
+    return fs_exists(path) ? STATUS_OK
+                           : error_set(err, STATUS_CHECKPOINT, "'%s' is no run folder: it has no run.yaml", words->run);
 }
 
 enum status cmd_replay(int argc, char **argv, struct error *err)
@@ -101,6 +104,7 @@ enum status cmd_replay(int argc, char **argv, struct error *err)
         options.verbose = words.verbose;
     }
     log_show_details(options.verbose);
+    stop_signal_of_replay();
     if (!helped) /* argv[-1] is the program's name: a supervisor starts its ranks with the same words */
         status = train_with(&options, argv - 1, status, err);
     string_list_release(&words.set);

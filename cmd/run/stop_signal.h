@@ -27,4 +27,9 @@ void stop_signal_count_interrupts(bool speaks);
  * a wrapper, delivers one twice. */
 bool stop_signal_is_another(double seconds);
 
-extern const char stop_signal_first_words[], stop_signal_final_error[];
+/* What is printed at the first SIGINT. */
+const char *stop_signal_first_words(void);
+extern const char stop_signal_final_error[];
+
+/* Before any signal can come: this process, or its ranks, replay a run, and stop without a checkpoint. */
+void stop_signal_of_replay(void);

@@ -367,7 +367,7 @@ static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
     if (!isfinite(job->interrupted_at)) {
-        output_put(OUTLET_STDERR, stop_signal_first_words, strlen(stop_signal_first_words), OUTPUT_LINE);
+        output_put(OUTLET_STDERR, stop_signal_first_words(), strlen(stop_signal_first_words()), OUTPUT_LINE);
     } else if (stop_signal_is_another(now - job->interrupted_at)) {
         job->interrupted = true;
         signal_ranks(job, SIGKILL, true);

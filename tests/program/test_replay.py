@@ -254,6 +254,8 @@ def test_replay_of_nothing(folder):
                               (("--step", "3", "--local-gpus", "65"), USAGE, "--local-gpus must be a number from 1 to 64"),
                               (("--step", "3", "--resume", "x"), USAGE, "unknown option '--resume'")):
         assert said in folder.ztrain("replay", folder.run_folder(), *words, expect=code).err
+    part = folder.at("runs", "run", "checkpoints", "epoch-0001")
+    assert "epoch-0001' is no run folder: it has no run.yaml" in folder.ztrain("replay", part, "--step", 3, expect=CHECKPOINT).err
     assert "there is no run folder" in folder.ztrain("replay", folder.at("runs", "none"), "--step", 3, expect=CHECKPOINT).err
     assert "no run folder was named" in folder.ztrain("replay", "--step", 3, expect=USAGE).err
 
@@ -268,8 +270,9 @@ def test_replay_that_is_stopped(folder, ranks):
     before = contents(folder)
     process = folder.start("replay", folder.run_folder(), "--step", 120, "--local-gpus", ranks)
     wait_until(lambda: rows(folder.said(process)), 30, "the first step")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     done = folder.wait(process)
     assert done.code == REQUEUE and "the replay was stopped after step " in done.out, done
+    assert "interrupted: the replay stops after this step; a second Ctrl-C ends it at once\n" in done.err, done
     assert 0 < len(rows(done)) < 100 and {row[2] for row in rows(done).values()} == {"same"}
     assert contents(folder) == before
