@@ -188,7 +188,7 @@ static enum status places_refuse(const struct places *places, const struct place
         error_set(err, STATUS_DEVICE,
                   "%d of %d %s are left, and no number of ranks from --min-gpus %d to %d can share the batch%s%s", left,
                   wish->most, noun, wish->least, left, colon, reason);
-    return error_hint(err, "a smaller --min-gpus");
+    return left ? error_hint(err, "a smaller --min-gpus") : STATUS_DEVICE;
 }
 
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err)

@@ -173,7 +173,7 @@ static void test_gpus_that_are_gone_are_not_the_cpu(void **state)
     const struct places_wish wish = {.least = 1, .most = 2, .spec = spec, .step = -1};
     begin(2);
     assert_int_equal(places_choose(&places, &wish, &error), STATUS_DEVICE);
-    assert_non_null(strstr(error.text, "0 of 2 GPUs are left, fewer than --min-gpus 1: 0 GPUs are there"));
+    assert_string_equal(error.text, "0 of 2 GPUs are left, fewer than --min-gpus 1: 0 GPUs are there");
     setenv("ZTRAIN_SHARE_GPUS", "maybe", 1);
     assert_int_equal(places_choose(&places, &wish, &error), STATUS_USAGE);
     unsetenv("ZTRAIN_SHARE_GPUS");
