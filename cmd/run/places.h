@@ -44,9 +44,8 @@ bool places_read(struct places *places);
 void places_write(const struct places *places);
 
 /* Takes note that a start has failed with `code`, because of `rank` (-1: not known). gained: it had a newer checkpoint
- * than the start before, or there was none before. Returns whether the next start may
- * end otherwise though nothing was gained: a place is left out from now on, or, once, another one than before failed.
- */
+ * than the start before, or there was none before. Returns whether the next start may end otherwise though nothing was
+ * gained: a place is left out from now on, or, once, another one than before failed. */
 bool places_failed(struct places *places, int rank, enum status code, bool gained);
 
 /* What places_choose() goes by. */

@@ -11,9 +11,8 @@ struct eval_part {
     int64_t samples; /* that are counted, by all ranks together: the first ones in the order of the validation data */
     uint64_t data;   /* a fingerprint of the evaluation's samples, as far as they are sampled (token_set_check()), and
                         of how they are cut: only a part of the same data continues */
-    int world;
-    double
-        *losses; /* [world] owned: each (virtual) rank's sum, so that the same ranks come to the same bits in the end */
+    int world;       /* (virtual) ranks */
+    double *losses;  /* [world] owned: each one's sum, so that the same ranks come to the same bits in the end */
     int num_counts;
     double *counts; /* [num_counts] owned: whole numbers, over all ranks: targets, then the counts of eval_metric.h */
 };
