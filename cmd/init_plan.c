@@ -120,9 +120,13 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     TRY(init_choose(t, err));
     const struct plan_choice without = t->choice;
     t->virtual_ranks = virtual_ranks;
-    if (virtual_ranks && (init_choose(t, &none) != STATUS_OK || t->choice.seconds > most * without.seconds)) {
+    if (virtual_ranks && init_choose(t, &none) != STATUS_OK) {
         t->virtual_ranks = 0;
-        init_note("train.virtual_ranks is left out: by the plan it does not fit, or takes much longer");
+        init_note("train.virtual_ranks is left out: by the plan it does not fit");
+    } else if (virtual_ranks && t->choice.seconds > most * without.seconds) {
+        t->virtual_ranks = 0;
+        init_note("train.virtual_ranks is left out: by the plan it takes %.0f %% more time",
+                  100 * (t->choice.seconds / without.seconds - 1));
     }
     if (!t->virtual_ranks)
         t->choice = without;

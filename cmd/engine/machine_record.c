@@ -181,8 +181,7 @@ bool machine_record_is_strict(const struct run_spec *spec)
 
 static enum status hint_at_key(struct error *err)
 {
-    return error_hint(
-        err, "train.virtual_ranks_strict: false goes on, with other bits, and a line of metrics.jsonl says so");
+    return error_hint(err, "train.virtual_ranks_strict: false continues with other bits, and metrics.jsonl records it");
 }
 
 /* "NVIDIA H100 …" or "AMD EPYC …". */
@@ -197,7 +196,7 @@ enum status machine_record_refuse(const struct checkpoint *checkpoint, const jso
                                   struct error *err)
 {
     error_set(err, STATUS_USAGE,
-              "the run with train.virtual_ranks has computed on %s, and has no such kernels on %s (%s)",
+              "with train.virtual_ranks a run keeps its kernels: this one began on %s, and this %s lacks them (%s)",
               machine_name(checkpoint->machine), machine_name(now), differences);
     return hint_at_key(err);
 }

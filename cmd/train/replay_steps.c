@@ -285,8 +285,10 @@ enum status replay_begin(const struct run *run, struct error *err)
                          run->engine.total_steps);
     if (run->boot->rank != 0)
         return STATUS_OK;
-    log_info("replays steps %" PRId64 " to %" PRId64 " from %s; nothing is written", replay->from + 1, replay->step,
-             replay->checkpoint);
+    char before[32] = "";
+    if (replay->from + 1 < replay->step)
+        snprintf(before, sizeof before, "s %" PRId64 " to", replay->from + 1);
+    log_info("replays step%s %" PRId64 " from %s; nothing is written", before, replay->step, replay->checkpoint);
     log_info("%8s  %-18s %-18s %-16s  %s", "step", "loss", "grad_norm", "hash", "record");
     return STATUS_OK;
 }

@@ -164,11 +164,11 @@ static enum status resolve_virtual_resumed(struct run_spec *spec, int world, con
     const int64_t micro = spec->train_micro_batch_size_per_gpu;
     if (was_virtual != spec->train.virtual_ranks || was_train != spec->train_batch_size || micro == was_micro)
         return STATUS_OK; /* the first two: spec_compare() refuses them */
-    return error_set(err, STATUS_USAGE,
-                     "%s: train_micro_batch_size_per_gpu was %lld in the checkpoint and is %lld now, which with "
-                     "train.virtual_ranks would change the run's bits; hint: set it back, or start a new run under "
-                     "another run.name",
-                     spec_full(spec)->batch_where, (long long)was_micro, (long long)micro);
+    return error_set(
+        err, STATUS_USAGE,
+        "'train_micro_batch_size_per_gpu' was %lld in the checkpoint and is %lld now: with train.virtual_ranks that "
+        "would change the run; hint: set it back, or start a new run under another run.name",
+        (long long)was_micro, (long long)micro);
 }
 
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,

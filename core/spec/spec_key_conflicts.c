@@ -5,6 +5,7 @@
 #include "core/spec/spec_keys.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct rules {
@@ -404,6 +405,16 @@ static void check_reduction(const struct rules *r)
 
 /* ---- offload and recomputation ------------------------------------------- */
 
+/* Whether a key has its default, as each key of an effective spec (run.yaml) may. */
+static bool conflict_is_default(const char *path, const struct spec_node *node)
+{
+    const char *usual = spec_key_find(path)->fallback;
+    if (!usual || !node->text)
+        return false;
+    const bool number = node->kind == NODE_INT || node->kind == NODE_REAL; /* 1e9 is 1000000000 */
+    return strcmp(node->text, usual) == 0 || (number && node->real == strtod(usual, NULL));
+}
+
 /* Keys of offload that have no effect with the device that is set, and why. */
 static void check_idle_keys(const struct rules *r)
 {
@@ -428,7 +439,7 @@ static void check_idle_keys(const struct rules *r)
         const struct spec_node *device = spec_child(spec_child(zero, keys[i].section), "device");
         const bool none = !device || device->kind == NODE_NULL;
         const bool matches = none ? strcmp(keys[i].device, "none") == 0 : conflict_has_text(device, keys[i].device);
-        if (matches && node && !spec_is_auto(node))
+        if (matches && node && !spec_is_auto(node) && !conflict_is_default(path, node))
             spec_notice(r->ctx, node->key_pos, "'%s' has no effect with device %s: %s", path, keys[i].device,
                         keys[i].why);
     }

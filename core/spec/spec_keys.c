@@ -194,7 +194,8 @@ const struct spec_key spec_keys[] = {
           "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), 24 if all GPUs "
           "have compute capability 10; NCCL's collectives then use no more than these (maxCTAs of its communicator); "
           "auto: with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many "
-          "on all ranks, never with one rank; true: with any stage, also with one rank, without overlap_comm and on "
+          "on all ranks, never with one rank or train.virtual_ranks; true: with any stage, also with one rank, without "
+          "overlap_comm and on "
           "smaller GPUs; true is refused on the CPU device, and if a rank's GPU has no more than these; no effect if "
           "ranks share a GPU; products with and without the limit may have other kernels, hence other bits")},
     {USED("train.deterministic", BOOL, spec.transformer.deterministic, "true", NOTICE,
@@ -226,7 +227,7 @@ const struct spec_key spec_keys[] = {
         "in the order of virtual ranks (docs/determinism.md)")},
     {USED("train.virtual_ranks_strict", BOOL, spec.train.virtual_ranks_strict, "true", SILENT,
           "with virtual_ranks: refuse a CPU or GPU that cannot compute with the kernels that the run began with; "
-          "false: continue with other bits, and a line of metrics.jsonl says so")},
+          "false: continue with other bits, and metrics.jsonl records it")},
     {USED("train.hash_interval_steps", INT(0, MAX_COUNT), spec.train.hash_interval_steps, "0", SILENT,
           "write a hash of the parameters into metrics.jsonl after every step whose number is a multiple of this; 0: "
           "none; each checkpoint records hashes all the same")},
@@ -321,14 +322,16 @@ const struct spec_key spec_keys[] = {
 
     /* ---- DeepSpeed's: batch sizes, clipping, output ---------------------- */
     {USED("train_batch_size", INT(1, MAX_BATCH), spec.train_batch_size, NULL, ERROR,
-          "samples per optimizer step over all ranks = micro batch x accumulation x ranks; two of the three sizes are "
-          "enough, and so is only this one or the micro batch"),
+          "samples per optimizer step over all ranks = micro batch x accumulation x ranks (or x train.virtual_ranks); "
+          "two "
+          "of the three sizes are enough, and so is only this one or the micro batch"),
      .flags = KEY_AUTO},
     {USED("train_micro_batch_size_per_gpu", INT(1, MAX_BATCH), spec.train_micro_batch_size_per_gpu, NULL, NOTICE,
           "samples that a rank computes at a time"),
      .flags = KEY_AUTO},
     {USED("gradient_accumulation_steps", INT(1, MAX_BATCH), spec.gradient_accumulation_steps, NULL, NOTICE,
-          "micro batches of a rank per optimizer step; default: derived from the other two sizes, else 1"),
+          "micro batches of a rank, or of a virtual rank, per optimizer step; default: derived from the other two "
+          "sizes, else 1"),
      .flags = KEY_AUTO},
     {USED("gradient_clipping", REAL(0, 1e30), spec.gradient_clipping, "0", NOTICE,
           "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm; unset, "

@@ -126,8 +126,8 @@ def resume(folder, expect=FINISHED, sets=(), **env):
 def test_another_machine_is_refused_or_noted(folder, env, words):
     trained(folder, "run")
     done = resume(folder, USAGE, **env)
-    assert "the run with train.virtual_ranks has computed on emulated GPU, and has no such kernels on emulated GPU (" in done.final_error
-    assert words in done.final_error and "hint: train.virtual_ranks_strict: false goes on" in done.final_error, done
+    assert "this one began on emulated GPU, and this emulated GPU lacks them (" in done.final_error
+    assert words in done.final_error and "hint: train.virtual_ranks_strict: false continues" in done.final_error, done
     resume(folder, sets=["train.virtual_ranks_strict=false"], **env)
     line, = folder.metrics("run").kinds("kernels_changed")
     assert words in line["kernels_changed"] and line["step"] == 2, line

@@ -151,7 +151,7 @@ def test_a_resume_at_another_number_of_ranks_says_nothing_of_the_batch(folder):
     assert "batch" not in said and "accumulation" not in said and "world size" not in said and not done.err, done
     for changes, words in [({"train": {"epochs": 3, "virtual_ranks": 2}, "train_micro_batch_size_per_gpu": None}, "train.virtual_ranks"),
                            ({"train": {"epochs": 3}, "train_micro_batch_size_per_gpu": None}, "train.virtual_ranks"),
-                           ({"train_micro_batch_size_per_gpu": 1}, "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 1 now")]:
+                           ({"train_micro_batch_size_per_gpu": 1}, "'train_micro_batch_size_per_gpu' was 3 in the checkpoint and is 1 now")]:
         done = folder.train({**spec, "train": {"epochs": 3, "virtual_ranks": 4}, **changes}, ranks=2, more=("--resume", "auto"),
                             expect=USAGE)
         assert words in done.final_error, done

@@ -101,6 +101,18 @@ def test_a_path_without_files_has_a_notice(folder):
             assert words in done.out, done
 
 
+def test_an_effective_spec_has_no_notices_of_offload(folder):
+    """run.yaml has every key, those without effect with their defaults; another value of such a key has a notice."""
+    for name, device, idle in (("a", "none", "sub_group_size=4096"), ("b", "cpu", "offload_param.max_in_cpu=5")):
+        where = {"device": device}
+        folder.train({"zero_optimization": {"stage": 3, "offload_optimizer": where, "offload_param": where}}, name)
+        spec = os.path.join(folder.run_folder(name), "run.yaml")
+        sets = ["--set", "run.name=other"]
+        assert "has no effect" not in folder.ztrain("--config", spec, "--dry-run", *sets).out
+        said = folder.ztrain("--config", spec, "--dry-run", *sets, "--set", f"zero_optimization.{idle}").out
+        assert f"'zero_optimization.{idle.split('=')[0]}' has no effect with device {device}: " in said
+
+
 def test_host_memory_does_not_grow_with_the_model(folder):
     """GPT-2 and one with 16 times its parameters: the plan's host memory but for the slice that checkpoints read."""
     planned = []

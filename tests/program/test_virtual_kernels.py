@@ -50,8 +50,8 @@ def test_another_cpu_is_refused(folder, two):
     for before, now in [two, two[::-1]]:
         first_steps(folder, before)
         done = resume(folder, expect=USAGE, **{ISA: now})
-        assert "the run with train.virtual_ranks has computed on " in done.final_error, done
-        assert f"(isa: {before}, now {now}" in done.final_error and "hint: train.virtual_ranks_strict: false goes on" in done.final_error
+        assert "with train.virtual_ranks a run keeps its kernels: this one began on " in done.final_error, done
+        assert f"(isa: {before}, now {now}" in done.final_error and "hint: train.virtual_ranks_strict: false continues" in done.final_error
         assert len(folder.metrics().steps) == 3 and not folder.metrics().kinds("resumed_from")
         folder.ztrain("--config", folder.spec(VIRTUAL, "run"), "--resume", folder.run_folder(), env={ISA: before})
         assert folder.metrics().numbers() == folder.metrics("whole").numbers()

@@ -715,10 +715,10 @@ static void test_virtual_ranks_of_a_resumed_run(void **state)
         {8, 0, 3, 4, NULL, "'train_batch_size' was 48 in the checkpoint and is 24 now"},
         {8, 48, 3, 3, "cannot be divided among 3 ranks", NULL},
         {8, 48, 2, 8,
-         "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 2 now, which with train.virtual_ranks would "
-         "change the run's bits; hint: set it back",
+         "'train_micro_batch_size_per_gpu' was 3 in the checkpoint and is 2 now: with train.virtual_ranks that would "
+         "change the run; hint: set it back",
          NULL},
-        {8, 48, 0, 2, "train_micro_batch_size_per_gpu was 3 in the checkpoint and is 6 now", NULL},
+        {8, 48, 0, 2, "'train_micro_batch_size_per_gpu' was 3 in the checkpoint and is 6 now", NULL},
         {4, 48, 3, 4, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 4 now"},
         {16, 48, 0, 4, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 16 now"},
         {0, 48, 3, 8, NULL, "'train.virtual_ranks' was 8 in the checkpoint and is 0 now"},
