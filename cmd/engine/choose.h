@@ -16,9 +16,9 @@ enum status choose_device(struct engine *engine, int threads, struct error *err)
 /* A block of NCCL's kernels holds a multiprocessor until the collective has ended; a product that counts on all of them
  * waits for it in its last wave. So NCCL gets at most *ctas blocks (maxCTAs): 16, or 24 where all GPUs have compute
  * capability 10; and cublasLt as many multiprocessors fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 0: no limit, by
- * train.sm_count_target and the smallest GPU of all ranks; with train.virtual_ranks auto is none, because a run's
- * kernels must follow neither from its ranks nor from its stage. Collective in a run. STATUS_USAGE, on all ranks: the
- * key is true, but the device is the CPU or a GPU has too few multiprocessors. */
+ * train.sm_count_target and the smallest GPU of all ranks; auto sets no limit with train.virtual_ranks, because
+ * neither ranks nor stage may choose a run's kernels. Collective in a run. STATUS_USAGE, on all ranks: the key is true,
+ * but the device is the CPU or a GPU has too few multiprocessors. */
 enum status choose_sm_target(const struct engine *engine, int *ctas, struct error *err);
 
 /* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */

@@ -300,7 +300,7 @@ static struct due due_now(const struct run *run)
     return due;
 }
 
-/* A replay of steps that were computed goes on. */
+/* A replay computes on where the run ended early. */
 static bool loop_ended_early(const struct run *run)
 {
     return run->position.stopped_early && !run->replay;

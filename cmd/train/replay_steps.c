@@ -28,7 +28,7 @@ struct replay {
     int64_t from, step;           /* its step; the last one */
     int world_before, world;      /* that wrote it; that has computed the steps, or 0: not all on one number of ranks */
     struct {
-        char name[CHECKPOINT_NAME_MAX]; /* of the checkpoint after `step`; "": there is none with hashes to compare */
+        char name[CHECKPOINT_NAME_MAX]; /* of the checkpoint after `step`; "": none has hashes to compare */
         int states;
         uint64_t hashes[STATE_KIND_COUNT];
     } end;
