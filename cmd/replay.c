@@ -77,8 +77,9 @@ static enum status replay_take_words(const struct replay_words *words, struct op
     if (!fs_is_dir(words->run))
         return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", words->run);
     TRY(fs_join(path, words->run, "run.yaml", STATUS_CHECKPOINT, err));
-    return fs_exists(path) ? STATUS_OK
-                           : error_set(err, STATUS_CHECKPOINT, "'%s' is no run folder: it has no run.yaml", words->run);
+    return fs_exists(path)
+               ? STATUS_OK
+               : error_set(err, STATUS_CHECKPOINT, "'%s' is not a run folder: it has no run.yaml", words->run);
 }
 
 enum status cmd_replay(int argc, char **argv, struct error *err)

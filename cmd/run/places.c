@@ -166,7 +166,7 @@ static void places_reason(const struct places *places, int there, int most, char
 
 static void places_say(const struct places *places, const struct places_wish *wish, const char *reason)
 {
-    char where[64] = "", bits[128] = "the bits change with the number of ranks (there is no train.virtual_ranks)";
+    char where[64] = "", bits[128] = "the bits change with the number of ranks (train.virtual_ranks is not set)";
     if (wish->step >= 0)
         snprintf(where, sizeof where, " from step %" PRId64, wish->step);
     if (wish->spec->train.virtual_ranks)

@@ -110,7 +110,7 @@ def test_without_virtual_ranks_and_without_a_checkpoint(folder):
     spec = {"train": {"epochs": 1}}
     done = folder.train(spec, more=(*ELASTIC,), env=disk.env)
     assert "starting on 3 of 4 ranks: rank 3 failed twice without a newer checkpoint; the bits change with the number of ranks " \
-        "(there is no train.virtual_ranks)\n" in done.out, done
+        "(train.virtual_ranks is not set)\n" in done.out, done
     assert done.out.count("again from where the run began") == 2 and len(folder.metrics().steps) == 3
     # from a checkpoint of one rank, whose micro batch is given
     fixed = {"train": {"epochs": 2}, "train_micro_batch_size_per_gpu": 6}

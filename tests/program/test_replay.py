@@ -255,7 +255,7 @@ def test_replay_of_nothing(folder):
                               (("--step", "3", "--resume", "x"), USAGE, "unknown option '--resume'")):
         assert said in folder.ztrain("replay", folder.run_folder(), *words, expect=code).err
     part = folder.at("runs", "run", "checkpoints", "epoch-0001")
-    assert "epoch-0001' is no run folder: it has no run.yaml" in folder.ztrain("replay", part, "--step", 3, expect=CHECKPOINT).err
+    assert "epoch-0001' is not a run folder: it has no run.yaml" in folder.ztrain("replay", part, "--step", 3, expect=CHECKPOINT).err
     assert "there is no run folder" in folder.ztrain("replay", folder.at("runs", "none"), "--step", 3, expect=CHECKPOINT).err
     assert "no run folder was named" in folder.ztrain("replay", "--step", 3, expect=USAGE).err
 
