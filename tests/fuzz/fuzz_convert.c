@@ -39,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (second)
         put(&fds[1], second + 1, size - (size_t)(second + 1 - data), deepspeed);
     const char *files[] = {file};
-    const struct convert_request request = {files, 1, second ? deepspeed : NULL, size % 3 ? 0 : 8};
+    const struct convert_request request = {
+        .files = files, .num_files = 1, .deepspeed = second ? deepspeed : NULL, .world = size % 3 ? 0 : 8};
     struct string_list notes = {0}, errors = {0};
     struct error err = {.code = STATUS_OK};
     char *text = NULL;
