@@ -311,30 +311,55 @@ static void move_tensors(struct tensor_table *table, const struct tensor_table *
     }
 }
 
-void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
-                         void *context)
+/* Appends those of `added` that belong to the unit; number: of the first one. */
+static void add_tensors(struct tensor_table *table, int to, const struct tensor_info *added, int num_added, int number)
+{
+    for (int i = 0; i < num_added; i++) {
+        if (added[i].unit != to)
+            continue;
+        struct tensor_info *tensor = &table->tensors[table->num_tensors++];
+        *tensor = added[i];
+        tensor->number = number + i;
+        tensor->numel = tensor->shape[0] * tensor->shape[1];
+        tensor->zero_row = -1;
+        table->num_params += tensor->numel;
+        take_tensor(&table->units[to], tensor);
+    }
+}
+
+void tensor_table_freeze_and_add(struct tensor_table *table,
+                                 bool (*is_frozen)(void *context, const struct tensor_info *tensor), void *context,
+                                 const struct tensor_info *added, int num_added)
 {
     struct tensor_table old = *table;
     ASSERT(old.num_frozen == 0);
     table->units = memory_zeroed(2 * (size_t)old.num_units, sizeof *table->units);
-    table->tensors = memory_zeroed((size_t)old.num_tensors, sizeof *table->tensors);
+    table->tensors = memory_zeroed((size_t)(old.num_tensors + num_added), sizeof *table->tensors);
     table->num_tensors = 0;
     for (int i = 0; i < old.num_tensors; i++)
         old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
     for (int u = 0; u < old.num_units; u++) {
         memcpy(table->units[u].name, old.units[u].name, sizeof old.units[u].name);
         move_tensors(table, &old, u, u, false);
+        add_tensors(table, u, added, num_added, old.num_tensors);
     }
     for (int u = 0; u < old.num_units; u++) {
         struct unit_info *unit = &table->units[table->num_units];
-        if (table->units[u].num_tensors == old.units[u].num_tensors)
+        const int first = table->num_tensors;
+        move_tensors(table, &old, u, table->num_units, true);
+        if (table->num_tensors == first)
             continue;
         snprintf(unit->name, sizeof unit->name, "%.20s, frozen", old.units[u].name);
-        move_tensors(table, &old, u, table->num_units, true);
         table->units[u].frozen = table->num_units++;
         table->num_frozen++;
     }
     tensor_table_release(&old);
+}
+
+void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
+                         void *context)
+{
+    tensor_table_freeze_and_add(table, is_frozen, context, NULL, 0);
 }
 
 void tensor_table_release(struct tensor_table *table)
@@ -344,14 +369,20 @@ void tensor_table_release(struct tensor_table *table)
     memset(table, 0, sizeof *table);
 }
 
-const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role)
+const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,
+                                           enum tensor_part part)
 {
     ASSERT(unit >= 0 && unit < table->num_units);
     const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
     for (int i = 0; i < table->units[unit].num_tensors; i++)
-        if (tensors[i].role == role)
+        if (tensors[i].role == role && tensors[i].part == part)
             return &tensors[i];
-    return table->units[unit].frozen ? tensor_find(table, table->units[unit].frozen, role) : NULL;
+    return table->units[unit].frozen ? tensor_find_part(table, table->units[unit].frozen, role, part) : NULL;
+}
+
+const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role)
+{
+    return tensor_find_part(table, unit, role, PART_BASE);
 }
 
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset)
@@ -364,20 +395,29 @@ const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, 
     return NULL;
 }
 
+/* In [-bound, bound), in steps of bound / 2^23. */
+static float init_uniform(uint64_t seed, uint64_t stream, int64_t index, float bound)
+{
+    const int64_t bits = (int64_t)(philox_u64(seed, stream, (uint64_t)index) >> 40);
+    return (float)(bits - (1 << 23)) * 0x1p-23f * bound;
+}
+
 void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t seed, int64_t first, int64_t count,
                        float *out)
 {
     ASSERT(tensor >= 0 && tensor < table->num_tensors);
     const struct tensor_info *info = &table->tensors[tensor];
     ASSERT(first >= 0 && count >= 0 && first + count <= info->numel);
+    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)info->number;
+    const float std = (float)info->init_std;
     if (info->init != INIT_NORMAL) {
         for (int64_t i = 0; i < count; i++)
-            out[i] = info->init == INIT_ONE ? 1.0f : 0.0f;
+            out[i] = info->init == INIT_UNIFORM ? init_uniform(seed, stream, first + i, std)
+                     : info->init == INIT_ONE   ? 1.0f
+                                                : 0.0f;
         return;
     }
     /* In pieces that stay in the cache between the generator and the scaling. */
-    const uint64_t stream = 0x696e697400000000u /* "init" */ + (uint64_t)info->number;
-    const float std = (float)info->init_std;
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < 4096 ? count - done : 4096;
         philox_normal(seed, stream, first + done, n, out + done);

@@ -17,7 +17,9 @@
  * a unit are a unit of their own after the head: gathered with it, sharded by itself, so that ranks share what is
  * trained:
  *
- *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head */
+ *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head
+ *
+ * An adapter freezes the table and adds its tensors to the trained part of units (adapter.h). */
 #pragma once
 
 #include "core/model/model_config.h"
@@ -67,11 +69,17 @@ enum tensor_role {
     ROLE_COUNT
 };
 
-enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL };
+enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM };
+
+/* A tensor of the model, or of an adapter on the one that has the same role (adapter.h). */
+enum tensor_part { PART_BASE, PART_LORA_A, PART_LORA_B };
 
 struct tensor_info {
-    char name[96]; /* Hugging Face's name, with GPT-2's "transformer." prefix */
+    char name[96]; /* Hugging Face's name, with GPT-2's "transformer." prefix; of an adapter without "base_model.model."
+                    */
     enum tensor_role role;
+    enum tensor_part part;
+    double lora_scale; /* PART_LORA_A and _B: of what the two add */
     int unit;
     bool joined;      /* follows the tensor before it without a gap */
     bool frozen;      /* it is not trained */
@@ -81,7 +89,7 @@ struct tensor_info {
     int64_t numel;    /* elements */
     int64_t offset;   /* elements from the unit's start */
     enum tensor_init init;
-    double init_std;  /* INIT_NORMAL; mean 0 */
+    double init_std;  /* INIT_NORMAL; mean 0. INIT_UNIFORM: between -init_std and init_std */
     int64_t zero_row; /* this row starts as zeros (the embedding of pad_token_id), -1: none */
 };
 
@@ -109,6 +117,12 @@ void tensor_table_release(struct tensor_table *table);
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context);
 
+/* The same, and appends `added`, in their order, to the trained part of their units: unit, name, role, part, joined,
+ * shape and initial values are the caller's. */
+void tensor_table_freeze_and_add(struct tensor_table *table,
+                                 bool (*is_frozen)(void *context, const struct tensor_info *tensor), void *context,
+                                 const struct tensor_info *added, int num_added);
+
 /* The last unit of the model: the head. */
 static inline int tensor_table_head(const struct tensor_table *table)
 {
@@ -117,6 +131,17 @@ static inline int tensor_table_head(const struct tensor_table *table)
 
 /* The tensor of that role in that unit or among its frozen tensors, or NULL. */
 const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role);
+const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,
+                                           enum tensor_part part);
+
+/* The first unit that has a tensor that is trained: backward ends there. */
+static inline int tensor_table_first_trained(const struct tensor_table *table)
+{
+    int unit = 0;
+    while (table->units[unit].num_tensors == 0)
+        unit++;
+    return unit;
+}
 
 /* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset);

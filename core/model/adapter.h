@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapter.h: LoRA (Hu et al., 2021) in the tensor table: the base is frozen, and each matrix W (out, in) that is a
+ * target gets two tensors that are trained:
+ *
+ *     y = x · Wᵀ + scale · drop(x) · Aᵀ · Bᵀ          A (r, in)   lora_A.weight      B (out, r)   lora_B.weight
+ *
+ * A and B lie in the trained part of the unit whose op uses the matrix: those of a tied head in the head. The A of a
+ * fused group (q, k, v; gate, up) follow each other without a gap in the group's order, so that they are one matrix
+ * (sum of r, in). A starts uniform in ±1/sqrt(in), B as zeros. A target that is an embedding has A (V, r), which starts
+ * as zeros, and B (C, r), which starts normal; PEFT's files hold lora_embedding_A as (r, V). */
+#pragma once
+
+#include "core/model/tensor_table.h"
+#include "core/training/adapter_settings.h"
+
+enum adapter_use {
+    ADAPTER_NONE, /* frozen */
+    ADAPTER_LORA, /* frozen, with A and B */
+    ADAPTER_SAVE  /* modules_to_save: trained */
+};
+
+/* What an adapter does with a tensor of the base. */
+struct adapter_choice {
+    enum adapter_use use;
+    int64_t r;    /* ADAPTER_LORA */
+    double scale; /* the same: of what A and B add */
+};
+
+/* Fills choices[table->num_tensors] for a table without an adapter, and *tied_head for the head of a tied model, which
+ * is no tensor. STATUS_USAGE, with the names that the model has: a name or an expression is no module of the model, no
+ * module is a target, or a module is one that cannot have an adapter. */
+enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
+                           const struct tensor_table *table, struct adapter_choice *choices,
+                           struct adapter_choice *tied_head, struct error *err);
+
+/* Freezes the table but for modules_to_save, and adds A and B. Once, before anything is derived from the table. */
+void adapter_extend_table(struct tensor_table *table, const struct model_desc *desc,
+                          const struct adapter_choice *choices, const struct adapter_choice *tied_head);
