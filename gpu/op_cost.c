@@ -77,12 +77,12 @@ static struct op_cost linear_work(int64_t M, int64_t N, int64_t K, double mn, do
 struct op_cost op_cost_linear_fwd(const struct linear_fwd_args *a)
 {
     double size = cost_size_of(a->dtype), more = a->gelu ? size : a->gated ? size / 2 : 0;
-    return linear_work(a->M, a->N, a->K, cost_size_of(a->y_dtype) + more, size, size);
+    return linear_work(a->M, a->N, a->K, cost_size_of(a->y_dtype) * (a->accumulate ? 2 : 1) + more, size, size);
 }
 
 struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
 {
-    double size = cost_size_of(a->dtype), times = a->gate_up ? 4 : a->gelu_aux || a->accumulate ? 2 : 1;
+    double size = cost_size_of(a->dtype), times = a->gate_up ? 4 : 1 + (a->gelu_aux != NULL) + a->accumulate;
     return linear_work(a->M, a->N, a->K, size, size, size * times);
 }
 

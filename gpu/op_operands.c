@@ -78,14 +78,14 @@ static const struct operand operands_norm_bwd[] = {TENSOR(norm_bwd, dx, OUT, DT,
                                                    TENSOR(norm_bwd, dweight, INOUT | SIDE, F32, C),
                                                    TENSOR(norm_bwd, dbias, INOUT | SIDE | MAYBE, F32, C),
                                                    TENSOR(norm_bwd, dx_sums, INOUT | SIDE | MAYBE, F32, C)};
-static const struct operand operands_linear_fwd[] = {ROWS(linear_fwd, y, OUT, AT(linear_fwd, y_dtype), ld_y, M, N),
+static const struct operand operands_linear_fwd[] = {ROWS(linear_fwd, y, INOUT, AT(linear_fwd, y_dtype), ld_y, M, N),
                                                      TENSOR(linear_fwd, x, IN, DT, M, K),
                                                      TENSOR(linear_fwd, w, IN, DT, N, K),
                                                      TENSOR(linear_fwd, bias, IN | SIDE | MAYBE, DT, N),
                                                      TENSOR(linear_fwd, aux, OUT | MAYBE, DT, M, N),
                                                      TIMES(linear_fwd, gated, OUT | MAYBE, DT, 1, M, N)};
 static const struct operand operands_linear_bwd_input[] = {
-    TENSOR(linear_bwd_input, dx, INOUT, DT, M, K),
+    ROWS(linear_bwd_input, dx, INOUT, DT, ld_dx, M, K),
     ROWS(linear_bwd_input, dy, IN, DT, ld_dy, M, N),
     TENSOR(linear_bwd_input, w, IN, DT, N, K),
     TENSOR(linear_bwd_input, gelu_aux, IN | MAYBE, DT, M, K),
@@ -94,7 +94,7 @@ static const struct operand operands_linear_bwd_input[] = {
 static const struct operand operands_linear_bwd_weight[] = {
     TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bwd_weight, dw_dtype), N, K),
     TENSOR(linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, N), ROWS(linear_bwd_weight, dy, IN, DT, ld_dy, M, N),
-    TENSOR(linear_bwd_weight, x, IN, DT, M, K)};
+    ROWS(linear_bwd_weight, x, IN, DT, ld_x, M, K)};
 static const struct operand operands_head_norm_fwd[] = {
     ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D), ROWS(head_norm_fwd, x, IN, DT, ld_x, M, heads, D),
     TENSOR(head_norm_fwd, weight, IN | SIDE | POSITIVE, DT, D), TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads)};

@@ -97,7 +97,8 @@ struct norm_bwd_args {
 
 /* y = x · W + bias. W is stored (N, K), as in torch.nn.Linear, or (K, N) with weights_in_out, as in GPT-2's Conv1D.
  * With `gelu`: aux = x · W + bias, y = gelu_tanh(aux), or with `gelu_erf` gelu_erf(aux) = aux · (1 + erf(aux /
- * sqrt(2))) / 2. With `gated`: gated = SwiGLU of y, or GeGLU (swiglu_fwd). y_dtype is dt, or DTYPE_F32 (logits). */
+ * sqrt(2))) / 2. With `gated`: gated = SwiGLU of y, or GeGLU (swiglu_fwd). With `accumulate`, what y holds is added to
+ * x · W first. y_dtype is dt, or DTYPE_F32 (logits). */
 struct linear_fwd_args {
     enum dtype dtype, y_dtype;
     bool weights_in_out;
@@ -112,9 +113,10 @@ struct linear_fwd_args {
     bool gelu_erf;   /* with gelu: in the form of erf */
     void *gated;     /* dt (M, N / 2) or NULL; not with gelu or ld_y, and y_dtype is dt */
     bool gated_gelu; /* with gated: GeGLU */
+    bool accumulate; /* y; not with gated */
 };
 
-/* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ) ·
+/* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ [+ dx]) ·
  * gelu_tanh'(gelu_aux), or gelu_erf'(gelu_aux). With dbias: dbias (+)= sum of dx, as it is stored, over rows, the
  * gradient of the bias of the layer before. With gate_up, the y of the layer before, whose `gated` was x: gate_up
  * becomes its own gradient (swiglu_bwd), and what dx holds then is undefined. */
@@ -122,17 +124,18 @@ struct linear_bwd_input_args {
     enum dtype dtype;
     bool weights_in_out;
     int64_t M, N, K;
-    void *dx;       /* dt (M, K) */
+    void *dx;       /* dt (M, K), rows ld_dx apart */
     const void *dy; /* dt (M, N), rows ld_dy apart */
     int64_t ld_dy;  /* elements; 0: N */
     const void *w;
     const void *gelu_aux; /* or NULL */
-    bool accumulate;      /* dx; not allowed with gelu_aux or dbias */
+    bool accumulate;      /* dx */
     bool gelu_erf;        /* with gelu_aux: the layer before has gelu_erf */
     float *dbias;         /* (K) or NULL */
     bool accumulate_dbias;
     void *gate_up;   /* dt (M, 2K) or NULL; not with gelu_aux, dbias or accumulate */
     bool gated_gelu; /* with gate_up: the layer before has gated_gelu */
+    int64_t ld_dx;   /* elements; 0: K, which it is with gelu_aux and gate_up */
 };
 
 /* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The sum in dw is computed in fp32 and rounded once.
@@ -150,6 +153,7 @@ struct linear_bwd_weight_args {
     bool accumulate;                /* dw */
     bool accumulate_dbias;          /* dbias */
     int64_t null_first, null_count; /* the columns of dy that add up to 0; null_count 0: none */
+    int64_t ld_x;                   /* elements between rows of x; 0: K */
 };
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·

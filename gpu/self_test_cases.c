@@ -73,7 +73,8 @@ static const struct self_test_case cases_norm_bwd[] = {
     {.args.norm_bwd = {LAYER_BWD_SUMS, .M = 515, .C = 257}, .dtypes = ONCE, .rounded = true}};
 
 /* Plain, bias, GELU, both with the other layout of weights, SwiGLU or in fp16 GeGLU; GELU by erf with a bias, whose two
- * forms differ in fp32 by less than what is allowed otherwise; logits: fp32, in rows with something between them. */
+ * forms differ in fp32 by less than what is allowed otherwise; added; logits: fp32, in rows with something between
+ * them. */
 #define LINEAR_FWD .dtype = SAME, .y_dtype = SAME, .M = M, .N = N, .K = C
 static const struct self_test_case cases_linear_fwd[] = {
     {.args.linear_fwd = {LINEAR_FWD}},
@@ -86,16 +87,20 @@ static const struct self_test_case cases_linear_fwd[] = {
      .dtypes = ONCE,
      .tolerance = 1e-4},
     {.args.linear_fwd = {LINEAR_FWD, .bias = HERE, .gelu = true, .aux = HERE, .gelu_erf = true}, .dtypes = HALVES},
+    {.args.linear_fwd = {LINEAR_FWD, .accumulate = true, .bias = HERE, .gelu = true, .aux = HERE}},
+    {.args.linear_fwd = {LINEAR_FWD, .accumulate = true, .ld_y = N + GAP}},
     {.args.linear_fwd = {.dtype = SAME, .y_dtype = DTYPE_F32, .M = M, .N = N, .K = C, .ld_y = N + GAP}}};
 
-/* Plain, added, with GELU's slope, with SwiGLU's or in fp16 GeGLU's; with bias gradients: alone, with GELU's slope,
- * with that by erf. */
+/* Plain, added, added between other columns, with GELU's slope, added and with it, with SwiGLU's or in fp16 GeGLU's;
+ * with bias gradients: alone, with GELU's slope, with that by erf, between other columns. */
 #define LINEAR_BWD_INPUT .dtype = SAME, .M = M, .N = N, .K = C
 #define LINEAR_BWD_SUMS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .dbias = HERE
 static const struct self_test_case cases_linear_bwd_input[] = {
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .accumulate = true}},
+    {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .weights_in_out = true, .accumulate = true, .ld_dx = C + GAP}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .weights_in_out = true, .gelu_aux = HERE}},
+    {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .accumulate = true, .gelu_aux = HERE}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .gate_up = HERE}, .dtypes = NOT_F16},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .gate_up = HERE, .gated_gelu = true}, .dtypes = 1 << DTYPE_F16},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS}, .rounded = true},
@@ -105,9 +110,11 @@ static const struct self_test_case cases_linear_bwd_input[] = {
      .tolerance = 1e-4},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true, .gelu_erf = true},
      .dtypes = HALVES,
-     .rounded = true}};
+     .rounded = true},
+    {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .ld_dx = C + GAP}, .rounded = true}};
 
-/* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16. */
+/* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16; rows of x with
+ * something between them. */
 #define LINEAR_BWD_WEIGHT .dtype = SAME, .M = M, .N = N, .K = C
 #define NULL_COLUMNS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .null_first = 16, .null_count = 24
 static const struct self_test_case cases_linear_bwd_weight[] = {
@@ -116,7 +123,8 @@ static const struct self_test_case cases_linear_bwd_weight[] = {
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
     {.args.linear_bwd_weight = {NULL_COLUMNS, .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dw_dtype = DTYPE_BF16, .dbias = HERE, .accumulate = true},
-     .dtypes = 1 << DTYPE_BF16}};
+     .dtypes = 1 << DTYPE_BF16},
+    {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .ld_x = C + GAP}}};
 
 /* Then with an offset of the weights, and rows with something between them. */
 #define HEAD_FWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_y = ld, .eps = 1e-6f

@@ -47,6 +47,7 @@ enum case_flags {
     READS_AGAIN =
         1 << 20,      /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
     GATED = 1 << 21,  /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
+    ADDED = 1 << 24,  /* linear ops: y, or dx, is added to */
     NARROW = 1 << 22, /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
     FP32_READS_AGAIN = 1 << 23, /* the same as READS_AGAIN in fp32 alone, whose rows are the longer ones */
 };
@@ -58,6 +59,7 @@ struct op_case {
     int64_t M, N, K; /* rows, columns, inner size; N is the C, F, V or n of other ops */
     int64_t H, KV, D, P, window;
     int64_t pad;               /* elements between the end of a row and the next one */
+    int64_t gap;               /* the same of x and dx of linear ops */
     int32_t lengths[MAX_SEQS]; /* of sequences; 0 ends the list */
     double factor;             /* of embeddings, of delta, of logits; 0: 1 */
     double cap;                /* the soft cap of logits, or of attention's scores; 0: none */

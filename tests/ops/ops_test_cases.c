@@ -37,6 +37,21 @@
         .op = name, .M = 2048, .N = 2048, .K = 2048, .flags = (extra) | PERF                 \
     }
 
+/* Of an adapter of rank 8 or 64 and a layer of 768 x 768, 4096 x 4096 or 4096 x 14336. */
+#define ADAPTER_PERF(name, extra)                                                   \
+    {.op = name, .M = 1024, .N = 8, .K = 768, .flags = (extra) | PERF},             \
+        {.op = name, .M = 1024, .N = 64, .K = 768, .flags = (extra) | PERF},        \
+        {.op = name, .M = 1024, .N = 768, .K = 8, .flags = (extra) | PERF},         \
+        {.op = name, .M = 1024, .N = 768, .K = 64, .flags = (extra) | PERF},        \
+        {.op = name, .M = 1024, .N = 16, .K = 4096, .flags = (extra) | PERF},       \
+        {.op = name, .M = 1024, .N = 4096, .K = 16, .flags = (extra) | PERF},       \
+        {.op = name, .M = 16384, .N = 64, .K = 4096, .flags = (extra) | GPU_PERF},  \
+        {.op = name, .M = 16384, .N = 4096, .K = 64, .flags = (extra) | GPU_PERF},  \
+        {.op = name, .M = 16384, .N = 14336, .K = 16, .flags = (extra) | GPU_PERF}, \
+    {                                                                               \
+        .op = name, .M = 16384, .N = 16, .K = 14336, .flags = (extra) | GPU_PERF    \
+    }
+
 #define ATTENTION_CASES(name)                                                                                        \
     {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                   \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                            \
@@ -206,6 +221,17 @@ const struct op_case op_cases[] = {
     LINEAR_CASES("linear_fwd", BIAS | GELU | ERF),
     {.op = "linear_fwd", .M = 17, .N = 56, .K = 48, .flags = GELU | ERF},
     LINEAR_CASES("linear_fwd", WIDE_OUT),
+    LINEAR_CASES("linear_fwd", ADDED),
+    LINEAR_CASES("linear_fwd", ADDED | BIAS),
+    LINEAR_CASES("linear_fwd", ADDED | BIAS | GELU),
+    LINEAR_CASES("linear_fwd", ADDED | BIAS | GELU | ERF),
+    {.op = "linear_fwd", .M = 17, .N = 56, .K = 48, .flags = ADDED | GELU},
+    {.op = "linear_fwd", .M = 17, .N = 56, .K = 48, .pad = 8, .flags = ADDED | WIDE_OUT | BIAS},
+    {.op = "linear_fwd", .M = 130, .N = 8, .K = 300},
+    {.op = "linear_fwd", .M = 70, .N = 5, .K = 1100, .pad = 11},
+    {.op = "linear_fwd", .M = 130, .N = 300, .K = 8, .pad = 20, .flags = ADDED},
+    {.op = "linear_fwd", .M = 1, .N = 300, .K = 5, .pad = 20, .flags = ADDED},
+    {.op = "linear_fwd", .M = 1, .N = 97, .K = 24, .pad = 31, .flags = ADDED | IN_OUT | BIAS | GELU},
     {.op = "linear_fwd", .M = 1, .N = 1100, .K = 133},
     {.op = "linear_fwd", .M = 1, .N = 2051, .K = 43, .pad = 5, .flags = IN_OUT | BIAS | GELU},
     {.op = "linear_fwd", .M = 1, .N = 97, .K = 24, .pad = 31, .flags = WIDE_OUT},
@@ -227,11 +253,16 @@ const struct op_case op_cases[] = {
     {.op = "linear_fwd", .M = 200, .N = 768, .K = 16, .flags = BIAS | GELU | ERF | COUNTED},
     {.op = "linear_fwd", .M = 200, .N = 766, .K = 16, .flags = BIAS | GELU | COUNTED},
     LINEAR_PERF("linear_fwd", 0),
+    ADAPTER_PERF("linear_fwd", 0),
+    ADAPTER_PERF("linear_fwd", ADDED),
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
     {.op = "linear_fwd", .M = 16384, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | GPU_PERF},
 
     LINEAR_CASES("linear_bwd_input", 0),
-    LINEAR_CASES("linear_bwd_input", ACCUMULATE),
+    LINEAR_CASES("linear_bwd_input", ADDED),
+    LINEAR_CASES("linear_bwd_input", ADDED | BIAS | ACCUMULATE),
+    LINEAR_CASES("linear_bwd_input", ADDED | GELU),
+    LINEAR_CASES("linear_bwd_input", ADDED | GELU | ERF | BIAS),
     LINEAR_CASES("linear_bwd_input", GELU),
     LINEAR_CASES("linear_bwd_input", GELU | ERF),
     LINEAR_CASES("linear_bwd_input", BIAS | GELU),
@@ -246,7 +277,17 @@ const struct op_case op_cases[] = {
     {.op = "linear_bwd_input", .M = 1, .N = 24, .K = 23, .flags = GATED | IN_PLACE},
     {.op = "linear_bwd_input", .M = 33, .N = 72, .K = 32, .flags = GATED | GELU | IN_OUT | IN_PLACE},
     {.op = "linear_bwd_input", .M = 0, .N = 48, .K = 56, .flags = GATED | IN_PLACE},
+    {.op = "linear_bwd_input", .M = 130, .N = 8, .K = 300, .pad = 16, .gap = 44, .flags = ADDED | IN_OUT},
+    {.op = "linear_bwd_input", .M = 70, .N = 5, .K = 133, .pad = 6, .gap = 7, .flags = ADDED | IN_OUT},
+    {.op = "linear_bwd_input", .M = 1, .N = 5, .K = 133, .gap = 7, .flags = ADDED | IN_OUT},
+    {.op = "linear_bwd_input", .M = 0, .N = 5, .K = 133, .gap = 7, .flags = ADDED | IN_OUT},
+    {.op = "linear_bwd_input", .M = 130, .N = 300, .K = 8, .pad = 40, .gap = 16, .flags = IN_OUT},
+    {.op = "linear_bwd_input", .M = 70, .N = 1100, .K = 5, .gap = 3},
+    {.op = "linear_bwd_input", .M = 130, .N = 65, .K = 136, .gap = 24, .flags = BIAS},
+    {.op = "linear_bwd_input", .M = 130, .N = 65, .K = 133, .gap = 3, .flags = ADDED | BIAS | ACCUMULATE},
     LINEAR_PERF("linear_bwd_input", 0),
+    ADAPTER_PERF("linear_bwd_input", 0),
+    ADAPTER_PERF("linear_bwd_input", ADDED | IN_OUT),
     {.op = "linear_bwd_input", .M = 1024, .N = 768, .K = 3072, .flags = GELU | IN_OUT | PERF},
     {.op = "linear_bwd_input", .M = 16384, .N = 768, .K = 3072, .flags = GELU | IN_OUT | GPU_PERF},
 
@@ -261,7 +302,13 @@ const struct op_case op_cases[] = {
     {.op = "linear_bwd_weight", .M = 9, .N = 21, .K = 5, .H = 11, .KV = 5, .flags = BIAS}, /* no whole vectors */
     {.op = "linear_bwd_weight", .M = 0, .N = 21, .K = 5, .H = 11, .KV = 5, .flags = BIAS},
     {.op = "linear_bwd_weight", .M = 5, .N = 50304, .K = 16},
+    {.op = "linear_bwd_weight", .M = 150, .N = 72, .K = 8, .gap = 16},
+    {.op = "linear_bwd_weight", .M = 1100, .N = 300, .K = 8, .pad = 4, .gap = 8, .flags = ACCUMULATE},
+    {.op = "linear_bwd_weight", .M = 70, .N = 33, .K = 5, .pad = 4, .gap = 3, .flags = IN_OUT | BIAS},
+    {.op = "linear_bwd_weight", .M = 130, .N = 300, .K = 8, .gap = 24, .flags = NARROW | ACCUMULATE},
+    {.op = "linear_bwd_weight", .M = 600, .N = 5, .K = 300, .pad = 11},
     LINEAR_PERF("linear_bwd_weight", ACCUMULATE),
+    ADAPTER_PERF("linear_bwd_weight", 0),
     LINEAR_PERF("linear_bwd_weight", BIAS),
 
     {.op = "head_norm_fwd", .M = 1, .H = 1, .D = 8},

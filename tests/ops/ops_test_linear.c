@@ -52,7 +52,7 @@ static void linear_fwd_setup(struct harness *h)
     h->x = input(h, "x", c->M * c->K);
     h->w = weight(h, "w", c->N * c->K);
     h->b = has(h, BIAS) ? input(h, "bias", c->N) : NULL;
-    h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, false);
+    h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, has(h, ADDED));
     h->aux = has(h, GELU) && !has(h, GATED) ? tensor_out(h, "aux", h->dtype, c->M * c->N, false) : NULL;
     h->q = has(h, GATED) ? tensor_out(h, "gated", h->dtype, c->M * c->N / 2, false) : NULL;
     h->args.linear_fwd = (struct linear_fwd_args){.dtype = h->dtype,
@@ -70,7 +70,8 @@ static void linear_fwd_setup(struct harness *h)
                                                   .gelu_erf = has(h, ERF),
                                                   .aux = h->aux ? h->aux->device : NULL,
                                                   .gated = h->q ? h->q->device : NULL,
-                                                  .gated_gelu = h->q && has(h, GELU)};
+                                                  .gated_gelu = h->q && has(h, GELU),
+                                                  .accumulate = has(h, ADDED)};
 }
 
 static void linear_fwd_reference(struct harness *h)
@@ -81,7 +82,7 @@ static void linear_fwd_reference(struct harness *h)
     ref_linear(c->M, c->N, c->K, has(h, IN_OUT), h->x->host, h->w->host, h->b ? h->b->host : NULL, y);
     for (int64_t i = 0; i < c->M; i++) {
         for (int64_t j = 0; j < c->N; j++) {
-            double v = y[i * c->N + j];
+            double v = y[i * c->N + j] + (has(h, ADDED) ? h->y->host[i * ld + j] : 0);
             if (h->aux)
                 h->aux->expected[i * c->N + j] = v;
             h->y->expected[i * ld + j] = h->aux ? ref_gelu(v, has(h, ERF)) : v;
@@ -91,12 +92,18 @@ static void linear_fwd_reference(struct harness *h)
         gate_values(h, c->N / 2, h->y->expected, h->q->expected);
 }
 
-/* dy, with `pad` elements between its rows */
-static void dense_dy(struct harness *h, double *dense)
+/* The case's M rows of n elements, `pad` elements between them. */
+static double *dense_rows(struct harness *h, const double *rows, int64_t n, int64_t pad)
 {
-    const struct op_case *c = h->c;
-    for (int64_t i = 0; i < c->M; i++)
-        memcpy(dense + i * c->N, h->dy->host + i * (c->N + c->pad), (size_t)c->N * sizeof *dense);
+    double *dense = host_memory(h, (size_t)(h->c->M * n) * sizeof *dense);
+    for (int64_t i = 0; i < h->c->M; i++)
+        memcpy(dense + i * n, rows + i * (n + pad), (size_t)n * sizeof *dense);
+    return dense;
+}
+
+static double *dense_dy(struct harness *h)
+{
+    return dense_rows(h, h->dy->host, h->c->N, h->c->pad);
 }
 
 /* gate_up, which becomes its own gradient. */
@@ -120,13 +127,15 @@ static void linear_bwd_input_setup(struct harness *h)
     linear_limits(h);
     h->dy = input(h, "dy", c->M * (c->N + c->pad));
     h->w = weight(h, "w", c->N * c->K);
-    const bool adds = has(h, ACCUMULATE) && !has(h, BIAS), gated = has(h, GATED);
+    const bool gated = has(h, GATED);
+    const int64_t ld = c->K + c->gap;
     if (gated)
         gate_setup(h);
     else
-        h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * c->K);
+        h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * ld);
     if (!gated)
-        h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, adds);
+        h->dx = tensor_out(h, "dx", h->dtype, c->M * ld, has(h, ADDED));
+    h->dx->accumulated = false; /* the loss knows what is added to */
     sums_setup(h, c->K);
     h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
                                                               .weights_in_out = has(h, IN_OUT),
@@ -139,43 +148,62 @@ static void linear_bwd_input_setup(struct harness *h)
                                                               .w = h->w->device,
                                                               .gelu_aux = has(h, GELU) && !gated ? h->x->device : NULL,
                                                               .gelu_erf = has(h, ERF),
-                                                              .accumulate = adds,
+                                                              .accumulate = has(h, ADDED),
                                                               .dbias = h->sums ? h->sums->device : NULL,
                                                               .accumulate_dbias = has(h, ACCUMULATE),
                                                               .gate_up = gated ? h->dx->device : NULL,
-                                                              .gated_gelu = gated && has(h, GELU)};
+                                                              .gated_gelu = gated && has(h, GELU),
+                                                              .ld_dx = c->gap ? ld : 0};
 }
 
 static void linear_bwd_input_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
-    double *dy = host_memory(h, (size_t)(c->M * (c->N + c->K)) * sizeof *dy), *dx = dy + c->M * c->N;
-    dense_dy(h, dy);
-    ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dy, h->w->host, NULL, dx);
+    const int64_t ld = c->K + c->gap;
+    double *dx = host_memory(h, (size_t)(c->M * c->K) * sizeof *dx);
+    ref_linear(c->M, c->K, c->N, !has(h, IN_OUT), dense_dy(h), h->w->host, NULL, dx);
     if (has(h, GATED)) {
         gate_gradient(h, c->K, h->x->host, dx, h->dx->expected);
         return;
     }
-    for (int64_t i = 0; i < h->dx->n; i++) {
-        h->dx->expected[i] = h->dx->accumulated ? h->dx->host[i] : 0;
-        h->dx->expected[i] += has(h, GELU) ? dx[i] * ref_gelu_grad(h->x->host[i], has(h, ERF)) : dx[i];
+    for (int64_t i = 0; i < c->M; i++) {
+        for (int64_t j = 0; j < c->K; j++) {
+            const double sum = dx[i * c->K + j] + (has(h, ADDED) ? h->dx->host[i * ld + j] : 0);
+            const double slope = has(h, GELU) ? ref_gelu_grad(h->x->host[i * ld + j], has(h, ERF)) : 1;
+            h->dx->expected[i * ld + j] = sum * slope;
+        }
     }
-    sums_reference(h, c->M, h->dx->expected);
+    sums_reference(h, c->M, dense_rows(h, h->dx->expected, c->K, c->gap));
 }
 
+/* The layer's input as the layer before computes it: dense. */
+static const double *linear_input(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    if (has(h, GATED)) {
+        double *gated = host_memory(h, (size_t)(c->M * c->K) * sizeof *gated);
+        gate_values(h, c->K, h->x->host, gated);
+        return gated;
+    }
+    double *x = dense_rows(h, h->x->host, c->K, c->gap);
+    for (int64_t i = 0; i < c->M * c->K; i++) {
+        x[i] += h->shift ? h->shift->host[i % c->K] : 0;
+        x[i] = has(h, GELU) ? ref_gelu(x[i], has(h, ERF)) : x[i];
+    }
+    return x;
+}
+
+/* With a dx that is added to, the gradient of what else the input was used for. */
 static double linear_loss(struct harness *h)
 {
     const struct op_case *c = h->c;
-    double *dy = host_memory(h, (size_t)(2 * c->M * c->N + c->M * c->K) * sizeof *dy);
-    double *y = dy + c->M * c->N, *x = y + c->M * c->N;
-    const double *before = has(h, GATED) ? h->x->host : shifted(h, c->M, c->K);
-    dense_dy(h, dy);
-    if (has(h, GATED))
-        gate_values(h, c->K, before, x);
-    for (int64_t i = 0; !has(h, GATED) && i < c->M * c->K; i++)
-        x[i] = has(h, GELU) ? ref_gelu(before[i], has(h, ERF)) : before[i];
+    const int64_t ld = c->K + c->gap;
+    double *y = host_memory(h, (size_t)(c->M * c->N) * sizeof *y), loss = 0;
+    const double *x = linear_input(h);
     ref_linear(c->M, c->N, c->K, has(h, IN_OUT), x, h->w->host, h->db ? h->b->host : NULL, y);
-    return sum_of_products(y, dy, c->M * c->N);
+    for (int64_t i = 0; has(h, ADDED) && i < c->M * ld; i++)
+        loss += h->dx->host[i] * (i % ld < c->K ? x[i / ld * c->K + i % ld] : h->x->host[i]);
+    return loss + sum_of_products(y, dense_dy(h), c->M * c->N);
 }
 
 static void linear_bwd_weight_setup(struct harness *h)
@@ -183,7 +211,7 @@ static void linear_bwd_weight_setup(struct harness *h)
     const struct op_case *c = h->c;
     linear_limits(h);
     h->dy = input(h, "dy", c->M * (c->N + c->pad));
-    h->x = input(h, "x", c->M * c->K);
+    h->x = input(h, "x", c->M * (c->K + c->gap));
     h->w = weight(h, "w", c->N * c->K);
     h->b = weight(h, "bias", c->N);
     const bool narrow = has(h, NARROW) && h->dtype == DTYPE_BF16;
@@ -203,7 +231,8 @@ static void linear_bwd_weight_setup(struct harness *h)
                                                                 .accumulate = has(h, ACCUMULATE),
                                                                 .accumulate_dbias = has(h, ACCUMULATE) && !narrow,
                                                                 .null_first = c->H,
-                                                                .null_count = c->KV};
+                                                                .null_count = c->KV,
+                                                                .ld_x = c->gap ? c->K + c->gap : 0};
 }
 
 /* Whether the case says that column j of dy adds up to 0, which random values do not: they must not be added up. */
@@ -236,7 +265,8 @@ static void linear_bwd_weight_reference(struct harness *h)
         for (int64_t j = 0; j < c->N; j++) {
             double d = h->dy->host[i * ld + j];
             for (int64_t l = 0; l < c->K; l++)
-                h->dw->expected[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] += d * h->x->host[i * c->K + l];
+                h->dw->expected[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] +=
+                    d * h->x->host[i * (c->K + c->gap) + l];
             if (h->db && !is_null(c, j))
                 h->db->expected[j] += d;
         }

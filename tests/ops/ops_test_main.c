@@ -45,12 +45,13 @@ static void case_describe(const struct op_case *c, enum dtype dtype, char *text,
                  {LOSS_ONLY, "loss-only"},
                  {L2, "l2"},
                  {EXTREME, "extreme"},
-                 {HALVES, "halves"}};
+                 {HALVES, "halves"},
+                 {ADDED, "added"}};
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"N", c->N}, {"K", c->K}, {"H", c->H},           {"KV", c->KV},
-                 {"D", c->D}, {"P", c->P}, {"window", c->window}, {"pad", c->pad}};
+    } sizes[] = {{"N", c->N}, {"K", c->K},           {"H", c->H},     {"KV", c->KV},  {"D", c->D},
+                 {"P", c->P}, {"window", c->window}, {"pad", c->pad}, {"gap", c->gap}};
     size_t used = (size_t)snprintf(text, size, "%s %s M=%lld", c->op, dtype_name(dtype), (long long)c->M);
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         if (sizes[i].value && used < size)
@@ -212,7 +213,7 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
             const int blocks = host_blocks();
             const int64_t i = *random_ints(h, 1, gradient->n);
             double before = input->host[i], actual = gradient->actual[i];
-            if (isnan(gradient->host[i]) && isnan(actual) && c->pad)
+            if (isnan(gradient->host[i]) && isnan(actual) && (c->pad || c->gap))
                 continue; /* between rows */
             if (gradient->accumulated)
                 actual -= gradient->host[i];

@@ -31,7 +31,7 @@ struct epilogue {
     const void *gelu_aux; /* (m, n), rows ld_aux apart, or NULL: C = sum · gelu'(gelu_aux) */
     int64_t ld_aux;
     bool gelu_erf;   /* the GELU of aux and gelu_aux is that of erf, else that of tanh */
-    bool accumulate; /* C += */
+    bool accumulate; /* what C holds is added to the sum, before all of that */
     bool streamed;   /* C is large and not read soon: stores go past the caches, unless they accumulate */
 };
 
@@ -44,6 +44,8 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
         vf x = vf_get(sum, j, n, DTYPE_F32);
         if (before)
             x += vf_get(before, j, n, DTYPE_F32);
+        if (e->accumulate)
+            x += vf_get(c, j, n, c_dtype);
         if (e->bias)
             x += vf_get(at(e->bias, column, dtype), j, n, dtype);
         if (e->aux) {
@@ -54,8 +56,6 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
             vf u = vf_get(at(e->gelu_aux, row * e->ld_aux + column, dtype), j, n, dtype);
             x *= e->gelu_erf ? vf_gelu_erf_grad(u, dtype != DTYPE_F32) : vf_gelu_grad(u, dtype != DTYPE_F32);
         }
-        if (e->accumulate)
-            x += vf_get(c, j, n, c_dtype);
         if (c_dtype == DTYPE_F32 && e->streamed && n - j >= VF)
             vf_stream(c, j, x);
         else

@@ -19,7 +19,9 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
                          .bias = a->bias,
                          .aux = a->gelu ? a->aux : NULL,
                          .gelu_erf = a->gelu_erf,
-                         .ld_aux = a->N};
+                         .ld_aux = a->N,
+                         .accumulate = a->accumulate};
+    ASSERT(!a->accumulate || !a->gated);
     ASSERT(a->y_dtype == DTYPE_F32 || a->y_dtype == a->dtype);
     if (a->M == 1)
         row_product(stream, a, &e);
@@ -55,15 +57,16 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->dtype,
                          .c = a->dx,
-                         .ldc = a->K,
+                         .ldc = a->ld_dx ? a->ld_dx : a->K,
                          .gelu_aux = a->gelu_aux,
                          .gelu_erf = a->gelu_erf,
                          .ld_aux = a->K,
                          .accumulate = a->accumulate};
-    ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
+    ASSERT(!a->gate_up || !a->accumulate);
+    ASSERT(e.ldc == a->K || (!a->gelu_aux && !a->gate_up));
     linear_product(stream, &p, &e);
     if (a->dbias)
-        linear_sum_columns(a->dbias, a->dx, a->K, a->M, a->K, a->dtype, a->accumulate_dbias);
+        linear_sum_columns(a->dbias, a->dx, e.ldc, a->M, a->K, a->dtype, a->accumulate_dbias);
     if (a->gate_up) {
         const struct swiglu_bwd_args gate = linear_gate_bwd(a);
         op_swiglu_bwd(stream, &gate);
@@ -83,10 +86,10 @@ static void bias_gradient(const struct linear_bwd_weight_args *a, int64_t ld_dy)
 
 static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
 {
-    int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
-    struct product p = {true, false, a->N, a->K, a->M, a->dy, a->x, ld_dy, a->K};
+    const int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N, ld_x = a->ld_x ? a->ld_x : a->K;
+    struct product p = {true, false, a->N, a->K, a->M, a->dy, a->x, ld_dy, ld_x};
     if (a->weights_in_out)
-        p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, a->K, ld_dy};
+        p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, ld_x, ld_dy};
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->dw_dtype,
                          .c = a->dw,
