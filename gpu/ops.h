@@ -114,6 +114,7 @@ struct linear_fwd_args {
     void *gated;     /* dt (M, N / 2) or NULL; not with gelu or ld_y, and y_dtype is dt */
     bool gated_gelu; /* with gated: GeGLU */
     bool accumulate; /* y; not with gated */
+    int64_t ld_x;    /* elements between rows of x; 0: K */
 };
 
 /* dx (+)= dy · Wᵀ. With gelu_aux, which is dt (M, K), the aux of the layer before: dx = (dy · Wᵀ [+ dx]) ·

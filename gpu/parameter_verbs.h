@@ -13,8 +13,11 @@
  *   training     PASS_FORWARD   0, 1 … L
  *                PASS_BACKWARD  L+1, forward and backward (tied: while 0 is acquired too), then L … 1; each calls
  *                               grads before its ops and grads_ready after its release. Last 0: grads and grads_ready
- *                               only, it is not acquired
+ *                               only, it is not acquired unless the token embedding has an adapter
  *   evaluation   PASS_EVALUATION  0, 1 … L, L+1 (tied: while 0 is acquired too)
+ *
+ * Backward ends with the first unit that has a tensor that is trained (tensor_table_first_trained()): those before it
+ * get grads and grads_ready only, and their gradients are zeros.
  *
  * grads may be called several times before grads_ready and returns the same (tied: head first, embedding last); the
  * caller overwrites a tensor only in its first use. After an error no verb is called. */

@@ -129,7 +129,9 @@ static int next_to_gather(const struct zero *z, int unit, enum param_pass pass)
         return -1;
     if (pass != PASS_BACKWARD)
         return unit < head ? unit + 1 : -1;
-    return unit > 1 || !z->last_micro ? unit - 1 : -1; /* after block 1 the next micro-batch begins */
+    if (unit > zero_backward_end(z))
+        return unit - 1;
+    return z->last_micro ? -1 : 0; /* the next micro-batch begins */
 }
 
 /* nvme: `unit` (-1: none) will be gathered before it is updated, unless it is in its slot. */
@@ -477,7 +479,7 @@ static int64_t elements_gathered(const struct zero *z, int micro_batches)
             gather_next(&order, unit);
         if (z->config.tied)
             gather_next(&order, 0);
-        for (int unit = z->units - 2; unit > 0; unit--)
+        for (int unit = z->units - 2; unit >= zero_backward_end(z); unit--)
             gather_next(&order, unit);
     }
     return order.elements;

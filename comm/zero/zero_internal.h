@@ -367,6 +367,13 @@ static inline bool zero_gathers_on_demand(const struct zero *zero)
     return zero->config.zero.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
 }
 
+/* The last unit that backward acquires: parameter_verbs.h. */
+static inline int zero_backward_end(const struct zero *zero)
+{
+    const int first = zero->config.training ? tensor_table_first_trained(zero->config.table) : 0;
+    return first > 0 || tensor_find_part(zero->config.table, 0, ROLE_WTE, PART_LORA_A) ? first : 1;
+}
+
 static inline int zero_head(const struct zero *zero)
 {
     return zero->units - 1;

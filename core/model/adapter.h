@@ -33,6 +33,10 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
                            const struct tensor_table *table, struct adapter_choice *choices,
                            struct adapter_choice *tied_head, struct error *err);
 
+/* Both: adapter_choose(), then adapter_extend_table(). Nothing if settings->on is unset. */
+enum status adapter_apply(const struct adapter_settings *settings, const struct model_desc *desc,
+                          struct tensor_table *table, struct error *err);
+
 /* Freezes the table but for modules_to_save, and adds A and B. Once, before anything is derived from the table. */
 void adapter_extend_table(struct tensor_table *table, const struct model_desc *desc,
                           const struct adapter_choice *choices, const struct adapter_choice *tied_head);

@@ -27,7 +27,8 @@ enum dropout_kind {
     DROPOUT_ATTENTION,
     DROPOUT_ATTENTION_OUTPUT,
     DROPOUT_MLP_OUTPUT,
-    DROPOUT_POOLED
+    DROPOUT_POOLED,
+    DROPOUT_LORA /* of an adapter's input: + enum tensor_role */
 };
 
 struct dropout {

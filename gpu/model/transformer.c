@@ -91,17 +91,27 @@ static enum status body_forward(const struct pass *pass, enum param_pass kind)
     return STATUS_OK;
 }
 
+/* Backward has ended in a later unit: this one has nothing that is trained. */
+static enum status skip_backward(const struct pass *pass, int index)
+{
+    struct unit unit = {.index = index, .kind = PASS_BACKWARD};
+    TRY(unit_grads(pass, &unit));
+    return unit_ready(pass, &unit);
+}
+
 static enum status body_backward(const struct pass *pass)
 {
-    struct span span;
-    for (int64_t block = pass->transformer->L - 1; block >= 0; block--) {
-        span = phase_begin(pass->stream, PHASE_BACKWARD, (int)block + 1);
-        TRY(block_backward(pass, block));
+    const int first = tensor_table_first_trained(pass->transformer->config.table);
+    for (int unit = (int)pass->transformer->L; unit >= 0; unit--) {
+        struct span span = phase_begin(pass->stream, PHASE_BACKWARD, unit);
+        if (unit < first)
+            TRY(skip_backward(pass, unit));
+        else if (unit > 0)
+            TRY(block_backward(pass, unit - 1));
+        else
+            TRY(embedding_backward(pass));
         span_end(&span);
     }
-    span = phase_begin(pass->stream, PHASE_BACKWARD, 0);
-    TRY(embedding_backward(pass));
-    span_end(&span);
     return STATUS_OK;
 }
 

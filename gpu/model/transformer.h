@@ -24,6 +24,7 @@ struct transformer_config {
     bool graphs_demanded;         /* then work that cannot be captured is an error */
     int32_t inputs;               /* micro-batches that transformer_load() holds at a time; 0: one */
     struct dropout_rates dropout; /* in training */
+    double lora_dropout;          /* the same, of the inputs of adapters */
     uint64_t dropout_seed;
     int64_t logit_chunk; /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };

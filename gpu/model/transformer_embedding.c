@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm embedding_norm(const struct transformer *t)
@@ -39,6 +40,7 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
             .wse = unit_param(t, &unit, ROLE_WSE),
         };
         t->device->ops->embedding_fwd(pass->stream, &args);
+        adapter_embed(pass, &unit, args.out);
         if (t->embedded)
             norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
         if (t->embedding_norm_weight)
@@ -53,6 +55,9 @@ enum status embedding_backward(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
+    const bool acquires = t->embedding_adapter.a;
+    if (acquires)
+        TRY(unit_acquire(pass, &unit, 0, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
         const void *dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres);
@@ -80,6 +85,9 @@ enum status embedding_backward(const struct pass *pass)
             .accumulate_wse = unit.to.adds,
         };
         t->device->ops->embedding_bwd(pass->stream, &args);
+        adapter_embed_backward(pass, &unit, dout);
     }
+    if (acquires)
+        unit_release(pass, &unit);
     return unit_ready(pass, &unit);
 }

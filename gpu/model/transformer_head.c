@@ -13,6 +13,7 @@
  * With norms after the residual (BERT) there is no final norm: final_norm is the last block's output, and the gradient
  * of its rows goes to dres. A pooler comes before the logits: rows ─► matrix ─► tanh ─► dropout. It computes all rows,
  * although only a sample's first token has a target: they cost a twelfth of one block's matrices. */
+#include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
 /* matrix: that of the two which holds the head's matrix. */
@@ -83,6 +84,29 @@ struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, co
     return args;
 }
 
+/* The product of the head's matrix or the pooler's with what its adapter adds. unit: that of the adapter. */
+static void head_product(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                         const struct linear_fwd_args *product)
+{
+    const struct transformer *t = pass->transformer;
+    t->device->ops->linear_fwd(pass->stream, product);
+    if (adapter_of(t, unit->index, which))
+        adapter_forward(pass, unit, which, first, product);
+}
+
+/* Its gradients; `input` has the product's dx. */
+static void head_product_bwd(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                             struct linear_bwd_weight_args weight, struct linear_bwd_input_args input)
+{
+    const struct transformer *t = pass->transformer;
+    linear_weight_gradient(pass, &weight);
+    input.accumulate = adapter_of(t, unit->index, which);
+    weight.accumulate = unit->to.adds || first > 0;
+    if (input.accumulate)
+        adapter_backward(pass, unit, which, first, &weight, input.dx);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+}
+
 /* drop() of the pooler's output of rows from `first` on, or its gradient. */
 static void *head_drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
 {
@@ -105,7 +129,7 @@ static const void *head_pooler_forward(const struct pass *pass, const struct uni
     if (!t->pooled)
         return normed;
     struct linear_fwd_args product = linear_fwd_args(t, unit, LINEAR_POOLER, rows, t->pooled, normed, NULL);
-    t->device->ops->linear_fwd(pass->stream, &product);
+    head_product(pass, unit, LINEAR_POOLER, first, &product);
     struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
     t->device->ops->tanh_fwd(pass->stream, &curve);
     return head_drop_pooled(pass, first, rows, t->kept, t->pooled);
@@ -121,20 +145,19 @@ static void head_pooler_bwd(const struct pass *pass, const struct unit *unit, in
     struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, t->kept, row_at(t, t->final_norm, first, t->C));
     weight.accumulate = weight.accumulate_dbias = unit->to.adds || first > 0;
-    linear_weight_gradient(pass, &weight);
-    struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL);
-    t->device->ops->linear_bwd_input(pass->stream, &input);
+    head_product_bwd(pass, unit, LINEAR_POOLER, first, weight,
+                     linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL));
 }
 
 /* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. Returns
  * the input of the head's matrix. */
-static const void *head_chunk_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows,
-                                      bool gradient)
+static const void *head_chunk_forward(const struct pass *pass, const struct head_units *units, int64_t first,
+                                      int64_t rows, bool gradient)
 {
     const struct transformer *t = pass->transformer;
-    const void *x = head_pooler_forward(pass, unit, first, rows);
-    struct linear_fwd_args logits = head_fwd_args(t, unit, rows, x);
-    t->device->ops->linear_fwd(pass->stream, &logits);
+    const void *x = head_pooler_forward(pass, &units->norm, first, rows);
+    struct linear_fwd_args logits = head_fwd_args(t, units->matrix, rows, x);
+    head_product(pass, &units->norm, LINEAR_HEAD, first, &logits);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
         .logits_dtype = t->logits_dtype,
@@ -159,17 +182,17 @@ static const void *head_chunk_forward(const struct pass *pass, const struct unit
 }
 
 /* x: what head_chunk_forward() returned. */
-static void head_chunk_bwd(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, const void *x)
+static void head_chunk_bwd(const struct pass *pass, const struct head_units *units, int64_t first, int64_t rows,
+                           const void *x)
 {
     const struct transformer *t = pass->transformer;
     void *dx = row_at(t, t->post_norm ? t->dres : t->final_norm, first, t->C);
-    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, x);
-    weight.accumulate = weight.accumulate_dbias = unit->to.adds || first > 0;
-    linear_weight_gradient(pass, &weight);
-    struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, t->pooled ? t->kept : dx);
-    t->device->ops->linear_bwd_input(pass->stream, &input);
+    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, units->matrix, rows, x);
+    weight.accumulate = weight.accumulate_dbias = units->matrix->to.adds || first > 0;
+    head_product_bwd(pass, &units->norm, LINEAR_HEAD, first, weight,
+                     head_bwd_input_args(t, units->matrix, rows, t->pooled ? t->kept : dx));
     if (t->pooled)
-        head_pooler_bwd(pass, unit, first, rows, dx);
+        head_pooler_bwd(pass, &units->norm, first, rows, dx);
 }
 
 static int64_t head_chunk_rows(const struct pass *pass, int64_t first)
@@ -197,7 +220,7 @@ enum status head_evaluate(const struct pass *pass)
     if (pass->M > 0)
         head_norm_forward(pass, &units.norm);
     for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk) {
-        head_chunk_forward(pass, units.matrix, first, head_chunk_rows(pass, first), false);
+        head_chunk_forward(pass, &units, first, head_chunk_rows(pass, first), false);
         if (pass->host_logits)
             head_copy_logits(pass, first, head_chunk_rows(pass, first), &copied);
     }
@@ -212,7 +235,7 @@ enum status head_next(const struct pass *pass, void *logits)
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     head_norm_forward(pass, &units.norm);
     struct linear_fwd_args product = head_fwd_args(t, units.matrix, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
-    t->device->ops->linear_fwd(pass->stream, &product);
+    head_product(pass, &units.norm, LINEAR_HEAD, pass->M - 1, &product);
     stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->logits_dtype));
     head_release(pass, &units);
     return STATUS_OK;
@@ -234,10 +257,10 @@ enum status head_train(const struct pass *pass)
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = head_chunk_rows(pass, first);
         span = phase_begin(pass->stream, PHASE_FORWARD, head);
-        const void *x = head_chunk_forward(pass, units.matrix, first, rows, true);
+        const void *x = head_chunk_forward(pass, &units, first, rows, true);
         span_end(&span);
         span = phase_begin(pass->stream, PHASE_BACKWARD, head);
-        head_chunk_bwd(pass, units.matrix, first, rows, x);
+        head_chunk_bwd(pass, &units, first, rows, x);
         span_end(&span);
     }
     span = phase_begin(pass->stream, PHASE_BACKWARD, head);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/transformer_layers.h"
 
+#include "gpu/model/transformer_adapter.h"
+
 struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
                                        int64_t M, void *y, const void *x, void *aux)
 {
     const struct linear_shape *linear = &t->linears[which];
-    const bool gated = aux && transformer_gates(t);
+    const bool gated = aux && transformer_gates(t), adapted = adapter_of(t, unit->index, which);
     return (struct linear_fwd_args){
         .dtype = t->dtype,
         .y_dtype = t->dtype,
@@ -20,8 +22,9 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
         .gelu = aux && !gated,
         .aux = gated ? NULL : aux,
         .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
-        .gated = gated && !transformer_gates_again(t) ? aux : NULL,
+        .gated = gated && !adapted && !transformer_gates_again(t) ? aux : NULL,
         .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
+        .accumulate = adapted && aux && !gated,
     };
 }
 
@@ -58,7 +61,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux)
 {
     const struct linear_shape *linear = &t->linears[which];
-    const bool gated = aux && transformer_gates(t);
+    const bool gated = aux && transformer_gates(t), adapted = adapter_of(t, unit->index, which);
     const struct row_sums sums = aux && !gated ? bias_sums(t, unit, LINEAR_UP) : (struct row_sums){0};
     return (struct linear_bwd_input_args){
         .dtype = t->dtype,
@@ -73,8 +76,9 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
         .gelu_erf = aux && t->config.desc->mlp == MLP_GELU_ERF,
         .dbias = sums.to,
         .accumulate_dbias = sums.accumulate,
-        .gate_up = gated ? aux : NULL,
+        .gate_up = gated && !adapted ? aux : NULL,
         .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
+        .accumulate = adapted,
     };
 }
 
@@ -90,7 +94,17 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
 {
     const struct transformer *t = pass->transformer;
     struct linear_fwd_args args = linear_fwd_args(t, unit, which, pass->M, y, x, aux);
+    const bool adapted = adapter_of(t, unit->index, which);
+    if (args.accumulate) /* the product has a GELU: what is added to its sum goes first */
+        adapter_forward(pass, unit, which, 0, &args);
     t->device->ops->linear_fwd(pass->stream, &args);
+    if (adapted && !args.accumulate)
+        adapter_forward(pass, unit, which, 0, &args);
+    if (adapted && aux && transformer_gates(t) && !transformer_gates_again(t)) {
+        args.gated = aux;
+        const struct swiglu_fwd_args gate = linear_gate_fwd(&args);
+        t->device->ops->swiglu_fwd(pass->stream, &gate);
+    }
 }
 
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
@@ -100,7 +114,14 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
     linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
+    if (input.accumulate)
+        adapter_backward(pass, unit, which, 0, &weight, dx);
     t->device->ops->linear_bwd_input(pass->stream, &input);
+    if (input.accumulate && aux && transformer_gates(t)) {
+        input.gate_up = aux;
+        const struct swiglu_bwd_args gate = linear_gate_bwd(&input);
+        t->device->ops->swiglu_bwd(pass->stream, &gate);
+    }
 }
 
 struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer)

@@ -39,7 +39,7 @@
  * All blocks share the gradients of activations (struct transformer). The final norm's input and output lie in `wide`,
  * which is free from the end of forward to the start of backward. */
 #include "core/round_up.h"
-#include "gpu/model/transformer_unit.h"
+#include "gpu/model/transformer_adapter.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -224,6 +224,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(t->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);
+    adapter_layout(t, arena);
 
     t->rope = take_rope_table(t, arena, &config->desc->rope);
     t->local_rope = take_rope_table(t, arena, &config->desc->local_rope);

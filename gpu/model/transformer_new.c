@@ -3,6 +3,7 @@
  * are sums that another op leaves. */
 #include "core/memory.h"
 #include "gpu/model/block_graphs.h"
+#include "gpu/model/transformer_adapter.h"
 
 #include <stdlib.h>
 
@@ -160,7 +161,9 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     new_find_biases(t);
     new_pad_vocabulary(t);
     t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
-    const enum status status = new_check_frozen(t, err);
+    enum status status = adapter_find(t, err);
+    if (status == STATUS_OK)
+        status = new_check_frozen(t, err);
     if (status == STATUS_OK)
         *transformer = t;
     else
@@ -176,5 +179,6 @@ void transformer_free(struct transformer *t)
     free(t->blocks);
     free(t->inputs);
     free(t->tensors);
+    free(t->adapters);
     free(t);
 }

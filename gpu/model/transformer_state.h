@@ -10,6 +10,7 @@
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
+ *   transformer_adapter.c    LoRA's products
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
@@ -27,6 +28,17 @@ struct linear_shape {
     enum tensor_role weight, bias; /* the first tensor of the group; the model may have no bias */
     int64_t N, K;
     bool in_out;
+};
+
+/* The adapters on the tensors of a matrix (transformer_adapter.c). */
+struct adapter_part {
+    const struct tensor_info *a, *b;
+    int64_t column; /* of y, where its tensor's outputs begin */
+};
+
+struct linear_adapter {
+    int count;
+    struct adapter_part parts[3];
 };
 
 /* Elements; a tile of a GPU's products: see pad_vocabulary(). */
@@ -82,6 +94,8 @@ struct transformer {
     float embedding_scale;
     const struct tensor_info **tensors; /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
     struct linear_shape linears[LINEAR_COUNT];
+    struct linear_adapter *adapters;       /* (L + 2, LINEAR_COUNT) owned; NULL: there are none */
+    struct adapter_part embedding_adapter; /* of the token embedding; a NULL: it has none */
     bool bias_summed[LINEAR_COUNT]; /* the op that writes the gradient of the product gives that of its bias as well */
 
     struct block_buffers *blocks; /* [L] owned; their memory: transformer_layout.c */
@@ -104,6 +118,9 @@ struct transformer {
     void *kept;   /* dt (chunk, C) the same after dropout; backward: gradients */
     void *logits; /* logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
+    int64_t most_lora_rank;   /* of the adapters of a matrix together */
+    void *lora_xa, *lora_dxa; /* dt (M, most_lora_rank); lora_dxa: training only */
+    void *lora_x;             /* dt (M, K) the input of an adapter after dropout, where there is such */
     struct rope_table rope, local_rope;
     struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena, in one piece */
     int num_inputs;
@@ -138,8 +155,8 @@ static inline bool transformer_gates_again(const struct transformer *t)
 static inline bool transformer_drops(const struct transformer *t)
 {
     const struct dropout_rates *rates = &t->config.dropout;
-    return t->config.training &&
-           (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0);
+    return t->config.training && (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 ||
+                                  rates->pooled > 0 || t->config.lora_dropout > 0);
 }
 
 /* The address of a row of `width` elements of dt. */

@@ -11,7 +11,15 @@ static void linear_product(struct stream *stream, const struct product *p, const
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
-    struct product p = {false, !a->weights_in_out, a->M, a->N, a->K, a->x, a->w, a->K, a->weights_in_out ? a->N : a->K};
+    struct product p = {false,
+                        !a->weights_in_out,
+                        a->M,
+                        a->N,
+                        a->K,
+                        a->x,
+                        a->w,
+                        a->ld_x ? a->ld_x : a->K,
+                        a->weights_in_out ? a->N : a->K};
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->y_dtype,
                          .c = a->y,

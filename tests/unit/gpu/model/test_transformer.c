@@ -4,6 +4,7 @@
  * The oracle is tests/golden: the loss and every tensor's gradient of step 1, computed in float64 by Hugging Face
  * transformers. Gradients and activations are filled with NaN at first, so that a read before the first write shows. */
 #include "core/dtype.h"
+#include "core/model/adapter.h"
 #include "gpu/model/transformer.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
@@ -252,6 +253,17 @@ static void fixture_stop(struct fixture *f)
 
 /* Which tensors fixture_init() freezes; NULL: none. */
 static bool (*freezes)(void *context, const struct tensor_info *tensor);
+/* The adapters that fixture_init() adds; NULL: none. */
+static struct adapter_choice (*adapts)(const struct model_desc *desc, const struct tensor_info *tensor);
+
+static void fixture_adapt(struct fixture *f)
+{
+    struct adapter_choice *choices = calloc((size_t)f->table.num_tensors, sizeof *choices), none = {ADAPTER_NONE, 0, 0};
+    for (int i = 0; i < f->table.num_tensors; i++)
+        choices[i] = adapts(&f->desc, &f->table.tensors[i]);
+    adapter_extend_table(&f->table, &f->desc, choices, &none);
+    free(choices);
+}
 
 static void fixture_init(struct fixture *f, const struct golden_name *golden)
 {
@@ -264,6 +276,8 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     tensor_table_build(&f->desc, &f->table);
     if (freezes)
         tensor_table_freeze(&f->table, freezes, NULL);
+    if (adapts)
+        fixture_adapt(f);
     assert_true(f->table.num_units <= MAX_UNITS);
     for (int u = 0; u < f->table.num_units; u++) {
         f->weights[u] = calloc((size_t)f->table.units[u].numel, sizeof(float));
@@ -466,6 +480,93 @@ static void test_frozen_tensors(void **state)
         fixture_release(&f);
     }
     freezes = NULL;
+}
+
+static bool is_in_out(const struct model_desc *desc, const struct tensor_info *base)
+{
+    return desc->weights_in_out && base->unit > 0 && base->ndim == 2;
+}
+
+/* Every matrix, with ranks and scales that differ in a fused group; but not a tied embedding: the head has it too. */
+static struct adapter_choice adapts_all(const struct model_desc *desc, const struct tensor_info *tensor)
+{
+    const bool shared = tensor->role == ROLE_WPE || (tensor->role == ROLE_WTE && desc->tied);
+    return tensor->ndim < 2 || shared
+               ? (struct adapter_choice){ADAPTER_NONE, 0, 0}
+               : (struct adapter_choice){ADAPTER_LORA, 2 + tensor->role % 3, 1 + tensor->role % 2};
+}
+
+/* The last block's q and v, and up, as PEFT's defaults: backward ends there. A norm is trained, too. */
+static struct adapter_choice adapts_some(const struct model_desc *desc, const struct tensor_info *tensor)
+{
+    const bool chosen =
+        tensor->role == ROLE_Q_W || tensor->role == ROLE_V_W || tensor->role == ROLE_QKV_W || tensor->role == ROLE_UP_W;
+    if (tensor->role == ROLE_FINAL_NORM_W)
+        return (struct adapter_choice){ADAPTER_SAVE, 0, 0};
+    return chosen && tensor->unit == desc->num_layers ? (struct adapter_choice){ADAPTER_LORA, 8, 0.5}
+                                                      : (struct adapter_choice){ADAPTER_NONE, 0, 0};
+}
+
+/* The element of a base tensor (out, in) that row o of B and column i of A make; A of an embedding is (V, r). */
+static int64_t adapted_element(const struct model_desc *desc, const struct tensor_info *base, int64_t o, int64_t i)
+{
+    return is_in_out(desc, base) || base->role == ROLE_WTE ? i * base->shape[1] + o : o * base->shape[1] + i;
+}
+
+/* Gives A and B values, takes what they add from the base, so that the model is the golden one, and makes the golden
+ * gradients of W those of A and B: dB = scale · dW · Aᵀ, dA = scale · Bᵀ · dW. */
+static void hide_adapter(struct fixture *f, const struct tensor_info *a)
+{
+    const struct tensor_info *b = tensor_find_part(&f->table, a->unit, a->role, PART_LORA_B);
+    const struct tensor_info *base = tensor_find(&f->table, a->unit, a->role);
+    float *A = f->weights[a->unit] + a->offset, *B = f->weights[b->unit] + b->offset;
+    float *dA = f->reference[a->unit] + a->offset, *dB = f->reference[b->unit] + b->offset;
+    const bool embedding = a->role == ROLE_WTE;
+    const int64_t r = b->shape[1], in = embedding ? a->shape[0] : a->shape[1], out = b->shape[0];
+    assert_true(b->offset % TENSOR_ALIGN == 0 && a->numel == r * in && b->numel == r * out && !a->frozen &&
+                base->frozen);
+    for (int64_t k = 0; k < a->numel + b->numel; k++)
+        *(k < a->numel ? A + k : B + k - a->numel) = (float)sin((double)(k + a->number)) * 0.05f;
+    for (int64_t o = 0; o < out; o++) {
+        for (int64_t i = 0; i < in; i++) {
+            const int64_t at = base->offset + adapted_element(&f->desc, base, o, i);
+            for (int64_t k = 0; k < r; k++) {
+                const int64_t of_a = embedding ? i * r + k : k * in + i, of_b = o * r + k;
+                f->weights[base->unit][at] -= (float)a->lora_scale * A[of_a] * B[of_b];
+                dA[of_a] += (float)a->lora_scale * B[of_b] * f->reference[base->unit][at];
+                dB[of_b] += (float)a->lora_scale * A[of_a] * f->reference[base->unit][at];
+            }
+        }
+    }
+}
+
+static void test_adapters(void **state)
+{
+    (void)state;
+    static const struct variant VARIANTS[] = {
+        {.dtype = DTYPE_F32},
+        {.dtype = DTYPE_F32, .micro_seqs = 3, .recompute = RECOMPUTE_BLOCK, .logit_chunk = 7},
+        {.dtype = DTYPE_F32, .micro_seqs = 6, .recompute = RECOMPUTE_MLP, .filler = 5}};
+    for (size_t i = 0; i < 2 * COUNT_OF(GOLDEN); i += sample_distance(3)) {
+        const struct golden_name *golden = &GOLDEN[i / 2];
+        struct fixture f;
+        adapts = i % 2 ? adapts_some : adapts_all;
+        fixture_init(&f, golden);
+        for (int k = 0; k < f.table.num_tensors; k++)
+            if (f.table.tensors[k].part == PART_LORA_A)
+                hide_adapter(&f, &f.table.tensors[k]);
+        double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
+        double own_loss = golden_number(f.expected, "rounding", "fp32", "loss_1");
+        double own_worst = golden_number(f.expected, "rounding", "fp32", "grad_1");
+        const struct variant *variant = &VARIANTS[(i + i / 2) % COUNT_OF(VARIANTS)];
+        fixture_start(&f, variant);
+        double together, loss = train_step(&f, variant), worst = worst_gradient(&f, &together);
+        if (!(fabs(loss - want) < 1e-6 + 2 * own_loss) || !(worst < 2e-6 + 4 * own_worst))
+            fail_msg("%s, case %zu: loss off by %.1e, a gradient by %.1e", golden->name, i % 2, loss - want, worst);
+        fixture_stop(&f);
+        fixture_release(&f);
+    }
+    adapts = NULL;
 }
 
 static enum tensor_role frozen_role;
@@ -1045,6 +1146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_fp32),
         cmocka_unit_test(test_frozen_tensors),
+        cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_frozen_matrix_of_a_trained_bias),
         cmocka_unit_test(test_golden_bf16),
         cmocka_unit_test(test_recompute_changes_no_bit),

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transformer_adapter.c: LoRA's products. For each matrix with adapters, x (M, K) its input and y (M, N) its output:
+ *
+ *     forward     xa = scale · drop(x) · Aᵀ          y += xa · Bᵀ
+ *     backward    dB = dyᵀ · xa    dxa = scale · dy · B    dA = dxaᵀ · drop(x)    dx = drop(dxa · A)
+ *
+ * xa (M, r) is computed again in backward. Adapters of a fused group whose scales are equal are one *piece* if nothing
+ * is dropped: their A are one matrix (adapter.h), so x is read once, and dx written once. Each adapter has a dropout
+ * mask of its own: kind DROPOUT_LORA + its tensor's role, layer the unit. */
+#include "gpu/model/transformer_adapter.h"
+
+#include "core/memory.h"
+#include "core/model/adapter.h"
+#include "core/round_up.h"
+
+/* The tensors that make up a matrix, in the order of its rows (y's columns); ROLE_COUNT ends them. */
+static const enum tensor_role GROUPS[LINEAR_COUNT][4] = {
+    [LINEAR_QKV] = {ROLE_QKV_W, ROLE_Q_W, ROLE_K_W, ROLE_V_W}, [LINEAR_O] = {ROLE_O_W, ROLE_COUNT},
+    [LINEAR_UP] = {ROLE_GATE_W, ROLE_UP_W, ROLE_COUNT},        [LINEAR_DOWN] = {ROLE_DOWN_W, ROLE_COUNT},
+    [LINEAR_HEAD] = {ROLE_LM_HEAD, ROLE_SCORE_W, ROLE_COUNT},  [LINEAR_POOLER] = {ROLE_POOLER_W, ROLE_COUNT},
+};
+
+static void adapter_find_group(struct transformer *t, int unit, enum linear which)
+{
+    const struct tensor_table *table = t->config.table;
+    struct linear_adapter *adapter = &t->adapters[unit * LINEAR_COUNT + (int)which];
+    int64_t column = 0;
+    for (int i = 0; i < 4 && GROUPS[which][i] != ROLE_COUNT; i++) {
+        const enum tensor_role role = GROUPS[which][i];
+        const struct tensor_info *base = transformer_tensor(t, unit, role);
+        const struct tensor_info *a = tensor_find_part(table, unit, role, PART_LORA_A);
+        const struct tensor_info *b = tensor_find_part(table, unit, role, PART_LORA_B);
+        if (a)
+            adapter->parts[adapter->count++] = (struct adapter_part){a, b, column};
+        column += base ? base->numel / t->linears[which].K : 0;
+    }
+}
+
+enum status adapter_find(struct transformer *t, struct error *err)
+{
+    const struct tensor_table *table = t->config.table;
+    int64_t most_r = 0;
+    for (int i = 0; i < table->num_tensors; i++)
+        most_r = max64(most_r, table->tensors[i].part == PART_LORA_B ? table->tensors[i].shape[1] : 0);
+    if (most_r == 0)
+        return STATUS_OK;
+    for (int i = 0; i < table->num_tensors; i++)
+        if (table->tensors[i].part != PART_BASE &&
+            (table->tensors[i].role == ROLE_WPE || table->tensors[i].role == ROLE_WSE))
+            return error_set(err, STATUS_USAGE, "'%s': adapters of positions and types are not supported",
+                             table->tensors[i].name);
+    t->adapters = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->adapters);
+    for (int unit = 0; unit < t->L + 2; unit++)
+        for (int which = 0; which < LINEAR_COUNT; which++)
+            adapter_find_group(t, unit, (enum linear)which);
+    t->embedding_adapter = (struct adapter_part){tensor_find_part(table, 0, ROLE_WTE, PART_LORA_A),
+                                                 tensor_find_part(table, 0, ROLE_WTE, PART_LORA_B), 0};
+    return STATUS_OK;
+}
+
+/* ---- pieces ---------------------------------------------------------------- */
+
+/* Adapters [begin, end) of a matrix, whose A are one. */
+struct lora_piece {
+    int begin, end;
+    int64_t r;      /* of all */
+    const void *in; /* (M, K) their input, after dropout */
+};
+
+static bool adapter_drops(const struct pass *pass)
+{
+    return pass->training && pass->transformer->config.lora_dropout > 0;
+}
+
+/* The piece from `begin` on. */
+static struct lora_piece adapter_piece(const struct linear_adapter *adapter, int begin, bool drops)
+{
+    struct lora_piece piece = {.begin = begin, .end = begin};
+    do
+        piece.r += adapter->parts[piece.end++].a->shape[0];
+    while (!drops && piece.end < adapter->count &&
+           adapter->parts[piece.end].a->lora_scale == adapter->parts[begin].a->lora_scale);
+    return piece;
+}
+
+static const char *adapter_param(const struct pass *pass, const struct unit *unit, const struct tensor_info *tensor)
+{
+    ASSERT(!tensor->frozen && tensor->unit == unit->index);
+    return (const char *)unit->params.trained + (size_t)tensor->offset * dtype_size(pass->transformer->dtype);
+}
+
+static void *adapter_grad(const struct unit *unit, const struct tensor_info *tensor)
+{
+    return unit->to.matrix_sums
+               ? (void *)((char *)unit->to.matrix_sums + (size_t)tensor->offset * dtype_size(DTYPE_BF16))
+               : unit->to.grads + tensor->offset;
+}
+
+static void adapter_drop(const struct pass *pass, const struct tensor_info *a, int64_t first, int64_t M, void *y,
+                         const void *x)
+{
+    const struct transformer *t = pass->transformer;
+    const enum dropout_kind kind = (enum dropout_kind)(DROPOUT_LORA + (int)a->role);
+    struct dropout_args args = {.dtype = t->dtype, .M = M, .C = a->shape[1], .y = y, .x = x};
+    args.dropout = dropout_of(t->config.lora_dropout, t->config.dropout_seed, kind, a->unit);
+    args.dropout.tokens = pass->batch.numbers ? pass->batch.numbers + first : NULL; /* a plan has none */
+    t->device->ops->dropout(pass->stream, &args);
+}
+
+static void adapter_scale(const struct pass *pass, void *rows, int64_t count, double scale)
+{
+    const struct transformer *t = pass->transformer;
+    struct accumulate_args args = {
+        .dst_dtype = t->dtype, .src_dtype = t->dtype, .n = count, .dst = rows, .src = rows, .scale = (float)scale};
+    if (scale != 1)
+        t->device->ops->accumulate(pass->stream, &args);
+}
+
+/* Fills lora_xa; the input after dropout is piece->in. */
+static void adapter_down(const struct pass *pass, const struct unit *unit, const struct linear_adapter *adapter,
+                         struct lora_piece *piece, int64_t first, int64_t M, const void *x)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = adapter->parts[piece->begin].a;
+    piece->in = x;
+    if (adapter_drops(pass)) {
+        adapter_drop(pass, a, first, M, t->lora_x, x);
+        piece->in = t->lora_x;
+    }
+    struct linear_fwd_args product = {.dtype = t->dtype,
+                                      .y_dtype = t->dtype,
+                                      .M = M,
+                                      .N = piece->r,
+                                      .K = a->shape[1],
+                                      .y = t->lora_xa,
+                                      .x = piece->in,
+                                      .w = adapter_param(pass, unit, a)};
+    t->device->ops->linear_fwd(pass->stream, &product);
+    adapter_scale(pass, t->lora_xa, M * piece->r, a->lora_scale);
+}
+
+void adapter_forward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                     const struct linear_fwd_args *product)
+{
+    const struct transformer *t = pass->transformer;
+    const struct linear_adapter *adapter = &t->adapters[unit->index * LINEAR_COUNT + (int)which];
+    ASSERT(!product->accumulate || adapter->count == 1);
+    for (int next = 0; next < adapter->count;) {
+        struct lora_piece piece = adapter_piece(adapter, next, adapter_drops(pass));
+        int64_t column = 0; /* of xa */
+        adapter_down(pass, unit, adapter, &piece, first, product->M, product->x);
+        for (; next < piece.end; next++) {
+            const struct adapter_part *part = &adapter->parts[next];
+            struct linear_fwd_args up = {.dtype = t->dtype,
+                                         .y_dtype = product->y_dtype,
+                                         .M = product->M,
+                                         .N = part->b->shape[0],
+                                         .K = part->b->shape[1],
+                                         .y = (char *)product->y + (size_t)part->column * dtype_size(product->y_dtype),
+                                         .ld_y = product->ld_y ? product->ld_y : product->N,
+                                         .x = row_at(t, t->lora_xa, column, 1),
+                                         .ld_x = piece.r,
+                                         .w = adapter_param(pass, unit, part->b),
+                                         .accumulate = !product->accumulate};
+            t->device->ops->linear_fwd(pass->stream, &up);
+            column += part->b->shape[1];
+        }
+    }
+}
+
+/* dB and dxa of a piece. */
+static void adapter_up_backward(const struct pass *pass, const struct unit *unit, const struct linear_adapter *adapter,
+                                const struct lora_piece *piece, const struct linear_bwd_weight_args *product)
+{
+    const struct transformer *t = pass->transformer;
+    const int64_t ld_dy = product->ld_dy ? product->ld_dy : product->N;
+    int64_t column = 0; /* of xa */
+    for (int i = piece->begin; i < piece->end; i++) {
+        const struct adapter_part *part = &adapter->parts[i];
+        const void *dy = row_at(t, (void *)(uintptr_t)product->dy, part->column, 1);
+        struct linear_bwd_weight_args weight = {.dtype = t->dtype,
+                                                .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+                                                .M = product->M,
+                                                .N = part->b->shape[0],
+                                                .K = part->b->shape[1],
+                                                .dw = adapter_grad(unit, part->b),
+                                                .dy = dy,
+                                                .ld_dy = ld_dy,
+                                                .x = row_at(t, t->lora_xa, column, 1),
+                                                .ld_x = piece->r,
+                                                .accumulate = product->accumulate};
+        struct linear_bwd_input_args input = {.dtype = t->dtype,
+                                              .M = product->M,
+                                              .N = part->b->shape[0],
+                                              .K = part->b->shape[1],
+                                              .dx = row_at(t, t->lora_dxa, column, 1),
+                                              .ld_dx = piece->r,
+                                              .dy = dy,
+                                              .ld_dy = ld_dy,
+                                              .w = adapter_param(pass, unit, part->b)};
+        t->device->ops->linear_bwd_weight(pass->stream, &weight);
+        t->device->ops->linear_bwd_input(pass->stream, &input);
+        column += part->b->shape[1];
+    }
+    adapter_scale(pass, t->lora_dxa, product->M * piece->r, adapter->parts[piece->begin].a->lora_scale);
+}
+
+/* dx of a piece, or dx += that. */
+static void adapter_down_backward(const struct pass *pass, const struct unit *unit,
+                                  const struct linear_adapter *adapter, const struct lora_piece *piece, int64_t first,
+                                  int64_t M, void *dx, bool adds)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = adapter->parts[piece->begin].a;
+    const bool drops = adapter_drops(pass), apart = drops && adds;
+    struct linear_bwd_input_args input = {.dtype = t->dtype,
+                                          .M = M,
+                                          .N = piece->r,
+                                          .K = a->shape[1],
+                                          .dx = apart ? t->lora_x : dx,
+                                          .dy = t->lora_dxa,
+                                          .w = adapter_param(pass, unit, a),
+                                          .accumulate = adds && !apart};
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+    if (drops)
+        adapter_drop(pass, a, first, M, input.dx, input.dx);
+    struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
+    if (apart)
+        t->device->ops->add(pass->stream, &sum);
+}
+
+void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                      const struct linear_bwd_weight_args *product, void *dx)
+{
+    const struct transformer *t = pass->transformer;
+    const struct linear_adapter *adapter = &t->adapters[unit->index * LINEAR_COUNT + (int)which];
+    for (int next = 0; next < adapter->count;) {
+        struct lora_piece piece = adapter_piece(adapter, next, adapter_drops(pass));
+        const struct tensor_info *a = adapter->parts[next].a;
+        adapter_down(pass, unit, adapter, &piece, first, product->M, product->x);
+        adapter_up_backward(pass, unit, adapter, &piece, product);
+        struct linear_bwd_weight_args weight = {.dtype = t->dtype,
+                                                .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+                                                .M = product->M,
+                                                .N = piece.r,
+                                                .K = a->shape[1],
+                                                .dw = adapter_grad(unit, a),
+                                                .dy = t->lora_dxa,
+                                                .x = piece.in,
+                                                .accumulate = product->accumulate};
+        t->device->ops->linear_bwd_weight(pass->stream, &weight);
+        adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
+        next = piece.end;
+    }
+}
+
+/* ---- the embedding of tokens ------------------------------------------------ */
+
+/* xa = scale · A[tokens]: A (V, r) is an embedding of its own; what PEFT adds is multiplied as the embedding is. */
+static void adapter_look_up(const struct pass *pass, const struct unit *unit, const struct tensor_info *a)
+{
+    const struct transformer *t = pass->transformer;
+    struct embedding_fwd_args args = {.dtype = t->dtype,
+                                      .M = pass->M,
+                                      .C = a->shape[1],
+                                      .out = t->lora_xa,
+                                      .tokens = pass->batch.tokens,
+                                      .positions = pass->batch.positions,
+                                      .wte = adapter_param(pass, unit, a),
+                                      .scale = t->embedding_scale * (float)a->lora_scale};
+    t->device->ops->embedding_fwd(pass->stream, &args);
+}
+
+void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
+    if (!a)
+        return;
+    adapter_look_up(pass, unit, a);
+    struct linear_fwd_args up = {.dtype = t->dtype,
+                                 .y_dtype = t->dtype,
+                                 .M = pass->M,
+                                 .N = t->C,
+                                 .K = b->shape[1],
+                                 .y = out,
+                                 .x = t->lora_xa,
+                                 .w = adapter_param(pass, unit, b),
+                                 .accumulate = true};
+    t->device->ops->linear_fwd(pass->stream, &up);
+}
+
+void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
+    if (!a)
+        return;
+    adapter_look_up(pass, unit, a);
+    struct linear_bwd_weight_args weight = {.dtype = t->dtype,
+                                            .dw_dtype = DTYPE_F32,
+                                            .M = pass->M,
+                                            .N = t->C,
+                                            .K = b->shape[1],
+                                            .dw = adapter_grad(unit, b),
+                                            .dy = dout,
+                                            .x = t->lora_xa,
+                                            .accumulate = unit->to.adds};
+    struct linear_bwd_input_args input = {.dtype = t->dtype,
+                                          .M = pass->M,
+                                          .N = t->C,
+                                          .K = b->shape[1],
+                                          .dx = t->lora_dxa,
+                                          .dy = dout,
+                                          .w = adapter_param(pass, unit, b)};
+    struct embedding_bwd_args rows = {.dtype = t->dtype,
+                                      .M = pass->M,
+                                      .C = a->shape[1],
+                                      .V = t->V,
+                                      .P = t->config.desc->max_positions,
+                                      .dwte = adapter_grad(unit, a),
+                                      .accumulate_wte = unit->to.adds,
+                                      .dout = t->lora_dxa,
+                                      .tokens = pass->batch.tokens,
+                                      .positions = pass->batch.positions,
+                                      .scale = t->embedding_scale * (float)a->lora_scale};
+    t->device->ops->linear_bwd_weight(pass->stream, &weight);
+    t->device->ops->linear_bwd_input(pass->stream, &input);
+    t->device->ops->embedding_bwd(pass->stream, &rows);
+}
+
+/* ---- memory ---------------------------------------------------------------- */
+
+void adapter_layout(struct transformer *t, struct arena *arena)
+{
+    int64_t most_r = t->embedding_adapter.a ? t->embedding_adapter.a->shape[1] : 0, most_in = 0;
+    for (int i = 0; t->adapters && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
+        int64_t r = 0;
+        for (int p = 0; p < t->adapters[i].count; p++)
+            r += t->adapters[i].parts[p].a->shape[0];
+        most_r = max64(r, most_r);
+        most_in = max64(r > 0 ? t->linears[i % LINEAR_COUNT].K : 0, most_in);
+    }
+    if (most_r == 0)
+        return;
+    const bool training = t->config.training, drops = training && t->config.lora_dropout > 0;
+    const size_t rows = (size_t)t->config.batch.max_tokens, size = dtype_size(t->dtype);
+    t->lora_xa = arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_r * size);
+    t->lora_dxa = training ? arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_r * size) : NULL;
+    t->lora_x = drops ? arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_in * size) : NULL;
+    t->most_lora_rank = most_r;
+}
