@@ -4,6 +4,7 @@
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "core/log.h"
+#include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
@@ -103,12 +104,23 @@ static void engine_streams(struct engine *t)
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
 
+static enum status engine_adapt(struct engine *t, struct error *err)
+{
+    struct string_list notices = {0};
+    const enum status status = adapter_apply(&t->spec->adapter, &t->desc, &t->table, &notices, err);
+    for (int i = 0; i < notices.count && status == STATUS_OK && t->rank == 0 && !t->quiet; i++)
+        log_info("peft: %s", notices.items[i]);
+    string_list_release(&notices);
+    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "peft");
+}
+
 static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build(&t->desc, &t->table);
+    TRY(engine_adapt(t, err));
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = engine_probe_mask(t->spec);
@@ -130,6 +142,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .batch = token_stream_limits(&t->train_config),
         .training = true,
         .dropout = t->desc.dropout,
+        .lora_dropout = spec->adapter.on ? spec->adapter.lora_dropout : 0,
         .dropout_seed = spec->run.seed,
         .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
         .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */

@@ -89,13 +89,15 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
 }
 
 enum status adapter_apply(const struct adapter_settings *settings, const struct model_desc *desc,
-                          struct tensor_table *table, struct error *err)
+                          struct tensor_table *table, struct string_list *notices, struct error *err)
 {
     struct adapter_choice tied_head = {.use = ADAPTER_NONE};
     if (!settings->on)
         return STATUS_OK;
     struct adapter_choice *choices = memory_zeroed((size_t)table->num_tensors, sizeof *choices);
     const enum status status = adapter_choose(settings, desc, table, choices, &tied_head, err);
+    if (status == STATUS_OK && notices)
+        adapter_note_unmatched(settings, desc, table, notices);
     if (status == STATUS_OK)
         adapter_extend_table(table, desc, choices, &tied_head);
     free(choices);

@@ -12,6 +12,7 @@
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
 #include "core/status.h"
+#include "core/training/adapter_settings.h"
 #include "core/training/data_settings.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
@@ -54,8 +55,10 @@ struct run_spec {
         enum model_task task;
         int64_t num_labels; /* sequence_classification; 0: unset */
         double dropout;     /* < 0: as config.json says */
+        char *adapter;      /* a PEFT folder to start the adapter from, or NULL */
         char where[512];    /* "file:line:column" of the key that is set, for messages about its content */
     } model;
+    struct adapter_settings adapter; /* `peft` */
     struct data_settings data;
     struct {
         double epochs;                             /* <= 0: unset */

@@ -56,8 +56,8 @@ static void check_verdict(struct spec_context *ctx, const struct spec_key *key, 
 static bool stands_for_another(const struct spec_key *key)
 {
     return key->type != KEY_STRING && key->type != KEY_STRING_LIST && key->type != KEY_SOURCES &&
-           key->type != KEY_PROMPTS && key->type != KEY_MODEL_CONFIG && key->type != KEY_ANY &&
-           !(key->choices && spec_choice_is_available(key, "auto"));
+           key->type != KEY_PROMPTS && key->type != KEY_MODULES && key->type != KEY_MODEL_CONFIG &&
+           key->type != KEY_ANY && !(key->choices && spec_choice_is_available(key, "auto"));
 }
 
 static void check_auto(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
@@ -176,7 +176,11 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     if (spec_is_unknown_territory(root, section))
         return;
     if (key->type == KEY_SECTION) {
-        if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
+        if (node->kind == NODE_LIST && strcmp(key->path, "peft") == 0)
+            spec_error(ctx, node->pos,
+                       "several adapters in one run ('peft' as a list) are not supported yet; hint: "
+                       "give one, as a mapping, and a run to each of the others");
+        else if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
                        key->path, check_hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
@@ -199,6 +203,8 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     spec_normalise(ctx, root); /* overrides may have old names as well */
     spec_find_unknown(ctx, root, root, "");
     full->spec.scheduler.warmup_max_lr = -1;
+    const struct spec_node *peft = spec_child(root, "peft");
+    full->spec.adapter.on = peft && peft->kind == NODE_MAPPING;
     for (int i = 0; i < spec_num_keys; i++)
         check_row(ctx, full, root, &spec_keys[i]);
     if (complete) /* else keys of the missing file could matter to the rules */

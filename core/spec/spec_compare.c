@@ -32,6 +32,8 @@ static bool same_spec_value(const json_t *a, const json_t *b)
  * there was such a key. NULL: nothing. */
 static json_t *compare_value_before(const struct run_spec *spec, const struct spec_key *key)
 {
+    if (key->offset == offsetof(struct spec_full, peft_type)) /* all weights were trained */
+        return NULL;
     if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
         return json_false();
     if (key->offset == offsetof(struct spec_full, spec.transformer.logits_dtype) && spec->dtype != DTYPE_F32 &&
@@ -48,6 +50,10 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         if (!key->size || key->resume == RESUME_SILENT)
+            continue;
+        /* of a run with an adapter and one without, one difference is enough */
+        if (spec_adapter_has(key) && key->offset != offsetof(struct spec_full, peft_type) &&
+            (!spec->adapter.on || !json_object_get(stored, "peft.peft_type")))
             continue;
         /* a schedule's length that follows from the run's is stored as unset */
         bool follows =

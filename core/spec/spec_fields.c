@@ -105,6 +105,9 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
             store_list_field(full, (struct string_list *)(void *)field, value);
         return;
     case KEY_PROMPTS: store_prompts_field(full, value); return;
+    case KEY_MODULES:
+    case KEY_PATTERNS:
+    case KEY_BLOCKS: spec_adapter_store(full, key, value); return;
     case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
@@ -194,6 +197,9 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
         return full->spec.data.amount ? fetch_sources_field(full)
                                       : fetch_list_field((const struct string_list *)(const void *)field);
     case KEY_PROMPTS: return fetch_prompts_field(full);
+    case KEY_MODULES:
+    case KEY_PATTERNS:
+    case KEY_BLOCKS: return spec_adapter_fetch(full, key);
     case KEY_CHOICE: return fetch_choice_field(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config)

@@ -17,6 +17,9 @@ static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_STRING_LIST] = "text or list",
     [KEY_SOURCES] = "text or list",
     [KEY_PROMPTS] = "list",
+    [KEY_MODULES] = "expression or list",
+    [KEY_PATTERNS] = "mapping",
+    [KEY_BLOCKS] = "integer or list",
     [KEY_CHOICE] = "choice",
     [KEY_MODEL_CONFIG] = "path or mapping",
     [KEY_ANY] = "any",
@@ -122,8 +125,9 @@ void spec_print_help(FILE *out)
           out);
     spec_help_used(out);
     print_verdict(out, VERDICT_LATER, "DeepSpeed's keys that are not supported yet:");
-    print_verdict(out, VERDICT_NOTICE, "DeepSpeed's keys that have no effect here (accepted, with a notice):");
-    print_verdict(out, VERDICT_REFUSED, "DeepSpeed's keys that are refused when switched on:");
+    print_verdict(out, VERDICT_NOTICE,
+                  "Keys of DeepSpeed and PEFT that have no effect here (accepted, with a notice):");
+    print_verdict(out, VERDICT_REFUSED, "Keys of DeepSpeed and PEFT that are refused when switched on:");
     fputs("\nOld names:\n", out);
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)

@@ -643,6 +643,7 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
 {
     const struct rules rules = {ctx, full, &full->spec, root};
     check_model(&rules);
+    spec_adapter_check(ctx, full, root);
     check_batch(&rules);
     spec_auto_clipping(ctx, full, root);
     check_optimizer(&rules);

@@ -33,6 +33,14 @@
     USED("zero_optimization.offload_optimizer." name, type_, spec.zero.offload_optimizer.member, __VA_ARGS__)
 #define OFFLOAD_PARAM(name, type_, member, ...) \
     USED("zero_optimization.offload_param." name, type_, spec.zero.offload_param.member, __VA_ARGS__)
+/* of peft */
+#define PEFT(name, type_, member, ...) USED("peft." name, type_, spec.adapter.member, __VA_ARGS__)
+#define NO_TYPE(name)                                                            \
+    {                                                                            \
+        name, 0, VERDICT_REFUSED, "the adapters are LoRA; hint: peft_type: LORA" \
+    }
+#define NO_INIT "A starts uniform, B as zeros; hint: init_lora_weights: true, without it"
+#define NO_VARIANT "of LoRA there are plain LoRA and rsLoRA; hint: remove it"
 /* keys without a field */
 #define LATER(...) ROW(LATER, __VA_ARGS__)
 #define NOTICE(...) ROW(NOTICE, __VA_ARGS__)
@@ -141,6 +149,86 @@ const struct spec_key spec_keys[] = {
           "the rate of every dropout that the model has in training; GPT-2 has it on embeddings, attention weights and "
           "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
           "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
+
+    {USED("model.adapter", STRING, spec.model.adapter, NULL, NOTICE,
+          "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
+          "gives "
+          "peft, which must not say otherwise"),
+     .flags = KEY_PATH},
+
+    {SECTION("peft", "an adapter (LoRA) on a frozen base, with PEFT's names and defaults; {}: all defaults")},
+    {USED("peft.peft_type",
+          CHOICE(NAME("LORA", 0), NO_TYPE("ADALORA"), NO_TYPE("BOFT"), NO_TYPE("IA3"), NO_TYPE("LOHA"), NO_TYPE("LOKR"),
+                 NO_TYPE("LN_TUNING"), NO_TYPE("OFT"), NO_TYPE("PREFIX_TUNING"), NO_TYPE("PROMPT_TUNING"),
+                 NO_TYPE("P_TUNING"), NO_TYPE("VERA"), NO_TYPE("XLORA")),
+          peft_type, "LORA", ERROR,
+          "each matrix W that is a target gets two small ones, and computes W x + scale B A x; only A and B are "
+          "trained"),
+     .flags = KEY_ALWAYS | KEY_ANY_CASE},
+    {PEFT("r", INT(1, 1 << 16), r, "8", ERROR, "the rank: rows of A, columns of B")},
+    {PEFT("lora_alpha", REAL(0, MAX_COUNT), lora_alpha, "8", ERROR,
+          "the scale of what A and B add is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora"),
+     .flags = KEY_ABOVE_MIN | KEY_WHOLE},
+    {PEFT("lora_dropout", REAL(0, 1), lora_dropout, "0.0", NOTICE, "in training, the rate of dropout of what A gets")},
+    {PEFT("use_rslora", BOOL, use_rslora, "false", ERROR, "rank-stabilized LoRA: the scale is lora_alpha / sqrt(r)")},
+    {PEFT("target_modules", MODULES, target_modules, NULL, ERROR,
+          "the matrices that get A and B: a list of names, each a module's name or its end ([q_proj, v_proj]); or a "
+          "regular expression that matches whole names; or all-linear: all but the head; default: those that PEFT has "
+          "for the model's family (q_proj and v_proj; c_attn of GPT-2; query and value of BERT)")},
+    {PEFT("exclude_modules", MODULES, exclude_modules, NULL, ERROR,
+          "modules that get none: a list of names, or a regular expression")},
+    {PEFT("modules_to_save", STRING_LIST, modules_to_save, NULL, ERROR,
+          "modules that are trained as a whole, with weight and bias: all whose name ends like this; the head of a "
+          "classifier is one in any case")},
+    {PEFT("ensure_weight_tying", BOOL, ensure_weight_tying, "false", ERROR,
+          "an embedding that is also the head (tie_word_embeddings) stays one matrix in modules_to_save")},
+    {PEFT("rank_pattern", PATTERNS, rank_pattern, NULL, ERROR,
+          "other ranks: {v_proj: 16}; a key is a regular expression for a module's name or what follows a dot in it, "
+          "and the first that matches counts")},
+    {PEFT("alpha_pattern", PATTERNS, alpha_pattern, NULL, ERROR, "other lora_alpha, in the same way")},
+    {PEFT("layers_to_transform", BLOCKS, layers_to_transform, NULL, ERROR,
+          "the blocks that get A and B, one number or a list; needs a list of target_modules or none; unset: all")},
+    {PEFT("layers_pattern", STRING_LIST, layers_pattern, NULL, ERROR,
+          "the name before a block's number in names of modules (layers, h), for layers_to_transform; unset: any")},
+    {PEFT("base_dtype",
+          CHOICE(NAME("auto", DTYPE_COUNT), NAME("bf16", DTYPE_BF16), NAME("fp16", DTYPE_F16), NAME("fp32", DTYPE_F32),
+                 OTHER_NAME("bfloat16", "bf16"), OTHER_NAME("float16", "fp16"), OTHER_NAME("float32", "fp32")),
+          base_dtype, "auto", ERROR,
+          "the type in which the frozen weights are kept; auto: the type that the run computes in; not a key of PEFT")},
+    {USED("peft.task_type",
+          CHOICE(NAME("auto", PEFT_TASK_AUTO), NAME("CAUSAL_LM", TASK_CAUSAL_LM),
+                 NAME("SEQ_CLS", TASK_SEQUENCE_CLASSIFICATION)),
+          peft_task, "auto", SILENT, "as model.task says: CAUSAL_LM or SEQ_CLS")},
+    {REFUSED("peft.bias", STRING, "none",
+             "the base's biases stay frozen; hint: bias: none, and modules_to_save trains whole modules")},
+    {REFUSED("peft.init_lora_weights", ANY, "true", NO_INIT)},
+    {REFUSED("peft.target_parameters", ANY, "[]", "there are no fused experts; hint: name modules in target_modules")},
+    {REFUSED("peft.use_dora", BOOL, "false", "there is no DoRA; hint: remove it")},
+    {REFUSED("peft.lora_bias", BOOL, "false", "B has no bias; hint: remove it")},
+    {REFUSED("peft.trainable_token_indices", ANY, NULL,
+             "single rows are not trained; hint: name the embedding in modules_to_save")},
+    {REFUSED("peft.layer_replication", ANY, NULL, "blocks are not repeated; hint: remove it")},
+    {REFUSED("peft.megatron_config", ANY, NULL, "there are no layers of Megatron's; hint: remove it")},
+    {REFUSED("peft.loftq_config", ANY, "{}", NO_INIT)},
+    {REFUSED("peft.eva_config", ANY, NULL, NO_INIT)},
+    {REFUSED("peft.corda_config", ANY, NULL, NO_INIT)},
+    {REFUSED("peft.lora_ga_config", ANY, NULL, NO_INIT)},
+    {REFUSED("peft.velora_config", ANY, NULL, NO_VARIANT)},
+    {REFUSED("peft.alora_invocation_tokens", ANY, NULL, NO_VARIANT)},
+    {REFUSED("peft.use_qalora", BOOL, "false", NO_VARIANT)},
+    {REFUSED("peft.monteclora_config", ANY, NULL, NO_VARIANT)},
+    {REFUSED("peft.use_bdlora", ANY, NULL, NO_VARIANT)},
+    {REFUSED("peft.arrow_config", ANY, NULL, NO_VARIANT)},
+    {REFUSED("peft.kasa_config", ANY, NULL, NO_VARIANT)},
+    {NOTICE("peft.fan_in_fan_out", BOOL, "false", "it follows from the model: true for GPT-2")},
+    {NOTICE("peft.inference_mode", BOOL, "false", "a run trains")},
+    {NOTICE("peft.base_model_name_or_path", ANY, NULL, "model.pretrained names the base")},
+    {NOTICE("peft.revision", ANY, NULL, "model.pretrained names the base")},
+    {NOTICE("peft.auto_mapping", ANY, NULL, "the model is known from its config")},
+    {NOTICE("peft.peft_version", ANY, NULL, "no PEFT computes here")},
+    {NOTICE("peft.runtime_config", ANY, NULL, "no PEFT computes here")},
+    {NOTICE("peft.megatron_core", ANY, "megatron.core", "there are no layers of Megatron's")},
+    {NOTICE("peft.qalora_group_size", INT(1, MAX_COUNT), "16", "there is no QA-LoRA")},
 
     {SECTION("data", "the token shards to train and evaluate on")},
     {USED("data.train", SOURCES, spec.data.train, NULL, CONTENTS,
@@ -873,9 +961,15 @@ bool spec_key_in(const struct spec_key *key, const char *section)
     return strlen(section) == length && strncmp(key->path, section, length) == 0;
 }
 
+bool spec_adapter_has(const struct spec_key *key)
+{
+    return spec_key_in(key, "peft");
+}
+
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key)
 {
-    return (!key->schedules || key->schedules & 1u << full->spec.scheduler.type) &&
+    return (full->spec.adapter.on || !spec_adapter_has(key)) &&
+           (!key->schedules || key->schedules & 1u << full->spec.scheduler.type) &&
            (!key->optimizers || key->optimizers & 1u << full->spec.optimizer.type);
 }
 

@@ -19,6 +19,9 @@ enum spec_key_type {
     KEY_STRING_LIST, /* one string, or a list of them */
     KEY_SOURCES,     /* the same, or a list of mappings */
     KEY_PROMPTS,     /* texts and lists of token ids */
+    KEY_MODULES,     /* a regular expression, or a list of names; its JSON is a string or an array */
+    KEY_PATTERNS,    /* a mapping of regular expressions to numbers */
+    KEY_BLOCKS,      /* a number of a block, or a list of them */
     KEY_CHOICE,
     KEY_MODEL_CONFIG, /* a path, or a mapping */
     KEY_ANY,          /* any value; it is not read */
@@ -83,10 +86,13 @@ struct spec_auto {
 extern const struct spec_key spec_keys[];
 extern const int spec_num_keys;
 
+enum { PEFT_TASK_AUTO = -1 };
+
 /* The whole run spec. Callers see `spec`, whose private_ points back here. */
 struct spec_full {
     struct run_spec spec;
     bool adam_w_mode, bf16, fp16;
+    int peft_type, peft_task;      /* LORA; enum model_task or PEFT_TASK_AUTO */
     bool activation_checkpointing; /* spec.transformer.recompute is not RECOMPUTE_NONE */
     double static_loss_scale;      /* 0: dynamic */
     int64_t initial_scale_power;
@@ -118,12 +124,24 @@ size_t spec_key_section_length(const char *path);
 /* Whether a key is directly in a section ("": at top level). */
 bool spec_key_in(const struct spec_key *key, const char *section);
 
-/* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs. */
+/* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs; keys of `peft` apply if there
+ * is an adapter. */
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
 
 /* The value of a node as JSON (a choice by its name in the table, a list as an array; new reference); NULL after an
  * error: it has not the type or range of the row. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+
+/* The same for KEY_MODULES, KEY_PATTERNS and KEY_BLOCKS, whose fields are in spec.adapter; storing NULL: none. */
+json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
+json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
+
+/* Whether it is a key of `peft`. */
+bool spec_adapter_has(const struct spec_key *key);
+
+/* The rules of `peft`. */
+void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
 /* Whether the node is a number or a truth value in quotes. */
 bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node);

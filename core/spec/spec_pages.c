@@ -248,7 +248,7 @@ static void page_print_refused(FILE *out, const struct spec_page *page)
     (void)page;
     page_print_verdict(out, VERDICT_REFUSED, "Refused", "Switching one on is an error, which gives the reason.");
     page_print_verdict(out, VERDICT_LATER, "Not supported yet", "Any value but the accepted one is an error.");
-    fputs("\n## Other optimizers and schedulers\n\n", out);
+    fputs("\n## Other values\n\n", out);
     for (int i = 0; i < spec_num_keys; i++) {
         for (const struct spec_choice *choice = spec_keys[i].choices; choice && choice->name; choice++)
             if (choice->verdict == VERDICT_LATER || choice->verdict == VERDICT_REFUSED)
@@ -260,9 +260,8 @@ static void page_print_refused(FILE *out, const struct spec_page *page)
 static void page_print_without_effect(FILE *out, const struct spec_page *page)
 {
     (void)page;
-    page_print_verdict(
-        out, VERDICT_NOTICE, "No effect here",
-        "If the value differs from DeepSpeed's default, a notice gives the reason why it has no effect.");
+    page_print_verdict(out, VERDICT_NOTICE, "No effect here",
+                       "If the value differs from the default, a notice gives the reason why it has no effect.");
     fputs("\n## Old names\n\n", out);
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_keys[i].type == KEY_ALIAS)
@@ -300,10 +299,10 @@ static const struct spec_page pages[] = {
      NULL,
      "# The run spec: the model\n"
      "\n"
-     "This page has the keys that choose the model, its tokenizer and its task. To see what a model is:\n"
+     "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n"
      "\n"
      "    ztrain plan --config run.yaml --set model.pretrained=Qwen/Qwen2.5-0.5B\n" SEE_RUN_SPEC,
-     {"model"},
+     {"model", "peft"},
      page_print_keys},
     {"run-spec-data.md",
      NULL,
@@ -364,11 +363,11 @@ static const struct spec_page pages[] = {
      {"comms_logger", "flops_profiler", "tensorboard", "csv_monitor"},
      page_print_keys},
     {"run-spec-deepspeed.md",
-     "DeepSpeed's keys without effect here",
-     "# The run spec: DeepSpeed's keys without effect\n"
+     "keys of DeepSpeed and PEFT without effect here",
+     "# The run spec: keys without effect\n"
      "\n"
-     "This page lists keys of a ds_config that ztrain accepts and does not need. A dry run prints\n"
-     "a notice for each:\n"
+     "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
+     "prints a notice for each:\n"
      "\n"
      "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n"
      "\n"
@@ -376,11 +375,11 @@ static const struct spec_page pages[] = {
      {NULL},
      page_print_without_effect},
     {"run-spec-refused.md",
-     "DeepSpeed's keys that are errors",
-     "# The run spec: DeepSpeed's keys that are refused\n"
+     "keys of DeepSpeed and PEFT that are errors",
+     "# The run spec: keys that are refused\n"
      "\n"
-     "This page lists features of DeepSpeed that ztrain does not have. A dry run names each one in a\n"
-     "ds_config:\n"
+     "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
+     "one:\n"
      "\n"
      "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n"
      "\n"

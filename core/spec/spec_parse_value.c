@@ -425,6 +425,9 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
     case KEY_SOURCES: return is_mixture(node) ? convert_sources(ctx, key, node) : convert_list(ctx, key, node);
     case KEY_PROMPTS: return convert_prompts(ctx, key, node);
+    case KEY_MODULES:
+    case KEY_PATTERNS:
+    case KEY_BLOCKS: return spec_adapter_convert(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
         if (node->kind == NODE_MAPPING)

@@ -163,7 +163,8 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
             if (is_auto)
                 fputs("auto", out);
             else
-                write_flow(out, json_is_string(json_array_get(value, 0)) && json_array_size(value) == 1
+                write_flow(out, json_is_string(json_array_get(value, 0)) && json_array_size(value) == 1 &&
+                                        key->type != KEY_MODULES
                                     ? json_array_get(value, 0)
                                     : value);
             if (writes_derived(full, key) && value) {
@@ -179,17 +180,17 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 }
 
 /* A list of texts or mappings, an item on each line; other values as write_flow(). */
-static void write_block(FILE *out, int level, const json_t *value)
+static void write_block(FILE *out, int level, const struct spec_key *key, const json_t *value)
 {
     const json_t *first = json_array_get(value, 0);
-    if (!json_is_string(first) && !json_is_object(first)) {
+    if ((!json_is_string(first) && !json_is_object(first)) || key->type == KEY_MODULES) {
         fputc(' ', out);
         write_flow(out, value);
         fputc('\n', out);
         return;
     }
     if (json_array_size(value) == 1 && json_is_string(first)) {
-        write_block(out, level, first);
+        write_block(out, level, key, first);
         return;
     }
     fputc('\n', out);
@@ -211,7 +212,7 @@ void spec_write_values(const json_t *values, FILE *out)
         const int level = spec_open_sections(out, key->path, previous);
         previous = key->path;
         fprintf(out, "%*s%s:", 2 * level, "", spec_key_leaf(key->path));
-        write_block(out, level, value);
+        write_block(out, level, key, value);
     }
 }
 

@@ -33,7 +33,9 @@ struct adapter_settings {
     struct string_list modules_to_save;                  /* trained as a whole */
     struct pattern_value *rank_pattern, *alpha_pattern;
     int num_rank_patterns, num_alpha_patterns;
-    int64_t *layers_to_transform; /* blocks that have adapters */
-    int num_layers_to_transform;  /* 0: all */
-    enum dtype base_dtype;        /* in which the frozen tensors are kept; DTYPE_COUNT: that of compute */
+    int64_t *layers_to_transform;      /* blocks that have adapters */
+    int num_layers_to_transform;       /* 0: all */
+    struct string_list layers_pattern; /* names of the list of blocks, expressions; empty: any */
+    bool ensure_weight_tying;          /* a tied embedding in modules_to_save is trained as one matrix with the head */
+    enum dtype base_dtype;             /* in which the frozen tensors are kept; DTYPE_COUNT: that of compute */
 };

@@ -124,8 +124,8 @@ static void test_usual_spec(void **state)
 static void test_home_folder(void **state)
 {
     (void)state;
-    static const char *const leaves[] = {"pretrained",  "config",    "tokenizer", "dir",       "output_path",
-                                         "output_file", "nvme_path", "train",     "validation"};
+    static const char *const leaves[] = {"pretrained",  "adapter",     "config",    "tokenizer", "dir",
+                                         "output_path", "output_file", "nvme_path", "train",     "validation"};
     static const char *const texts[] = {"~/a b", "~", "./~/a", "a/~", "['~/c', d]", "[{path: ~/e, weight: 1}]"};
     static const char *const paths[] = {"\"/h/me/a b\"",       "\"/h/me\"",
                                         "\"./~/a\"",           "\"a/~\"",

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapter_targets.c: which modules an adapter changes: PEFT's rules, on the names of the tensor table.
+ *
+ * A module is what PyTorch calls so: a tensor's name without ".weight", and what holds it, up to the model itself.
+ * Expressions have Python's syntax as far as PCRE2 shares it, which is all that names of modules need. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "core/memory.h"
+#include "core/model/adapter.h"
+
+#include <math.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MATCH_STEPS = 1000000 }; /* of a search: a name is short */
+enum { TIED_HEAD = -1, CONTAINER = -2 };
+
+struct target_module {
+    char name[96];
+    int tensor;  /* the weight; TIED_HEAD; CONTAINER: it holds other modules */
+    bool target; /* it gets A and B */
+};
+
+struct target_search {
+    const struct adapter_settings *settings;
+    const struct model_desc *desc;
+    const struct tensor_table *table;
+    struct target_module *modules;
+    int num_modules;
+    struct string_list targets; /* those of the settings, or the family's */
+    struct string_list to_save; /* with the head of a classifier */
+    bool left_out;              /* exclude_modules or modules_to_save leave a module out */
+    struct error *err;
+};
+
+/* ---- expressions --------------------------------------------------------- */
+
+static void *target_take_memory(size_t bytes, void *context)
+{
+    (void)context;
+    return memory_alloc(bytes);
+}
+
+static void target_give_memory(void *memory, void *context)
+{
+    (void)context;
+    free(memory);
+}
+
+/* A user's text, a value of `key`, with what PEFT puts around it; whole: it has to match the whole name, as
+ * re.fullmatch; else the beginning, as re.match. *number (or NULL): that of the last group, -1 without one. */
+struct target_expression {
+    const char *key, *shown, *before, *after;
+    bool whole;
+    int64_t *number;
+};
+
+static int run_expression(const struct target_expression *e, pcre2_code *code, pcre2_general_context *memory,
+                          const char *name)
+{
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, memory);
+    pcre2_match_context *context = pcre2_match_context_create(memory);
+    pcre2_set_match_limit(context, MATCH_STEPS);
+    const int found = pcre2_match(code, (PCRE2_SPTR)name, strlen(name), 0, PCRE2_NO_UTF_CHECK, data, context);
+    if (e->number)
+        *e->number =
+            found > 1 ? strtoll(name + pcre2_get_ovector_pointer(data)[2 * (size_t)(found - 1)], NULL, 10) : -1;
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(data);
+    return found;
+}
+
+static enum status target_match(const struct target_search *s, const struct target_expression *e, const char *name,
+                                bool *matches)
+{
+    int fault;
+    size_t at;
+    char *text = memory_printf("%s%s%s", e->before, e->shown, e->after), why[128];
+    pcre2_general_context *memory = pcre2_general_context_create(target_take_memory, target_give_memory, NULL);
+    pcre2_compile_context *context = pcre2_compile_context_create(memory);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+                      PCRE2_UTF | PCRE2_ANCHORED | (e->whole ? PCRE2_ENDANCHORED : 0), &fault, &at, context);
+    const int found = code ? run_expression(e, code, memory, name) : PCRE2_ERROR_NOMATCH;
+    pcre2_code_free(code);
+    pcre2_compile_context_free(context);
+    pcre2_general_context_free(memory);
+    free(text);
+    *matches = found >= 0;
+    if (!code) {
+        pcre2_get_error_message(fault, (PCRE2_UCHAR *)why, sizeof why);
+        return error_set(s->err, STATUS_USAGE, "'peft.%s': '%.200s' is not a regular expression (%s)", e->key, e->shown,
+                         why);
+    }
+    if (found < 0 && found != PCRE2_ERROR_NOMATCH)
+        return error_set(s->err, STATUS_USAGE,
+                         "'peft.%s': '%.200s' takes too long to match '%s' (error %d of PCRE2); hint: use fewer "
+                         "repetitions in a row",
+                         e->key, e->shown, name, found);
+    return STATUS_OK;
+}
+
+/* ---- modules ------------------------------------------------------------- */
+
+static void add_module(struct target_search *s, const char *name, size_t length, int tensor)
+{
+    for (int i = 0; i < s->num_modules && tensor == CONTAINER; i++)
+        if (strlen(s->modules[i].name) == length && memcmp(s->modules[i].name, name, length) == 0)
+            return;
+    struct target_module *module = &s->modules[s->num_modules++];
+    ASSERT(length < sizeof module->name);
+    snprintf(module->name, sizeof module->name, "%.*s", (int)length, name);
+    module->tensor = tensor;
+}
+
+/* The prefixes of a module's name that the name before it does not share. */
+static void add_containers(struct target_search *s, const char *name, const char *previous)
+{
+    for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.')) {
+        const size_t length = (size_t)(dot - name);
+        if (strncmp(name, previous, length + 1) != 0 && strcmp(dot, ".weight") != 0)
+            add_module(s, name, length, CONTAINER);
+    }
+}
+
+static bool has_tied_head(const struct model_desc *desc)
+{
+    return desc->tied && desc->num_labels == 0;
+}
+
+static void target_list_modules(struct target_search *s)
+{
+    static const char suffix[] = ".weight";
+    size_t room = 1;
+    const char *previous = "";
+    for (int i = 0; i < s->table->num_tensors; i++)
+        for (const char *c = s->table->tensors[i].name; *c; c++)
+            room += *c == '.';
+    s->modules = memory_zeroed(room, sizeof *s->modules);
+    for (int i = 0; i < s->table->num_tensors; i++) {
+        const char *name = s->table->tensors[i].name;
+        const size_t length = strlen(name) - (sizeof suffix - 1);
+        if (strlen(name) < sizeof suffix || strcmp(name + length, suffix) != 0)
+            continue;
+        add_containers(s, name, previous);
+        add_module(s, name, length, i);
+        previous = name;
+    }
+    if (has_tied_head(s->desc))
+        add_module(s, "lm_head", strlen("lm_head"), TIED_HEAD);
+}
+
+static const struct tensor_info *module_tensor(const struct target_search *s, const struct target_module *module)
+{
+    return module->tensor >= 0 ? &s->table->tensors[module->tensor] : NULL;
+}
+
+static bool module_is_embedding(const struct tensor_info *tensor)
+{
+    return tensor && (tensor->role == ROLE_WTE || tensor->role == ROLE_WPE || tensor->role == ROLE_WSE);
+}
+
+/* A layer that PEFT takes for a linear one, the head among them. */
+static bool module_is_linear(const struct target_search *s, const struct target_module *module)
+{
+    const struct tensor_info *tensor = module_tensor(s, module);
+    return module->tensor == TIED_HEAD || (tensor && tensor->ndim == 2 && !module_is_embedding(tensor));
+}
+
+static bool module_is_head(const struct target_search *s, const struct target_module *module)
+{
+    const struct tensor_info *tensor = module_tensor(s, module);
+    return module->tensor == TIED_HEAD || (tensor && (tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W));
+}
+
+/* Adds the names of matrices to the hint of an error. */
+static enum status hint_modules(const struct target_search *s)
+{
+    char names[512] = "";
+    for (int i = 0; i < s->num_modules; i++) {
+        const char *dot = strrchr(s->modules[i].name, '.'), *leaf = dot ? dot + 1 : s->modules[i].name;
+        char quoted[112];
+        const size_t used = strlen(names);
+        snprintf(quoted, sizeof quoted, "%s%s", used ? ", " : "", leaf);
+        bool known = !module_is_linear(s, &s->modules[i]);
+        for (const char *at = names; !known && (at = strstr(at, leaf)); at++)
+            known = (at == names || at[-1] == ' ') && strchr(",", at[strlen(leaf)]);
+        if (!known)
+            snprintf(names + used, sizeof names - used, "%s", quoted);
+    }
+    return error_hint(s->err, "its matrices are %s", names);
+}
+
+/* ---- PEFT's rules -------------------------------------------------------- */
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t all = strlen(name), length = strlen(end);
+    return length <= all && strcmp(name + all - length, end) == 0;
+}
+
+/* "q_proj" is the end of "layers.0.q_proj", after a dot. */
+static bool is_suffix(const char *name, const char *end)
+{
+    const size_t all = strlen(name), length = strlen(end);
+    return length < all && name[all - length - 1] == '.' && ends_with(name, end);
+}
+
+static bool is_listed(const struct string_list *list, const char *name)
+{
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], name) == 0 || is_suffix(name, list->items[i]))
+            return true;
+    return false;
+}
+
+/* Whether exclude_modules names it, or modules_to_save it or what holds it. */
+static enum status is_left_out(struct target_search *s, const char *name, bool *out)
+{
+    const struct module_names *exclude = &s->settings->exclude_modules;
+    *out = is_listed(&exclude->list, name);
+    if (exclude->expression)
+        TRY(target_match(s, &(struct target_expression){"exclude_modules", exclude->expression, "", "", true, NULL},
+                         name, out));
+    for (int i = 0; i < s->to_save.count && !*out; i++)
+        TRY(target_match(s,
+                         &(struct target_expression){"modules_to_save", s->to_save.items[i], "(?:^|.*\\.)",
+                                                     "(?:$|\\..*)", false, NULL},
+                         name, out));
+    s->left_out |= *out;
+    return STATUS_OK;
+}
+
+/* Whether layers_to_transform, if it is set, has the block of the module. */
+static enum status is_in_block(const struct target_search *s, const char *name, bool *in)
+{
+    const struct adapter_settings *settings = s->settings;
+    int64_t block = -1;
+    *in = settings->num_layers_to_transform == 0;
+    if (*in)
+        return STATUS_OK;
+    struct target_expression any = {"layers_pattern", "[^.]*", ".*?\\.", "\\.(\\d+)\\.", false, &block};
+    bool found = false;
+    if (settings->layers_pattern.count == 0)
+        TRY(target_match(s, &any, name, &found));
+    any.before = "(?:^|.*?\\.)";
+    for (int i = 0; i < settings->layers_pattern.count && !found; i++) {
+        any.shown = settings->layers_pattern.items[i];
+        TRY(target_match(s, &any, name, &found));
+    }
+    for (int i = 0; i < settings->num_layers_to_transform && found; i++)
+        *in |= settings->layers_to_transform[i] == block;
+    return STATUS_OK;
+}
+
+static enum status is_target(struct target_search *s, const struct target_module *module, bool *target)
+{
+    const struct adapter_settings *settings = s->settings;
+    const char *expression = settings->target_modules.expression;
+    TRY(is_left_out(s, module->name, target));
+    if (*target) {
+        *target = false;
+        return STATUS_OK;
+    }
+    if (settings->all_linear) {
+        *target = module_is_linear(s, module) && !module_is_head(s, module);
+        return STATUS_OK;
+    }
+    if (expression)
+        return target_match(s, &(struct target_expression){"target_modules", expression, "", "", true, NULL},
+                            module->name, target);
+    for (int i = 0; i < s->targets.count; i++)
+        if (strcmp(s->targets.items[i], module->name) == 0) {
+            *target = true;
+            return STATUS_OK;
+        }
+    if (is_listed(&s->targets, module->name))
+        return is_in_block(s, module->name, target);
+    return STATUS_OK;
+}
+
+/* The family's default, as in PEFT, unless the settings name targets. */
+static enum status list_targets(struct target_search *s)
+{
+    static const char *const defaults[FAMILY_COUNT][2] = {
+        [FAMILY_GPT2] = {"c_attn"},
+        [FAMILY_LLAMA] = {"q_proj", "v_proj"},
+        [FAMILY_MISTRAL] = {"q_proj", "v_proj"},
+        [FAMILY_QWEN2] = {"q_proj", "v_proj"},
+        [FAMILY_QWEN3] = {"q_proj", "v_proj"},
+        [FAMILY_GEMMA2] = {"q_proj", "v_proj"},
+        [FAMILY_GEMMA3] = {"q_proj", "v_proj"},
+        [FAMILY_BERT] = {"query", "value"},
+    };
+    const struct adapter_settings *settings = s->settings;
+    for (int i = 0; i < settings->target_modules.list.count; i++)
+        string_list_add(&s->targets, settings->target_modules.list.items[i]);
+    if (settings->all_linear || settings->target_modules.expression || s->targets.count)
+        return STATUS_OK;
+    for (int i = 0; i < 2 && defaults[s->desc->family][i]; i++)
+        string_list_add(&s->targets, defaults[s->desc->family][i]);
+    if (s->targets.count)
+        return STATUS_OK;
+    error_set(s->err, STATUS_USAGE, "'peft.target_modules' is not set, and PEFT has no default for %s",
+              model_family_name(s->desc->family));
+    return hint_modules(s);
+}
+
+static enum status find_targets(struct target_search *s)
+{
+    int count = 0;
+    for (int i = 0; i < s->num_modules; i++) {
+        struct target_module *module = &s->modules[i];
+        const struct tensor_info *tensor = module_tensor(s, module);
+        TRY(is_target(s, module, &module->target));
+        if (!module->target)
+            continue;
+        if (!module_is_linear(s, module) && !module_is_embedding(tensor)) {
+            error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches '%s', which is no matrix", module->name);
+            return hint_modules(s);
+        }
+        if (has_tied_head(s->desc) && s->settings->ensure_weight_tying &&
+            (module_is_head(s, module) || module_is_embedding(tensor)))
+            return error_set(
+                s->err, STATUS_USAGE,
+                "'peft.ensure_weight_tying' is for modules_to_save: '%s' and the matrix that it is tied to "
+                "cannot have one A and B; hint: remove it",
+                module->name);
+        count++;
+    }
+    if (count > 0)
+        return STATUS_OK;
+    error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s",
+              s->left_out ? " but those that exclude_modules and modules_to_save leave out" : "");
+    return hint_modules(s);
+}
+
+/* ---- modules_to_save ----------------------------------------------------- */
+
+static bool is_saved(const struct string_list *to_save, const char *name)
+{
+    for (int i = 0; i < to_save->count; i++)
+        if (ends_with(name, to_save->items[i]))
+            return true;
+    return false;
+}
+
+/* A tied embedding and its head are one tensor: trained as one, or not at all. */
+static enum status check_tied(const struct target_search *s, const struct target_module *module)
+{
+    const struct tensor_info *tensor = module_tensor(s, module);
+    const bool embedding = tensor && tensor->role == ROLE_WTE;
+    if (!has_tied_head(s->desc) || s->settings->ensure_weight_tying || !(module->tensor == TIED_HEAD || embedding))
+        return STATUS_OK;
+    return error_set(s->err, STATUS_USAGE,
+                     "'peft.modules_to_save' has '%s', and the model has one matrix for the embedding and the head "
+                     "(tie_word_embeddings), of which PEFT would make two; hint: set peft.ensure_weight_tying to true, "
+                     "and both are trained as one",
+                     module->name);
+}
+
+static enum status save_module(const struct target_search *s, const struct target_module *module,
+                               struct adapter_choice *choices)
+{
+    const size_t length = strlen(module->name);
+    TRY(check_tied(s, module));
+    for (int i = 0; i < s->num_modules; i++) {
+        const struct target_module *other = &s->modules[i];
+        const bool inside = strncmp(other->name, module->name, length) == 0 && strchr(".", other->name[length]);
+        if (inside && other->target)
+            return error_set(s->err, STATUS_USAGE,
+                             "'%s' is both in peft.target_modules and in peft.modules_to_save ('%s'); hint: write the "
+                             "whole name in one of them",
+                             other->name, module->name);
+        if (inside)
+            TRY(check_tied(s, other));
+    }
+    for (int i = 0; i < s->table->num_tensors; i++) {
+        const struct tensor_info *tensor = &s->table->tensors[i];
+        const bool tied = module->tensor == TIED_HEAD && tensor->role == ROLE_WTE;
+        if (tied || (strncmp(tensor->name, module->name, length) == 0 && tensor->name[length] == '.'))
+            choices[i].use = ADAPTER_SAVE;
+    }
+    return STATUS_OK;
+}
+
+/* The matrices of a fused group are trained together. */
+static enum status check_groups(const struct target_search *s, const struct adapter_choice *choices)
+{
+    const struct tensor_info *tensors = s->table->tensors;
+    for (int i = 1; i < s->table->num_tensors; i++) {
+        const bool saved = choices[i].use == ADAPTER_SAVE;
+        if (tensors[i].joined && saved != (choices[i - 1].use == ADAPTER_SAVE))
+            return error_set(s->err, STATUS_USAGE,
+                             "'peft.modules_to_save' has '%s' without '%s', which are one matrix here; hint: name all "
+                             "of q, k and v, or gate and up",
+                             tensors[saved ? i : i - 1].name, tensors[saved ? i - 1 : i].name);
+    }
+    return STATUS_OK;
+}
+
+static enum status find_saved(const struct target_search *s, struct adapter_choice *choices)
+{
+    for (int i = 0; i < s->num_modules; i++)
+        if (is_saved(&s->to_save, s->modules[i].name))
+            TRY(save_module(s, &s->modules[i], choices));
+    return check_groups(s, choices);
+}
+
+/* ---- ranks and scales ---------------------------------------------------- */
+
+static enum status pattern_of(const struct target_search *s, const char *key, const struct pattern_value *patterns,
+                              int count, const char *name, double *value)
+{
+    for (int i = 0; i < count; i++) {
+        bool found;
+        TRY(target_match(s, &(struct target_expression){key, patterns[i].pattern, "(?:.*\\.)?(?:", ")$", false, NULL},
+                         name, &found));
+        if (found) {
+            *value = patterns[i].value;
+            return STATUS_OK;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status scale_target(const struct target_search *s, const char *name, struct adapter_choice *choice)
+{
+    const struct adapter_settings *settings = s->settings;
+    double r = (double)settings->r, alpha = settings->lora_alpha;
+    TRY(pattern_of(s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, name, &r));
+    TRY(pattern_of(s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, name, &alpha));
+    *choice = (struct adapter_choice){ADAPTER_LORA, (int64_t)r, alpha / (settings->use_rslora ? sqrt(r) : r)};
+    return STATUS_OK;
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static enum status target_search_run(struct target_search *s, struct adapter_choice *choices,
+                                     struct adapter_choice *tied_head)
+{
+    TRY(list_targets(s));
+    TRY(find_targets(s));
+    for (int i = 0; i < s->num_modules; i++) {
+        const struct target_module *module = &s->modules[i];
+        if (module->target)
+            TRY(scale_target(s, module->name, module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
+    }
+    return find_saved(s, choices);
+}
+
+static void target_search_begin(struct target_search *s)
+{
+    target_list_modules(s);
+    for (int i = 0; i < s->settings->modules_to_save.count; i++)
+        string_list_add(&s->to_save, s->settings->modules_to_save.items[i]);
+    if (s->desc->num_labels > 0) { /* as PEFT does for task_type SEQ_CLS */
+        string_list_add(&s->to_save, "classifier");
+        string_list_add(&s->to_save, "score");
+    }
+}
+
+static void target_search_end(struct target_search *s)
+{
+    string_list_release(&s->targets);
+    string_list_release(&s->to_save);
+    free(s->modules);
+}
+
+enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
+                           const struct tensor_table *table, struct adapter_choice *choices,
+                           struct adapter_choice *tied_head, struct error *err)
+{
+    struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = err};
+    memset(choices, 0, (size_t)table->num_tensors * sizeof *choices);
+    *tied_head = (struct adapter_choice){0};
+    target_search_begin(&s);
+    const enum status status = target_search_run(&s, choices, tied_head);
+    target_search_end(&s);
+    return status;
+}
+
+/* ---- names that match nothing -------------------------------------------- */
+
+static void note_unmatched(const struct target_search *s, const char *key, const char *name, bool found,
+                           struct string_list *notices)
+{
+    char *line = found ? NULL
+                       : memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key,
+                                       name, model_family_name(s->desc->family));
+    if (line)
+        string_list_add(notices, line);
+    free(line);
+}
+
+static void note_list(const struct target_search *s, const char *key, const struct string_list *list, bool any_end,
+                      struct string_list *notices)
+{
+    for (int i = 0; i < list->count; i++) {
+        const struct string_list one = {1, &list->items[i]};
+        bool found = false;
+        for (int k = 0; k < s->num_modules && !found; k++)
+            found = any_end ? is_saved(&one, s->modules[k].name) : is_listed(&one, s->modules[k].name);
+        note_unmatched(s, key, list->items[i], found, notices);
+    }
+}
+
+static void note_patterns(struct target_search *s, const char *key, const struct pattern_value *patterns, int count,
+                          struct string_list *notices)
+{
+    for (int i = 0; i < count; i++) {
+        double value = -1;
+        for (int k = 0; k < s->num_modules && value < 0; k++)
+            if (s->modules[k].target)
+                pattern_of(s, key, &patterns[i], 1, s->modules[k].name, &value);
+        note_unmatched(s, key, patterns[i].pattern, value >= 0, notices);
+    }
+}
+
+void adapter_note_unmatched(const struct adapter_settings *settings, const struct model_desc *desc,
+                            const struct tensor_table *table, struct string_list *notices)
+{
+    struct target_search s = {.settings = settings, .desc = desc, .table = table};
+    target_search_begin(&s);
+    if (list_targets(&s) == STATUS_OK && find_targets(&s) == STATUS_OK) {
+        note_list(&s, "target_modules", &settings->target_modules.list, false, notices);
+        note_list(&s, "exclude_modules", &settings->exclude_modules.list, false, notices);
+        note_list(&s, "modules_to_save", &settings->modules_to_save, true, notices);
+        note_patterns(&s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, notices);
+        note_patterns(&s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, notices);
+    }
+    target_search_end(&s);
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make tests/golden/adapter_targets.json: which modules PEFT changes for a LoraConfig.
+
+    python3 tests/golden/make_adapter_targets.py [FILE]        (packages: torch, transformers, peft)
+
+A list of models, each a config.json and its cases: keys of LoraConfig, and what get_peft_model() makes of them. That is
+"error": true, or the modules with A and B, each with rank and scale, and the parameters that are trained as a whole.
+Names are written with the number of the block as *, if all blocks have the same.
+"""
+import json
+import os
+import re
+import sys
+import warnings
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
+
+GPT2 = {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 2, "vocab_size": 20, "n_positions": 8}
+BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 8, "num_attention_heads": 2,
+        "num_hidden_layers": 2, "intermediate_size": 12, "vocab_size": 20, "max_position_embeddings": 8, "num_labels": 3}
+
+
+def llama(family, tied=False, **others):
+    return {"model_type": family, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2,
+            "intermediate_size": 12, "vocab_size": 20, "max_position_embeddings": 16, "pad_token_id": 0, "head_dim": 4,
+            "tie_word_embeddings": tied, **others}
+
+
+ALL = [{}, {"target_modules": "all-linear"}]
+LISTS = [
+    {"target_modules": ["q_proj", "up_proj", "absent"], "r": 4, "lora_alpha": 16},
+    {"target_modules": ["v_proj"], "use_rslora": True, "r": 16},
+    {"target_modules": ["proj"]},
+    {"target_modules": ["model.layers.1.mlp.down_proj", "k_proj"]},
+    {"target_modules": ["self_attn.o_proj", "lm_head"]},
+    {"target_modules": ["embed_tokens", "q_proj"]},
+    {"target_modules": ["input_layernorm", "q_proj"]},
+    {"target_modules": ["mlp"]},
+    {"target_modules": r".*\.(q|v)_proj"},
+    {"target_modules": r"model\.layers\.1\..*_proj"},
+    {"target_modules": r".*\.q_pro"},
+    {"target_modules": r"model\.layers\.0\..*"},
+    {"target_modules": r".*(?P<which>gate|up)_proj"},
+    {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+    {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": 0},
+    {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": []},
+    {"target_modules": ["q_proj"], "layers_to_transform": [0, 1], "layers_pattern": "layers"},
+    {"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": ["blocks", "layer."]},
+    {"target_modules": ["q_proj"], "layers_to_transform": [7]},
+    {"target_modules": ["model.layers.0.self_attn.q_proj", "v_proj"], "layers_to_transform": [1]},
+    {"layers_to_transform": 1},
+    {"target_modules": "all-linear", "layers_to_transform": [0]},
+    {"target_modules": "ALL-LINEAR", "exclude_modules": ["gate_proj", "layers.0.mlp.up_proj"]},
+    {"target_modules": "all-linear", "exclude_modules": r".*\.layers\.1\..*"},
+    {"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]},
+    {"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["proj", "absent"]},
+    {"target_modules": ["q_proj"], "modules_to_save": ["norm"]},
+    {"target_modules": ["q_proj"], "modules_to_save": ["model.norm", "mlp"]},
+    {"target_modules": "all-linear", "modules_to_save": ["self_attn", "absent"]},
+    {"target_modules": "all-linear", "modules_to_save": ["layers.0"]},
+    {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]},
+    {"target_modules": "all-linear", "modules_to_save": ["lm_head"]},
+    {"target_modules": "all-linear", "rank_pattern": {"v_proj": 2, r"layers\.0\.mlp\..*": 3, "mlp.down_proj": 5, "absent": 6},
+     "alpha_pattern": {"q_proj": 1.5, ".*v_proj": 32}},
+    {"target_modules": ["q_proj", "v_proj"], "rank_pattern": {"proj": 2, "^model.layers.1.self_attn.q_proj": 3, "q|v_proj": 4},
+     "alpha_pattern": {"1.self_attn.v_proj": 7}, "use_rslora": True},
+]
+TIED = [{"target_modules": ["q_proj", "lm_head"]}, {"target_modules": ["embed_tokens"]}, {"target_modules": "all-linear"},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"], "ensure_weight_tying": True}]
+CONV = [*ALL, {"target_modules": ["c_proj"], "r": 2}, {"target_modules": ["mlp.c_proj", "c_fc"], "layers_to_transform": [0]},
+        {"target_modules": ["wte", "wpe", "c_attn"]}, {"target_modules": r"transformer\.h\.\d+\.attn\.c_.*"},
+        {"target_modules": ["attn"]}, {"target_modules": ["c_attn"], "modules_to_save": ["ln_f", "mlp"]},
+        {"target_modules": ["c_attn"], "modules_to_save": ["ln_1"], "rank_pattern": {"h.0.attn.c_attn": 3}}]
+HEADS = [*ALL, {"target_modules": ["dense"]}, {"target_modules": ["query"], "modules_to_save": ["pooler"]},
+         {"target_modules": ["query", "classifier"]}, {"target_modules": "all-linear", "modules_to_save": ["LayerNorm"]},
+         {"target_modules": ["value", "key"], "layers_to_transform": [1]}, {"target_modules": ["word_embeddings", "query"]}]
+MODELS = [
+    (llama("llama"), [*ALL, *LISTS]), (llama("llama", True), TIED), (llama("llama", attention_bias=True, mlp_bias=True),
+    [{"target_modules": ["o_proj"], "modules_to_save": ["down_proj"]}, {"target_modules": ["o_proj"], "modules_to_save": ["mlp"]}]),
+    (GPT2, CONV), (dict(GPT2, num_labels=2, pad_token_id=0, architectures=["GPT2ForSequenceClassification"]), [*ALL, {"target_modules": ["c_fc", "score"]}]),
+    (BERT, HEADS),
+    (llama("llama", num_labels=3, architectures=["LlamaForSequenceClassification"]), [*ALL, {"target_modules": ["q_proj"], "modules_to_save": ["norm"]}]),
+    *((llama(name), ALL) for name in ("mistral", "qwen2", "qwen3", "granite", "smollm3", "olmo2")),
+    (llama("phi3"), [*ALL, {"target_modules": ["qkv_proj", "gate_up_proj"]}]),
+    *((llama(name, True), ALL) for name in ("gemma2", "gemma3_text")),
+]
+
+
+def short(names, layers):
+    """{name: value} with one entry for all blocks, where each of them has it with the same value."""
+    starred = {}
+    for name, value in names.items():
+        starred.setdefault(re.sub(r"(\.(?:layers|h|layer)\.)\d+(?=\.)", r"\1*", name), []).append((name, value))
+    out = {}
+    for star, items in starred.items():
+        if "*" in star and len(items) == layers and len({str(value) for _, value in items}) == 1:
+            out[star] = items[0][1]
+        else:
+            out.update(items)
+    return dict(sorted(out.items()))
+
+
+def outcome(config, case):
+    torch.manual_seed(1)
+    classifies = "architectures" in config
+    loader = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
+    settings = CONFIG_MAPPING[config["model_type"]](**{k: v for k, v in config.items() if k not in ("model_type", "architectures")})
+    model = loader.from_config(settings)
+    layers = config.get("n_layer", config.get("num_hidden_layers"))
+    try:
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS" if classifies else "CAUSAL_LM", **json.loads(json.dumps(case))))
+    except (ValueError, TypeError):
+        return {"error": True}
+    lora, saved = {}, {}
+    for name, module in model.base_model.model.named_modules():
+        ranks = getattr(module, "r", None)
+        if isinstance(ranks, dict) and "default" in ranks:
+            lora[name] = [ranks["default"], round(module.scaling["default"], 12)]
+    for name, parameter in model.base_model.model.named_parameters():
+        if parameter.requires_grad and ".modules_to_save.default" in name:
+            saved[name.replace(".modules_to_save.default", "")] = True
+    return {"lora": short(lora, layers), "saved": list(short(saved, layers))}
+
+
+def main():
+    path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "adapter_targets.json")
+    warnings.simplefilter("ignore")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("[\n")
+        for i, (config, cases) in enumerate(MODELS):
+            f.write(f'{{"config": {json.dumps(config)}, "cases": [\n')
+            lines = [json.dumps({"peft": case, **outcome(config, case)}) for case in cases]
+            f.write(",\n".join(lines) + "\n]}" + (",\n" if i + 1 < len(MODELS) else "\n"))
+        f.write("]\n")
+
+
+if __name__ == "__main__":
+    main()
