@@ -49,6 +49,13 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
 
+/* The frozen base of an adapter, which a checkpoint does not hold. */
+struct checkpoint_base {
+    uint64_t hash;      /* base_hash.h */
+    const char *folder; /* the Hugging Face folder that it was read from; NULL: initial values */
+    int64_t seed;       /* of initial values */
+};
+
 /* Which checkpoints stay when a new one is complete. All zero: all of them. */
 struct checkpoint_keep {
     int64_t last;        /* this many newest ones; 0: all */
@@ -74,7 +81,9 @@ struct checkpoint_writer {
     const json_t *machine; /* hardware and libraries: an object of texts, integers and booleans; may be NULL */
     struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
     const json_t *evaluation_part;            /* eval_part_to_json() of the evaluation that is due; NULL: not begun */
-    enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
+    const json_t *adapter;       /* the members of adapter_config.json; NULL: frozen tensors are in the checkpoint */
+    struct checkpoint_base base; /* with adapter */
+    enum dtype dtype;            /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before anything is
      * made, before the checkpoint gets its name, before `latest` moves, and before anything is deleted. */
@@ -132,9 +141,11 @@ struct checkpoint {
     char path[4096]; /* its folder */
     json_t *manifest;
     struct train_position position;
-    json_t *spec, *model;    /* borrowed from manifest; model: config.json */
-    json_t *machine;         /* borrowed: hardware and libraries; NULL: not in the manifest */
-    json_t *evaluation_part; /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
+    json_t *spec, *model;        /* borrowed from manifest; model: config.json */
+    json_t *machine;             /* borrowed: hardware and libraries; NULL: not in the manifest */
+    json_t *evaluation_part;     /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
+    json_t *adapter;             /* borrowed: the members of adapter_config.json; NULL: no adapter */
+    struct checkpoint_base base; /* with adapter */
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
     int virtual_ranks, num_states;            /* virtual_ranks 0: none */
@@ -174,12 +185,20 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
 /* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
- * of the writer. Only the frames that cover the range are read; each is verified. */
+ * of the writer. Only the frames that cover the range are read; each is verified. The checkpoint has the unit:
+ * checkpoint_stores(). */
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 
+/* Whether the unit is in the checkpoint: it is not of an adapter's base. */
+bool checkpoint_stores(const struct checkpoint *checkpoint, int unit);
+
 /* Freezes the tensors of the table that are frozen in the checkpoint, for readers of only the parameters. */
 void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
+
+/* STATUS_DATA: the adapter of the checkpoint was trained on another base. The error names both hashes. */
+enum status checkpoint_check_base(const struct checkpoint *checkpoint, const struct checkpoint_base *base,
+                                  struct error *err);
 
 /* Checks that the checkpoint has the tensors of this table; the error names the first difference. */
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,

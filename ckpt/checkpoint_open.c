@@ -53,6 +53,8 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->model = manifest->model;
     checkpoint->machine = manifest->machine;
     checkpoint->evaluation_part = manifest->evaluation_part;
+    checkpoint->adapter = manifest->adapter;
+    checkpoint->base = manifest->base;
     checkpoint->world = manifest->world;
     checkpoint->virtual_ranks = manifest->virtual_ranks;
     checkpoint->num_states = manifest->num_states;

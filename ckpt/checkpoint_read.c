@@ -7,6 +7,7 @@
 #include "ckpt/checkpoint_read.h"
 
 #include "core/fsutil.h"
+#include "core/hash_digits.h"
 #include "core/memory.h"
 
 #include <inttypes.h>
@@ -186,11 +187,16 @@ static enum status read_range(struct stream *stream, const struct range *range, 
     return frames ? rankfile_stream_next(stream->frames, frames, out, err) : STATUS_OK;
 }
 
+bool checkpoint_stores(const struct checkpoint *checkpoint, int unit)
+{
+    return unit < reader_of(checkpoint)->manifest->num_stored;
+}
+
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    ASSERT(unit >= 0 && unit < manifest->num_units && first >= 0 && count >= 0);
+    ASSERT(unit >= 0 && checkpoint_stores(checkpoint, unit) && first >= 0 && count >= 0);
     ASSERT(count <= manifest->units[unit].numel - first);
     const struct range range = {(int)state, unit, first, count};
     struct stream stream;
@@ -271,6 +277,10 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     char theirs[192] = "no more tensors", ours[192] = "no more tensors";
+    if ((manifest->adapter != NULL) != table->adapted)
+        return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
+                         manifest->adapter ? "an adapter" : "a whole model",
+                         table->adapted ? "an adapter" : "a whole model");
     if (manifest->num_units - manifest->num_trained != table->num_frozen)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
                          checkpoint->path, manifest->num_units - manifest->num_trained, table->num_frozen);
@@ -303,6 +313,22 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
                              "the checkpoint '%s' has %" PRId64 " elements in unit %d, this model %" PRId64,
                              checkpoint->path, manifest->units[u].numel, u, table->units[u].numel);
     return STATUS_OK;
+}
+
+enum status checkpoint_check_base(const struct checkpoint *checkpoint, const struct checkpoint_base *base,
+                                  struct error *err)
+{
+    const struct checkpoint_base *was = &checkpoint->base;
+    if (base->hash == was->hash)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA,
+              "the adapter in '%s' was trained on another base: the frozen weights of %s have the hash %s, and those "
+              "it was trained on %s",
+              checkpoint->path, base->folder ? base->folder : "the model", hash_digits(base->hash).text,
+              hash_digits(was->hash).text);
+    if (was->folder)
+        return error_hint(err, "its base was the folder '%s'", was->folder);
+    return error_hint(err, "its base were initial values with run.seed %" PRId64, was->seed);
 }
 
 static bool is_read_frozen(void *context, const struct tensor_info *tensor)

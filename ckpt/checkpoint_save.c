@@ -159,7 +159,7 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
                                    .num_states = slices.count,
-                                   .num_units = writer->layout->num_units,
+                                   .num_units = writer->layout->num_stored,
                                    .num_trained = writer->layout->num_trained,
                                    .slice = writer->layout->slice,
                                    .state_name = state_kind_names};

@@ -13,7 +13,7 @@
 #define TEMPLATES_FOLDER "additional_chat_templates"
 
 enum {
-    MANIFEST_VERSION = 3, /* the latest */
+    MANIFEST_VERSION = 4, /* the latest */
     MANIFEST_MAX_BYTES = 64 << 20,
     MANIFEST_MAX_WORLD = 1 << 17,
     MANIFEST_NAME_MAX = 64, /* of a file, with its NUL */
@@ -52,6 +52,7 @@ struct manifest {
     uint64_t hashes[STATE_KIND_COUNT];        /* (num_states) of the state: state_hash.h */
     int num_units, num_tensors, num_files;
     int num_trained;                 /* units before those that are frozen */
+    int num_stored;                  /* units that rank files hold: all, or with an adapter those that are trained */
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
@@ -60,6 +61,8 @@ struct manifest {
     json_t *spec, *model;            /* borrowed from root */
     json_t *machine;                 /* borrowed from root: printable texts, integers, booleans; or NULL */
     json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
+    json_t *adapter;                 /* borrowed from root: the members of adapter_config.json; or NULL */
+    struct checkpoint_base base;     /* with adapter */
 };
 
 /* Encodes a checkpoint's manifest with num_states kinds of state, which have these hashes (state_hash.h; NULL: left

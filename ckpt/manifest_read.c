@@ -35,7 +35,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
         .rank = rank,
         .world = manifest->world,
         .num_states = manifest->num_states,
-        .num_units = manifest->num_units,
+        .num_units = manifest->num_stored,
         .num_trained = manifest->num_trained,
         .slice = manifest->slice,
         .state_name = state_kind_names,
@@ -262,6 +262,22 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
     return status;
 }
 
+/* May be absent: the run has no adapter, and frozen tensors are in the rank files. */
+static enum status read_adapter(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    const struct place at = {top->path, "base", -1};
+    struct checkpoint_base *base = &manifest->base;
+    json_t *object;
+    if (!json_object_get(manifest->root, "adapter"))
+        return STATUS_OK;
+    TRY(manifest_get_object(top, manifest->root, "adapter", &manifest->adapter, err));
+    TRY(manifest_get_object(top, manifest->root, "base", &object, err));
+    TRY(manifest_get_checksum(&at, object, "hash", &base->hash, err));
+    if (json_object_get(object, "folder"))
+        TRY(manifest_get_string(&at, object, "folder", &base->folder, err));
+    return manifest_get_integer(&at, object, "seed", 0, INT64_MAX, &base->seed, err);
+}
+
 static enum status read_head(const struct place *top, struct manifest *manifest, int *out_version, struct error *err)
 {
     const char *format, *dtype;
@@ -351,6 +367,7 @@ static enum status read_units(const struct place *top, struct manifest *manifest
             return bad_manifest(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
                                 manifest->world, manifest->slice[u], unit->numel);
     }
+    manifest->num_stored = manifest->adapter ? manifest->num_trained : manifest->num_units;
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     if (rankfile_num_frames(&shape) < 0)
         return bad_manifest(top, "units", err, "more elements than a file can hold");
@@ -461,6 +478,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     TRY_GOTO(read_hashes(&top, manifest, err));
     TRY_GOTO(read_machine(&top, manifest, err));
     TRY_GOTO(read_evaluation_part(&top, manifest, err));
+    TRY_GOTO(read_adapter(&top, manifest, err));
     TRY_GOTO(read_position(&top, manifest, err));
     TRY_GOTO(read_units(&top, manifest, version, err));
     TRY_GOTO(read_tensors(&top, manifest, err));

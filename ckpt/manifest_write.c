@@ -153,6 +153,23 @@ static json_t *hashes_to_manifest(const uint64_t *hashes, int num_states)
     return object;
 }
 
+static json_t *base_to_manifest(const struct checkpoint_base *base)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "hash", manifest_hex(base->hash));
+    if (base->folder)
+        json_object_set_new(object, "folder", json_string(base->folder));
+    json_object_set_new(object, "seed", json_integer((json_int_t)base->seed));
+    return object;
+}
+
+static int manifest_version(const struct checkpoint_writer *writer, int num_states)
+{
+    if (writer->adapter)
+        return 4;
+    return writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
+}
+
 static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
                            int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files)
 {
@@ -161,12 +178,11 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     const time_t seconds = time(NULL);
     gmtime_r(&seconds, &utc);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    const int version = writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
     json_t *states = json_array(), *root = json_object();
     for (int s = 0; s < num_states; s++)
         json_array_append_new(states, json_string(state_kind_names[s]));
     json_object_set_new(root, "format", json_string(FORMAT));
-    json_object_set_new(root, "format_version", json_integer(version));
+    json_object_set_new(root, "format_version", json_integer(manifest_version(writer, num_states)));
     json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
     json_object_set_new(root, "time", json_string(now));
     json_object_set_new(root, "position", position_to_manifest(position, writer->dtype));
@@ -183,6 +199,9 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     set_manifest_member(root, "model", writer->model);
     set_manifest_member(root, "machine", writer->machine);
     set_manifest_member(root, "evaluation_part", writer->evaluation_part);
+    set_manifest_member(root, "adapter", writer->adapter);
+    if (writer->adapter)
+        json_object_set_new(root, "base", base_to_manifest(&writer->base));
     if (writer->data_fingerprint.first)
         json_object_set_new(root, "data_fingerprint", manifest_hex(writer->data_fingerprint.first));
     if (writer->data_fingerprint.sampled)

@@ -125,8 +125,8 @@ static enum status refuse_adapter(const struct import *import, struct error *err
     if (!fs_exists(path))
         return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' holds a model and a LoRA adapter (adapter_config.json)", import->dir);
-    return error_hint(err, "merge the adapter into the model with peft's merge_and_unload(), and name that folder; "
-                           "remove adapter_config.json if these weights are the merged ones");
+    return error_hint(err, "model.adapter starts from an adapter in a folder of its own; remove adapter_config.json if "
+                           "the model is the merged one");
 }
 
 static enum status find_files(struct import *import, struct error *err)
@@ -150,8 +150,8 @@ static enum status find_files(struct import *import, struct error *err)
     import->absent = !pickled && !adapter;
     error_set(err, STATUS_DATA, "no weights in '%s': neither %s nor %s", import->dir, SINGLE_FILE, INDEX_FILE);
     if (adapter)
-        return error_hint(
-            err, "adapter_model.safetensors is a LoRA adapter; name the folder of a model that it was merged into");
+        return error_hint(err, "adapter_model.safetensors is a LoRA adapter: model.adapter takes its folder, and "
+                               "model.pretrained that of its base model");
     if (!pickled)
         return error_hint(err, "expected a Hugging Face folder with config.json and safetensors; hf download NAME "
                                "completes a model of the local cache");
@@ -190,12 +190,13 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
     return fs_has_suffix(name, "rotary_emb.inv_freq");
 }
 
-/* Whether the tensor is the head of a new classifier, or the pooler, which a folder of BertForMaskedLM lacks. */
+/* Whether the tensor is an adapter's, the head of a new classifier, or the pooler, which a folder of BertForMaskedLM
+ * lacks. */
 static bool starts_fresh(const struct import *import, const struct tensor_info *tensor)
 {
     const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
     const bool head = tensor->role == ROLE_SCORE_W || tensor->role == ROLE_SCORE_B;
-    return import->desc->new_head && (head || (pooler && import->new_pooler));
+    return tensor->part != PART_BASE || (import->desc->new_head && (head || (pooler && import->new_pooler)));
 }
 
 /* A name's new ending in place of an old one; false: it has another ending, or is too long. */
@@ -317,7 +318,7 @@ static void resolve_tied_head(struct import *import)
 
 static void resolve_pooler(struct import *import)
 {
-    const int head = import->table->num_units - 1;
+    const int head = tensor_table_head(import->table);
     const struct tensor_info *pooler[] = {tensor_find(import->table, head, ROLE_POOLER_W),
                                           tensor_find(import->table, head, ROLE_POOLER_B)};
     import->new_pooler = import->desc->new_head && import->desc->pooler;

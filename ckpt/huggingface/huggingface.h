@@ -25,7 +25,7 @@ struct huggingface_source {
  *
  * If desc->new_head is set, lm_head.weight is skipped, and the classifier's head gets initial values that depend on
  * `seed`. BERT's files may have LayerNorm.gamma and .beta; with new_head their heads of pretraining (cls.…) are left
- * out, and a pooler that they lack gets initial values: rank 0 logs both. */
+ * out, and a pooler that they lack gets initial values: rank 0 logs both. An adapter's tensors get initial values. */
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
                              uint64_t seed, struct state_slices slices, struct error *err);
 

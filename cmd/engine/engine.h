@@ -69,6 +69,7 @@ struct engine {
     struct engine_samples *samples; /* NULL: train.samples has none */
     enum graph_mode graphs;
     struct memory_plan plan;
+    struct checkpoint_base base; /* of an adapter: by engine_weights_load() and engine_weights_check_base() */
 
     void *memory;                 /* the rank's own arena (memory_plan_allocate()) */
     void *host_memory;            /* the host's arena; may be NULL */
@@ -116,8 +117,14 @@ bool engine_probe_mask(const struct run_spec *spec);
 enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err);
 
 /* Fills this rank's slices: from `checkpoint` if it is not NULL, else from the Hugging Face folder that the spec names,
- * else by initialisation. Their bits depend on neither world size nor ZeRO stage. zero_params_changed() is next. */
+ * else by initialisation. An adapter's base never comes from the checkpoint; without one the adapter itself comes from
+ * model.adapter, if that is set. Their bits depend on neither world size nor ZeRO stage. zero_params_changed() is
+ * next. */
 enum status engine_weights_load(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
+
+/* Collective, after engine_weights_load() on all ranks: fills engine->base. STATUS_DATA: the checkpoint was written on
+ * another base. Nothing without an adapter. */
+enum status engine_weights_check_base(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
 /* huggingface_check() of the folder that the spec names, if it names one. */
 enum status engine_weights_check(const struct engine *engine, bool *absent, struct error *err);

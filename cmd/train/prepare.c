@@ -433,8 +433,9 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     if (fits == STATUS_OK)
         fits = memory_node_check(t, err);
     TRY(run_agree(run, fits, err));
+    const int64_t stored = t->table.num_params - (t->table.adapted ? t->table.frozen_params : 0);
     if (run->boot->rank == 0)
-        deadline_init(&run->deadline, (double)t->table.num_params * checkpoint_bytes / slow_disk, deadline_period);
+        deadline_init(&run->deadline, (double)stored * checkpoint_bytes / slow_disk, deadline_period);
     TRY(gpu_test_before_run(t, err));
     TRY(prepare_choose_in_turn(run, checkpoint, err));
     prepare_warns_of_attention(t);
@@ -443,6 +444,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(memory_plan_allocate(t, err));
     TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
+    TRY(engine_weights_check_base(t, checkpoint, err));
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));

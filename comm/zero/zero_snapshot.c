@@ -23,7 +23,8 @@ bool zero_has_snapshot(const struct zero *zero)
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return (layout->shard_numel + (zero_states(zero) - 1) * layout->trained_numel) * (int64_t)sizeof *zero->snapshot;
+    return (state_numel(layout, STATE_MASTER) + (zero_states(zero) - 1) * layout->trained_numel) *
+           (int64_t)sizeof *zero->snapshot;
 }
 
 void zero_snapshot_layout(struct zero *zero, struct arena *host)
@@ -36,7 +37,8 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    const int64_t before = kind == STATE_MASTER ? 0 : layout->shard_numel + (kind - 1) * layout->trained_numel;
+    const int64_t before =
+        kind == STATE_MASTER ? 0 : state_numel(layout, STATE_MASTER) + (kind - 1) * layout->trained_numel;
     return zero->snapshot + before + zero_shard_offset(layout, unit);
 }
 

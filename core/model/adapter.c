@@ -85,6 +85,7 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
         added[count++] = adapter_tensor(desc, &head, tied_head, PART_LORA_B);
     }
     tensor_table_freeze_and_add(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
+    table->adapted = true;
     free(added);
 }
 

@@ -25,6 +25,7 @@ struct shard_layout {
     int world, num_units;
     int parts;             /* canonical slices that a rank's slice consists of; 1 without virtual ranks */
     int num_trained;       /* the first units, which have optimizer state */
+    int num_stored;        /* the first units, which checkpoints hold: all, or of an adapter those that are trained */
     int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
     int64_t *shard_offset; /* [num_units] first element of unit u's slice in a rank's shard */
     int64_t shard_numel;   /* sum of slice[] */
@@ -53,8 +54,14 @@ static inline int64_t shard_padded(const struct shard_layout *layout, int unit)
     return layout->slice[unit] * layout->world;
 }
 
-/* The number of units that have this kind of state: the first ones. */
+/* The number of units whose state of this kind is in checkpoints and hashes: the first ones. */
 static inline int state_units(const struct shard_layout *layout, enum state_kind kind)
 {
-    return kind == STATE_MASTER ? layout->num_units : layout->num_trained;
+    return kind == STATE_MASTER ? layout->num_stored : layout->num_trained;
+}
+
+/* The elements of a rank's slices of these. */
+static inline int64_t state_numel(const struct shard_layout *layout, enum state_kind kind)
+{
+    return state_units(layout, kind) == layout->num_trained ? layout->trained_numel : layout->shard_numel;
 }

@@ -107,6 +107,7 @@ struct tensor_table {
     int64_t num_params;    /* elements of all tensors, without gaps; tied ones once */
     int64_t frozen_params; /* of these, not trained */
     int num_frozen;        /* of the units, the last ones: the frozen tensors of others */
+    bool adapted;          /* they are the base of an adapter: checkpoints hold a hash of them only */
 };
 
 void tensor_table_build(const struct model_desc *desc, struct tensor_table *table);

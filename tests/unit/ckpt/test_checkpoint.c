@@ -95,6 +95,72 @@ static void test_frozen_tensors(void **unused)
     free(text);
 }
 
+/* An adapter's base is in no rank file, at every world size; the manifest has its hash and where it came from. */
+static void test_an_adapter_without_its_base(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX], file[FS_PATH_MAX];
+    static const int worlds[] = {1, 2, 3, 5};
+    struct checkpoint *checkpoint;
+    struct tensor_table table;
+    struct stat whole, adapter;
+    struct error err;
+    float value;
+    case_freezes = true;
+    for (size_t w = 0; w < COUNT_OF(worlds); w++) {
+        struct case_save how = {.world = worlds[w], .step = 3 + worlds[w], .large = w == 2};
+        case_save_ok(&how, path);
+        assert_int_equal(fs_join(file, path, "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(stat(file, &whole), 0);
+        case_adapts = true;
+        how.step += 100;
+        case_save_ok(&how, path);
+        assert_int_equal(fs_join(file, path, "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(stat(file, &adapter), 0);
+        assert_true(adapter.st_size < whole.st_size);
+        for (size_t r = 0; r < COUNT_OF(worlds); r++)
+            case_load_ok(path, how.large, worlds[r], how.step);
+
+        assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
+        assert_int_equal(json_integer_value(json_object_get(checkpoint->adapter, "r")), 8);
+        assert_true(checkpoint->base.hash == CASE_BASE_HASH && checkpoint->base.seed == 7);
+        assert_string_equal(checkpoint->base.folder, "/models/base");
+        assert_true(checkpoint_stores(checkpoint, CASE_UNITS - 1) && !checkpoint_stores(checkpoint, CASE_UNITS));
+        assert_int_equal(checkpoint_read(checkpoint, STATE_MASTER, 1, 0, 1, &value, &err), STATUS_OK);
+        case_adapts = false;
+        case_table(&table, how.large);
+        assert_int_equal(checkpoint_check_table(checkpoint, &table, &err), STATUS_CHECKPOINT);
+        assert_non_null(strstr(err.text, "is of an adapter, and this model of a whole model"));
+        checkpoint_close(checkpoint);
+    }
+    case_freezes = false;
+}
+
+static void test_another_base(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 3};
+    struct checkpoint_base base = {.hash = CASE_BASE_HASH, .folder = "/elsewhere"};
+    struct checkpoint *checkpoint;
+    struct error err;
+    case_freezes = case_adapts = true;
+    case_save_ok(&how, path);
+    case_freezes = case_adapts = false;
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
+    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_OK);
+    base.hash++;
+    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "was trained on another base: the frozen weights of /elsewhere have the hash "
+                                     "0123456789abcdf0, and those it was trained on 0123456789abcdef"));
+    assert_non_null(strstr(err.text, "hint: its base was the folder '/models/base'"));
+    base.folder = checkpoint->base.folder = NULL;
+    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_DATA);
+    assert_non_null(strstr(err.text, "the frozen weights of the model have"));
+    assert_non_null(strstr(err.text, "hint: its base were initial values with run.seed 7"));
+    checkpoint_close(checkpoint);
+}
+
 static void test_any_range_can_be_read(void **unused)
 {
     (void)unused;
@@ -432,6 +498,8 @@ int main(void)
         TEST(test_everything_comes_back),
         TEST(test_every_world_size_loads_every_other),
         TEST(test_frozen_tensors),
+        TEST(test_an_adapter_without_its_base),
+        TEST(test_another_base),
         TEST(test_any_range_can_be_read),
         TEST(test_golden_checkpoint),
         TEST(test_machine),
