@@ -4,6 +4,7 @@
 # Makes a virtual environment in build/venv (a few GB), builds ztrain, and runs scripts/bench.py: PyTorch compiled, then
 # DeepSpeed with two ranks at ZeRO-3. Other options go to bench.py (--case bf16-256, --turns N). It takes about half an hour.
 #   --torch, --deepspeed       only this peer
+#   --lora                     only PEFT: both train LoRA adapters
 #   --as-installed             without preloading the libraries that make PyTorch's memory and threads faster
 #   $ZTRAIN_PYTHON             a Python that already has torch and transformers
 # SPDX-License-Identifier: Apache-2.0
@@ -14,8 +15,9 @@ for argument in "$@"; do
     case $argument in
     --torch) deepspeed=0 ;;
     --deepspeed) torch=0 ;;
+    --lora) deepspeed=0 options+=(--lora) ;;
     --as-installed) tuned=0 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) options+=("$argument") ;;
     esac
 done

@@ -7,6 +7,7 @@
     scripts/bench.py --peers PYTHON               against PyTorch, alternating in one run, with ratios; PYTHON belongs to an
                                                   environment with torch and transformers (scripts/bench-peers.sh)
     scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 against DeepSpeed
+    scripts/bench.py --peers PYTHON --lora        LoRA of rank 16 on every matrix of the blocks, against PEFT
 
 $ZTRAIN_BENCH_PRELOAD lists libraries that are preloaded into peers, as in LD_PRELOAD.
 
@@ -34,6 +35,8 @@ VOCABULARY = 50257
 WARM_UP = 3     # steps of a run that are not counted
 STEPS = 10      # counted steps, of ztrain alone
 TURN_STEPS = 3  # counted steps in a turn with a peer
+LORA_RANK = 16
+LORA = [f"peft={{peft_type: LORA, r: {LORA_RANK}, lora_alpha: {2 * LORA_RANK}, target_modules: all-linear}}"]
 
 
 # --- what is trained --------------------------------------------------------------------------------------------------
@@ -145,7 +148,7 @@ class Ours:
 class Peer:
     """scripts/bench_torch.py, started once: one process, or two ranks of DeepSpeed. Between turns it waits."""
 
-    def __init__(self, python, dtype, length, compiled, deepspeed):
+    def __init__(self, python, dtype, length, compiled, deepspeed, lora):
         ranks = 2 if deepspeed else 1
         self.processes, self.tokens, self.memory = [], BATCH * length, 0
         self.started = time.monotonic()
@@ -162,6 +165,7 @@ class Peer:
             line = [python, f"{ROOT}/scripts/bench_torch.py", "--dtype", dtype, "--length", str(length),
                     "--batch", str(BATCH // ranks)]
             line += ["--deepspeed"] if deepspeed else (["--compile"] if compiled else [])
+            line += ["--lora", str(LORA_RANK)] if lora else []
             self.processes.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
                                                    start_new_session=True, text=True))
         self.ask(0)
@@ -201,11 +205,11 @@ def gib(size):
 
 def against_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
     """Alternates short turns and prints one line of the table. A machine that slows down for some seconds slows both."""
-    peer = Peer(arguments.peers, dtype, length, compiled, deepspeed)
+    peer = Peer(arguments.peers, dtype, length, compiled, deepspeed, arguments.lora)
     ztrain = None
     ours, theirs, ratios = [], [], []
     try:
-        ztrain = Ours(arguments.ztrain, top, dtype, length, ranks, stage)
+        ztrain = Ours(arguments.ztrain, top, dtype, length, ranks, stage, settings=LORA if arguments.lora else ())
         for _ in range(arguments.turns):
             rates, peer_rates = ztrain.ask(TURN_STEPS), peer.ask(TURN_STEPS)
             ours += rates
@@ -281,6 +285,7 @@ def main():
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
     parser.add_argument("--deepspeed", action="store_true")
+    parser.add_argument("--lora", action="store_true", help="PyTorch with PEFT, both train an adapter")
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
     arguments.ztrain = os.path.abspath(arguments.ztrain)
@@ -297,7 +302,7 @@ def main():
             if dtype == "bf16":
                 against_peer(arguments, top, dtype, length, f"2 ranks, ZeRO-3; DeepSpeed{how}", 2, 3, deepspeed=True)
         elif arguments.peers:
-            label = f"PyTorch {'eager' if arguments.eager else 'compiled'}{how}"
+            label = f"{'PEFT' if arguments.lora else 'PyTorch'} {'eager' if arguments.eager else 'compiled'}{how}"
             against_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
         else:
             if dtype not in ceilings:

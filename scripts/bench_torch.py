@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, or in DeepSpeed at ZeRO-3.
+"""The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, with PEFT's LoRA, or in DeepSpeed at ZeRO-3.
 
 Reads a number of steps from each line of standard input, does them, and answers with a line of JSON: the seconds of each
 step and the peak memory. The settings are the fastest for PyTorch on a CPU: sdpa, torch.compile, fused AdamW with
@@ -29,10 +29,20 @@ def build(arguments):
     return model
 
 
+def adapted(arguments, model):
+    """LoRA on every matrix of the blocks; the frozen weights are stored in the type of compute, A and B in fp32."""
+    import peft
+    config = peft.LoraConfig(r=arguments.lora, lora_alpha=2 * arguments.lora, target_modules="all-linear", fan_in_fan_out=True)
+    return peft.get_peft_model(model.bfloat16() if arguments.dtype == "bf16" else model, config)
+
+
 def torch_step(arguments):
     model = build(arguments)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
+    if arguments.lora:
+        model = adapted(arguments, model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.dim() > 1]
+    plain = [p for p in trained if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
                                   lr=1e-5, fused=True)
     forward = torch.compile(model) if arguments.compile else model
@@ -41,7 +51,7 @@ def torch_step(arguments):
         with torch.autocast("cpu", torch.bfloat16, enabled=arguments.dtype == "bf16"):
             loss = forward(input_ids=tokens, labels=tokens).loss
         loss.backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
         # the optimizer divides gradients by grad_scale, so clipping costs no extra pass
         optimizer.grad_scale = torch.clamp((norm + 1e-6) / CLIP, min=1.0)
         optimizer.found_inf = torch.zeros(())
@@ -80,6 +90,7 @@ def main():
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--deepspeed", action="store_true")
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK")
     arguments = parser.parse_args()
     step = deepspeed_step(arguments) if arguments.deepspeed else torch_step(arguments)
     generator = torch.Generator().manual_seed(2)

@@ -14,7 +14,6 @@ import json
 import sys
 
 import numpy as np
-import sklearn.metrics
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -101,6 +100,7 @@ def write_labels(prefix, case, documents):
 
 def scores(case):
     """Accuracy, F1 and logits of the evaluations."""
+    import sklearn.metrics
     labels = [label for _, _, label in case.validation]
     average = "binary" if case.classes == 2 else "macro"
     return {kind: {golden.EVAL_EVERY * (i + 1): score(logits) for i, logits in enumerate(evaluated)}
