@@ -36,6 +36,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS, RATE = 20, 0.01
 SGD_RATE = 64.0  # the gradients are well above what float32 loses of the weights
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+HEAD = "base_model.model.lm_head.weight"  # which PEFT's file has beside a tied embedding
 STILL = ["optimizer.params.lr=1e-30", "optimizer.params.weight_decay=0", "train.max_steps=1"]
 OWN_MODES = {"gradients": (None, ["optimizer={{type: SGD, params: {{lr: 64.0, weight_decay: 0}}}}"]), "merged": (None, STILL)}
 MODES = {**{name: mode for name, mode in golden.MODES.items() if name != "bf16-states-nvme"},
@@ -91,7 +92,10 @@ def write_start(name, folder):
     os.makedirs(folder)
     with open(f"{folder}/{CONFIG}", "w", encoding="utf-8") as f:
         json.dump(stored()[name]["config"], f, indent=2)
-    write_safetensors(f"{folder}/{WEIGHTS}", initial_tensors(name))
+    tensors = initial_tensors(name)
+    if stored()[name]["config"]["ensure_weight_tying"]:
+        tensors[HEAD] = tensors["base_model.model.model.embed_tokens.weight"]
+    write_safetensors(f"{folder}/{WEIGHTS}", tensors)
 
 
 def settings_of(name, case, out, start):
@@ -179,6 +183,9 @@ def check(arguments, name, stage, ranks, dtype, mode, out):
              for key in ("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
              if config.get(key) != stored()[name]["config"][key]]
     tensors = golden.read_safetensors(f"{out}/{name}-peft/{WEIGHTS}")
+    if stored()[name]["config"]["ensure_weight_tying"] and \
+            tensors.pop(HEAD, None) != tensors["base_model.model.model.embed_tokens.weight"]:
+        wrong.append(f"{HEAD} is not that of the embedding")
     if mode == "gradients":
         found, strayed = compare_gradients(name, rows, tensors)
     else:

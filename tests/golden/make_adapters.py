@@ -24,7 +24,7 @@ import make_dropout
 import make_golden
 import peft
 import torch
-from check_adapters import RATE, STEPS, initial_values
+from check_adapters import HEAD, RATE, STEPS, initial_values
 from make_golden import BATCH, HERE
 from safetensors.torch import load_file, save_file
 
@@ -68,6 +68,7 @@ ADAPTERS = {
     "save-head": ("llama", {"r": 2, "target_modules": QV, "modules_to_save": ["lm_head"]}),
     "save-embedding": ("olmo2", {"r": 2, "target_modules": QV, "modules_to_save": ["embed_tokens", "norm"]}),
     "save-gpt2": ("gpt2", {"r": 2, "modules_to_save": ["ln_f", "h.1.mlp.c_fc"]}),
+    "save-tied": ("qwen2", {"r": 2, "target_modules": QV, "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
     # ranks, scales, blocks
     "rslora": ("qwen2", {"r": 5, "lora_alpha": 3, "use_rslora": True, "target_modules": "all-linear"}),
     "patterns": ("llama", {"r": 4, "target_modules": BLOCK,
@@ -146,7 +147,8 @@ class Adapter:
             if p.requires_grad:
                 p.data = torch.tensor(initial_values(self.name, file_name(name), p.numel())).reshape(p.shape)
         saved = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
-        assert set(saved) == {file_name(n) for n, p in model.named_parameters() if p.requires_grad}, self.name
+        names = {file_name(n) for n, p in model.named_parameters() if p.requires_grad}
+        assert set(saved) == names | ({HEAD} if "ensure_weight_tying" in self.peft else set()), self.name
         return model
 
     def model(self):
