@@ -76,7 +76,7 @@ CFLAGS_gpu_cpu_kernels_cpu_kernels_avx512 += -march=x86-64-v4 -mprefer-vector-wi
 endif
 
 # The rooms of the house (docs/architecture.md): its library, and the program around it.
-ROOMS = core core/training core/model core/metrics core/flight core/spec core/data core/storage core/text \
+ROOMS = core core/training core/model core/metrics core/flight core/spec core/data core/storage core/text core/quantization \
 	gpu gpu/cpu gpu/cpu/kernels gpu/cuda gpu/cuda/attention gpu/cuda/gemm gpu/cuda/ops gpu/simulate gpu/open gpu/model \
 	comm comm/wire comm/launch comm/control comm/zero ckpt ckpt/huggingface
 CMD_ROOMS = cmd cmd/report cmd/train cmd/save cmd/supervise cmd/observe cmd/run cmd/engine

@@ -17,7 +17,8 @@ import re
 import sys
 
 # Room: the rooms that its files may include, in addition to its own.
-CORE = ["core", "core/training", "core/model", "core/metrics", "core/flight", "core/spec", "core/data", "core/storage", "core/text"]
+CORE = ["core", "core/training", "core/model", "core/metrics", "core/flight", "core/spec", "core/data", "core/storage", "core/text",
+        "core/quantization"]
 CUDA = ["gpu/cuda", "gpu/cuda/attention", "gpu/cuda/gemm"]
 GPU = ["gpu", "gpu/cpu", "gpu/cpu/kernels", *CUDA, "gpu/simulate", "gpu/open", "gpu/model"]
 COMM = ["comm/wire", "comm/launch", "comm/control", "comm", "comm/zero"]
@@ -33,6 +34,7 @@ ROOMS = {
     "core/data": ["core", "core/training"],
     "core/storage": ["core", "core/training"],
     "core/text": ["core"],
+    "core/quantization": ["core"],
     "gpu": CORE,
     "gpu/cpu": CORE + ["gpu"],
     "gpu/cpu/kernels": CORE + ["gpu", "gpu/cpu"],

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dynamic_map.h: the dynamic 8-bit data type (Dettmers 2015): 256 values between -1 and 1, or 0 and 1, that are denser
+ * near 0. Values and codes have the bits of torchao's 8-bit optimizers and of bitsandbytes, whose maps are the same.
+ * The two round differently. */
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define DYNAMIC_MAP_FUNCTION static inline __host__ __device__
+#else
+#define DYNAMIC_MAP_FUNCTION static inline
+#endif
+
+enum { DYNAMIC_MAP_SIZE = 256 };
+
+/* Fills the map, in rising order. The signed one begins at -0.993, as it has no -1. */
+void dynamic_map_signed(float map[DYNAMIC_MAP_SIZE]);
+void dynamic_map_unsigned(float map[DYNAMIC_MAP_SIZE]);
+
+/* The code that torchao gives to x: that of the largest value that is not above x, or the next one if it is no farther
+ * away. A NaN has code 0. The same function serves the host and device code (CUDA compiles this header too). */
+DYNAMIC_MAP_FUNCTION uint8_t dynamic_map_code(const float *map, float x)
+{
+    int code = 0;
+    for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2)
+        code += x >= map[code + bit] ? bit : 0;
+    const int up = code < DYNAMIC_MAP_SIZE - 1 ? code + 1 : code;
+    return (uint8_t)(x - map[code] >= (map[up] - map[code]) * 0.5f ? up : code);
+}
+
+/* The code that bitsandbytes' kernel for CPUs gives to x, which it first rounds to one of 65,536 values from -1 to 1.
+ * x: a value times 1 / (absolute maximum of its block), the reciprocal rounded to fp32. (A block of zeros has codes 0,
+ * not those of 0.) */
+uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x);
