@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapter_config.h: adapter_config.json, as PEFT writes and reads it: the settings of an adapter, and its base. */
+#pragma once
+
+#include "core/model/tensor_table.h"
+#include "core/training/adapter_settings.h"
+
+#define ADAPTER_CONFIG_FILE "adapter_config.json"
+
+/* All members are owned. */
+struct adapter_config {
+    struct adapter_settings settings; /* base_dtype is no key of PEFT's: DTYPE_COUNT */
+    char *base_model;                 /* base_model_name_or_path; NULL: none */
+    char *task_type;                  /* CAUSAL_LM, SEQ_CLS, …; NULL: none */
+};
+
+/* Reads the file in a folder. STATUS_USAGE: the adapter is no plain LoRA, by the name and value of the key that says
+ * so; STATUS_DATA: the file is absent or damaged. */
+enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err);
+
+/* The same from parsed JSON (borrowed); `where` names its source in messages. */
+enum status adapter_config_from_json(const json_t *json, const char *where, struct adapter_config *config,
+                                     struct error *err);
+void adapter_config_release(struct adapter_config *config);
+
+/* What PEFT's save_pretrained() writes for the adapter that `table` has after adapter_extend_table(), without keys that
+ * older versions of PEFT do not know: they would not load it. target_modules is a list of the modules that got A and B
+ * (short names where these are enough). base_model: for base_model_name_or_path, or NULL. New reference. */
+json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
+                               const struct tensor_table *table, const char *base_model);
