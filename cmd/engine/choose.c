@@ -384,7 +384,7 @@ static bool choose_launch_bound(const struct engine *t)
     const struct run_spec *spec = t->spec;
     double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
     double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
-    double gpu = transformer_flops_per_token(&t->desc, spec->data.seq_length) * tokens / (usual_mfu * peak);
+    double gpu = transformer_flops_per_token(&t->desc, &t->table, spec->data.seq_length) * tokens / (usual_mfu * peak);
     return gpu < 2 * launch_seconds * launches_per_layer * (double)(t->desc.num_layers + 2);
 }
 

@@ -261,6 +261,6 @@ double simulated_run_tokens(const struct simulated_run *w)
 double simulated_run_mfu(const struct simulated_run *w, double seconds)
 {
     const struct engine *t = &w->engine;
-    double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    double flops = transformer_flops_per_token(&t->desc, &t->table, t->spec->data.seq_length);
     return 100 * peaks_mfu(flops, simulated_run_tokens(w) / seconds, t->world, t->device->peak_flops[t->spec->dtype]);
 }

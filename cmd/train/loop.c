@@ -184,7 +184,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->seconds.step = stepper_seconds(&run->stepper, pending->start > run->collected_at);
     run->collected_at = seconds_now();
     m->tokens_per_s = m->seconds.step > 0 ? (double)pending->tokens / m->seconds.step : 0;
-    const double flops = transformer_flops_per_token(&t->desc, t->spec->data.seq_length);
+    const double flops = transformer_flops_per_token(&t->desc, &t->table, t->spec->data.seq_length);
     m->mfu = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->peak_flops[t->spec->dtype]);
     m->of_ceiling = peaks_mfu(flops, m->tokens_per_s, t->world, t->device->ceiling_flops[t->spec->dtype]);
 }

@@ -101,7 +101,7 @@ static enum status skip_backward(const struct pass *pass, int index)
 
 static enum status body_backward(const struct pass *pass)
 {
-    const int first = tensor_table_first_trained(pass->transformer->config.table);
+    const int first = pass->transformer->first_trained;
     for (int unit = (int)pass->transformer->L; unit >= 0; unit--) {
         struct span span = phase_begin(pass->stream, PHASE_BACKWARD, unit);
         if (unit < first)

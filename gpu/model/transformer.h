@@ -103,5 +103,6 @@ enum status transformer_continue(struct transformer *transformer, const struct b
 
 /* FLOPs per token in training, forward and backward, as in the formula of MFU: 6 · matmul parameters + 6 · layers · H ·
  * D · T (causal; twice that if attention looks both ways). The head counts as a matmul even if it is tied; the
- * embedding does not. A pooler and the head after it count once for the seq_length tokens of a sample. */
-double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length);
+ * embedding does not. A pooler and the head after it count once for the seq_length tokens of a sample. Frozen matrices
+ * of the table (NULL: none is frozen) count 4, and units before the first that is trained 2. */
+double transformer_flops_per_token(const struct model_desc *desc, const struct tensor_table *table, int64_t seq_length);

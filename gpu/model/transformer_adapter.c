@@ -249,7 +249,8 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
                                                 .x = piece.in,
                                                 .accumulate = product->accumulate};
         t->device->ops->linear_bwd_weight(pass->stream, &weight);
-        adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
+        if (dx)
+            adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
         next = piece.end;
     }
 }

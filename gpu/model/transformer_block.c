@@ -537,6 +537,12 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
     return STATUS_OK;
 }
 
+/* Whether nothing that is trained comes before the block's first products. */
+static bool block_ends_backward(const struct transformer *t, const struct unit *unit)
+{
+    return t->first_trained == unit->index && !unit_grad(t, unit, ROLE_NORM1_W) && !unit_grad(t, unit, ROLE_NORM1_B);
+}
+
 /* From dres, the gradient of the block's output, to that of its input. */
 static void block_whole_backward(const struct pass *pass, const struct unit *unit, int64_t block)
 {
@@ -553,7 +559,10 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
     linear_backward(pass, unit, LINEAR_O, t->delta, dout, b->att, NULL);
     attention_backward(pass, unit, b, t->delta, t->wide);
-    linear_backward(pass, unit, LINEAR_QKV, t->delta, t->wide, attention_input(t, b), NULL);
+    const bool ends = block_ends_backward(t, unit);
+    linear_backward(pass, unit, LINEAR_QKV, ends ? NULL : t->delta, t->wide, attention_input(t, b), NULL);
+    if (ends)
+        return;
     add_block_gradient(pass, unit, first_norm(b), of_down_before);
 }
 

@@ -30,18 +30,50 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
         (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, desc->pooler ? C : 0, desc->pooler ? C : 0, false};
 }
 
-double transformer_flops_per_token(const struct model_desc *desc, int64_t seq_length)
+/* Products of a matrix's size that each token costs in training: forward; the gradient of its input, unless backward
+ * has ended; that of the matrix, unless it is frozen. */
+static int linear_passes(const struct tensor_table *table, int unit, enum tensor_role role)
+{
+    if (!table)
+        return 3;
+    const int head = tensor_table_head(table);
+    const struct tensor_info *tensor = tensor_find(table, role == ROLE_WTE ? 0 : unit, role);
+    return 1 + (unit == head || unit >= tensor_table_first_trained(table)) + (tensor && !tensor->frozen);
+}
+
+/* Elements of the matrices of a unit's adapters. */
+static double adapter_parameters(const struct tensor_table *table, int unit)
+{
+    double sum = 0;
+    for (int i = 0; table && i < table->units[unit].num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[table->units[unit].first_tensor + i];
+        const bool looked_up = tensor->role == ROLE_WTE && tensor->part == PART_LORA_A;
+        sum += tensor->part != PART_BASE && !looked_up ? (double)tensor->numel : 0;
+    }
+    return sum;
+}
+
+double transformer_flops_per_token(const struct model_desc *desc, const struct tensor_table *table, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
     transformer_linear_shapes(desc, shapes);
-    double parameters = 0;
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample, not for each token */
-        double times = once ? 1 / (double)seq_length : i == LINEAR_HEAD ? 1 : (double)desc->num_layers;
-        parameters += times * (double)shapes[i].N * (double)shapes[i].K;
+    const double heads = (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
+    const int head = (int)desc->num_layers + 1, first = table ? tensor_table_first_trained(table) : 0;
+    double flops = 0;
+    for (int unit = 0; unit <= head; unit++) {
+        flops += 6 * adapter_parameters(table, unit);
+        if (unit > 0 && unit < head) /* forward 2, backward 4 */
+            flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;
+        for (int i = 0; i < LINEAR_COUNT; i++) {
+            const bool of_head = i == LINEAR_HEAD || i == LINEAR_POOLER;
+            const bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample */
+            if (unit == 0 || of_head != (unit == head))
+                continue;
+            flops += 2 * linear_passes(table, unit, shapes[i].weight) * (once ? 1 / (double)seq_length : 1) *
+                     (double)shapes[i].N * (double)shapes[i].K;
+        }
     }
-    double attention = (double)desc->num_layers * (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
-    return 6 * parameters + (desc->bidirectional ? 12 : 6) * attention;
+    return flops;
 }
 
 static void new_find_tensors(struct transformer *t)
@@ -158,6 +190,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
     transformer_linear_shapes(desc, t->linears);
     new_find_tensors(t);
+    t->first_trained = config->training ? tensor_table_first_trained(config->table) : 0;
     new_find_biases(t);
     new_pad_vocabulary(t);
     t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;

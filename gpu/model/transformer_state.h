@@ -95,6 +95,7 @@ struct transformer {
     const struct tensor_info **tensors; /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
     struct linear_shape linears[LINEAR_COUNT];
     struct linear_adapter *adapters;       /* (L + 2, LINEAR_COUNT) owned; NULL: there are none */
+    int first_trained;                     /* backward ends in this unit */
     struct adapter_part embedding_adapter; /* of the token embedding; a NULL: it has none */
     bool bias_summed[LINEAR_COUNT]; /* the op that writes the gradient of the product gives that of its bias as well */
 

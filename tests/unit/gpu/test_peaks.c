@@ -113,7 +113,7 @@ static void mfu_of_gpt2(void **state)
                               .head_dim = 64,
                               .intermediate_size = 3072,
                               .max_positions = 1024};
-    double flops = transformer_flops_per_token(&desc, 1024);
+    double flops = transformer_flops_per_token(&desc, NULL, 1024);
     assert_true(flops == 797815296.0);
     double peak = peaks_flops("NVIDIA H200", DTYPE_BF16, false);
     /* 682,075 tokens a second are 544.17 TFLOP/s, 55 % of one H200; the same on two are half of it */
@@ -137,7 +137,7 @@ static void mfu_of_llama(void **state)
                               .head_dim = 128,
                               .intermediate_size = 14336,
                               .max_positions = 8192};
-    double flops = transformer_flops_per_token(&desc, 8192);
+    double flops = transformer_flops_per_token(&desc, NULL, 8192);
     assert_true(flops == 6 * 7504658432.0 + 6442450944.0);
     assert_true(flops == 51470401536.0);
     assert_true(fabs(peaks_mfu(flops, 12302.6, 1, 989.4e12) - 0.64) < 1e-5);
@@ -162,7 +162,7 @@ static void flops_of_bert(void **state)
                               .intermediate_size = 3072,
                               .max_positions = 512};
     const double once = (768.0 * 768 + 2 * 768) / 128;
-    assert_true(transformer_flops_per_token(&desc, 128) == 6 * (84934656.0 + once) + 12 * 12 * 768 * 128);
+    assert_true(transformer_flops_per_token(&desc, NULL, 128) == 6 * (84934656.0 + once) + 12 * 12 * 768 * 128);
 }
 
 int main(void)

@@ -1127,7 +1127,7 @@ static void test_flops(void **state)
                               .head_dim = 64,
                               .mlp = MLP_GELU,
                               .tied = true};
-    assert_true(transformer_flops_per_token(&gpt2, 1024) == 6.0 * 123532032 + 6.0 * 12 * 768 * 1024);
+    assert_true(transformer_flops_per_token(&gpt2, NULL, 1024) == 6.0 * 123532032 + 6.0 * 12 * 768 * 1024);
     struct model_desc llama = {.family = FAMILY_LLAMA,
                                .vocab_size = 100,
                                .hidden_size = 32,
@@ -1137,7 +1137,7 @@ static void test_flops(void **state)
                                .num_kv_heads = 2,
                                .head_dim = 10,
                                .mlp = MLP_SWIGLU};
-    assert_true(transformer_flops_per_token(&llama, 50) ==
+    assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
                 6.0 * (3 * (32 * 80 + 40 * 32 + 3 * 32 * 80) + 3200) + 6.0 * 3 * 40 * 50);
 }
 
