@@ -345,13 +345,14 @@ static json_t *written_patterns(const struct pattern_value *patterns, int count)
 
 static json_t *written_saved(const struct adapter_settings *settings, const struct model_desc *desc)
 {
+    static const char *const heads[] = {"classifier", "score"}; /* as PEFT does for SEQ_CLS */
+    const struct string_list *given = &settings->modules_to_save;
     json_t *list = json_array();
-    for (int i = 0; i < settings->modules_to_save.count; i++)
-        json_array_append_new(list, json_string(settings->modules_to_save.items[i]));
-    if (desc->num_labels > 0) {
-        json_array_append_new(list, json_string("classifier"));
-        json_array_append_new(list, json_string("score"));
-    }
+    for (int i = 0; i < given->count; i++)
+        json_array_append_new(list, json_string(given->items[i]));
+    for (size_t i = 0; i < COUNT_OF(heads) && desc->num_labels > 0; i++)
+        if (!config_lists((const char *const *)given->items, (size_t)given->count, heads[i]))
+            json_array_append_new(list, json_string(heads[i]));
     if (json_array_size(list))
         return list;
     json_decref(list);

@@ -494,12 +494,18 @@ static void note_unmatched(const struct target_search *s, const char *key, const
     free(line);
 }
 
+/* PEFT puts both names of a classifier's head into its files. */
+static bool is_head_name(const struct target_search *s, const char *name)
+{
+    return s->desc->num_labels > 0 && (strcmp(name, "classifier") == 0 || strcmp(name, "score") == 0);
+}
+
 static void note_list(const struct target_search *s, const char *key, const struct string_list *list, bool any_end,
                       struct string_list *notices)
 {
     for (int i = 0; i < list->count; i++) {
         const struct string_list one = {1, &list->items[i]};
-        bool found = false;
+        bool found = is_head_name(s, list->items[i]);
         for (int k = 0; k < s->num_modules && !found; k++)
             found = any_end ? is_saved(&one, s->modules[k].name) : is_listed(&one, s->modules[k].name);
         note_unmatched(s, key, list->items[i], found, notices);

@@ -177,12 +177,89 @@ static void test_resumed_peft(void **state)
     expect_compared(BASE "peft: {}\n", BASE "peft: {lora_dropout: 0.5}\n", 0, "'peft.lora_dropout' was 0.0");
 }
 
+/* ---- model.adapter ------------------------------------------------------- */
+
+static void write_config(const char *text)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+    FILE *file = fopen(path, "w");
+    fputs(text, file);
+    fclose(file);
+}
+
+static char *with_folder(const char *task, const char *peft)
+{
+    return memory_printf(
+        "model: {pretrained: a, adapter: %s, task: %s}\ndata: {train: a, seq_length: 8, packing: false}\n"
+        "train_batch_size: 8\n%s",
+        folder, task, peft);
+}
+
+static void expect_folder_error(const char *task, const char *peft, const char *line)
+{
+    struct run_spec *spec;
+    struct spec_report report = {0};
+    char *text = with_folder(task, peft);
+    assert_int_equal(load_case(text, NULL, 0, &spec, &report), STATUS_USAGE);
+    expect_line(&report.errors, line);
+    spec_report_release(&report);
+    free(text);
+}
+
+static void test_adapter_folder(void **state)
+{
+    (void)state;
+    write_config("{\"peft_type\":\"LORA\",\"r\":4,\"target_modules\":[\"a\",\"b\"],\"rank_pattern\":{\"a\":2},"
+                 "\"task_type\":\"CAUSAL_LM\",\"modules_to_save\":null}");
+    static const char *const agreeing[] = {
+        "", "peft: {}\n", "peft: {r: 4, target_modules: [a, b], rank_pattern: {a: 2}, base_dtype: fp32}\n"};
+    for (size_t i = 0; i < COUNT_OF(agreeing); i++) {
+        char *text = with_folder("causal_lm", agreeing[i]);
+        struct run_spec *spec = load_quiet(text);
+        const struct adapter_settings *a = &spec->adapter;
+        assert_true(a->on && a->r == 4 && a->lora_alpha == 8 && a->target_modules.list.count == 2);
+        assert_true(a->num_rank_patterns == 1 && a->modules_to_save.count == 0);
+        assert_int_equal(a->base_dtype, i == 2 ? DTYPE_F32 : DTYPE_COUNT);
+        spec_free(spec);
+        free(text);
+    }
+    expect_folder_error("causal_lm", "peft: {r: 8}\n",
+                        ":4:11: 'peft.r' is 8, and 4 in the config of model.adapter; hint: remove it here");
+    expect_folder_error("causal_lm", "peft: {modules_to_save: [c]}\n",
+                        "'peft.modules_to_save' is [\"c\"], and unset in the config of model.adapter");
+    expect_folder_error("sequence_classification", "", "'peft.task_type' does not agree with model.task, which is seq");
+    write_config("{\"peft_type\":\"LORA\",\"use_dora\":true}");
+    expect_folder_error("causal_lm", "",
+                        "adapter_config.json: 'use_dora' is true, and ztrain has LoRA and rsLoRA only");
+    write_config("{\"peft_type\":\"LORA\",\"task_type\":\"FEATURE_EXTRACTION\"}");
+    expect_folder_error("causal_lm", "", "'model.adapter': the adapter's task_type is FEATURE_EXTRACTION");
+}
+
+/* A resumed run has the whole config in its spec; a new one needs the folder. */
+static void test_absent_adapter_folder(void **state)
+{
+    (void)state;
+    const char *sets[] = {"model.adapter=/absent"};
+    struct run_spec *spec = load_good(BASE "peft: {r: 4}\n", sets, 1);
+    assert_int_equal(spec->adapter.r, 4);
+    spec_free(spec);
+    struct spec_report report = {0};
+    assert_int_equal(load_case(BASE, sets, 1, &spec, &report), STATUS_USAGE);
+    expect_line(&report.errors, "--set model.adapter: 'model.adapter': cannot open '/absent/adapter_config.json'");
+    spec_report_release(&report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_defaults_of_peft),
-        cmocka_unit_test(test_printed_peft), cmocka_unit_test(test_refused_values),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_defaults_of_peft),
+        cmocka_unit_test(test_printed_peft),
+        cmocka_unit_test(test_refused_values),
         cmocka_unit_test(test_resumed_peft),
+        cmocka_unit_test(test_adapter_folder),
+        cmocka_unit_test(test_absent_adapter_folder),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
