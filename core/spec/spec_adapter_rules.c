@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spec_adapter_rules.c: the rules of `peft`, and what model.adapter says of it. */
+#include "core/fsutil.h"
+#include "core/model/adapter_config.h"
+#include "core/spec/spec_keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- model.adapter ------------------------------------------------------- */
+
+/* The file's value of each key that the spec leaves out. */
+static void adapter_merge(struct spec_context *ctx, struct spec_full *full, const struct spec_full *file,
+                          const struct spec_node *root)
+{
+    for (int i = 0; i < spec_num_keys; i++) {
+        const struct spec_key *key = &spec_keys[i];
+        if (!spec_adapter_has(key) || !key->size || key->offset == offsetof(struct spec_full, spec.adapter.base_dtype))
+            continue;
+        const struct spec_node *node = spec_find(root, key->path);
+        json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
+        if (!node || node->kind == NODE_NULL) {
+            spec_key_store(full, key, there);
+        } else if (there != here && !json_equal(there, here)) {
+            char *was = spec_json_text(there), *now = spec_json_text(here);
+            spec_error(ctx, node->pos, "'%s' is %s, and %s in the config of model.adapter; hint: remove it here",
+                       key->path, now, was);
+            free(was);
+            free(now);
+        }
+        json_decref(there);
+        json_decref(here);
+    }
+}
+
+/* Gives `peft` what model.adapter's config says. A run that is resumed has all of it in its spec, and needs no folder.
+ */
+static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const char *folder = full->spec.model.adapter;
+    struct adapter_config config;
+    struct error err;
+    if (!folder || (full->spec.adapter.on && !fs_exists(folder)))
+        return;
+    const struct spec_node *node = spec_find(root, "model.adapter");
+    if (adapter_config_load(folder, &config, &err) != STATUS_OK) {
+        spec_error(ctx, node->pos, "'model.adapter': %s", err.text);
+        return;
+    }
+    struct spec_full *file = spec_arena_alloc(ctx->arena, sizeof *file);
+    const char *task = config.task_type;
+    file->spec.adapter = config.settings;
+    file->peft_task = !task                          ? PEFT_TASK_AUTO
+                      : strcmp(task, "SEQ_CLS") == 0 ? TASK_SEQUENCE_CLASSIFICATION
+                                                     : TASK_CAUSAL_LM;
+    if (task && strcmp(task, "SEQ_CLS") != 0 && strcmp(task, "CAUSAL_LM") != 0)
+        spec_error(ctx, node->pos,
+                   "'model.adapter': the adapter's task_type is %s, and ztrain has CAUSAL_LM and SEQ_CLS",
+                   spec_show(ctx, task));
+    full->spec.adapter.on = true;
+    adapter_merge(ctx, full, file, root);
+    adapter_config_release(&config);
+}
+
+/* ---- rules --------------------------------------------------------------- */
+
+void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
+{
+    const struct adapter_settings *adapter = &full->spec.adapter;
+    const struct spec_node *blocks = spec_find(root, "peft.layers_to_transform");
+    const struct spec_node *pattern = spec_find(root, "peft.layers_pattern");
+    const enum model_task task = full->spec.model.task;
+    adapter_from_folder(ctx, full, root);
+    if (!adapter->on)
+        return;
+    const struct spec_node *given = spec_find(root, "peft.task_type");
+    if (full->peft_task != PEFT_TASK_AUTO && full->peft_task != (int)task)
+        spec_error(ctx, given ? given->pos : spec_find(root, "model.adapter")->pos,
+                   "'peft.task_type' does not agree with model.task, which is %s; hint: set model.task",
+                   task == TASK_CAUSAL_LM ? "causal_lm" : "sequence_classification");
+    if (adapter->num_layers_to_transform && blocks && (adapter->all_linear || adapter->target_modules.expression))
+        spec_error(ctx, blocks->key_pos,
+                   "'peft.layers_to_transform' needs a list of peft.target_modules, as in PEFT; hint: list them, or "
+                   "name the blocks in the regular expression");
+    if (adapter->layers_pattern.count && pattern && !adapter->num_layers_to_transform)
+        spec_error(ctx, pattern->key_pos,
+                   "'peft.layers_pattern' has no meaning without peft.layers_to_transform; hint: remove it");
+}
