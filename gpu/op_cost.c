@@ -51,6 +51,14 @@ BYTES_OF(muon_update)
 
 /* ---- the others ---------------------------------------------------------- */
 
+/* m and v are read and written. */
+struct op_cost op_cost_adam8(const struct adam8_args *a)
+{
+    struct op_cost cost = cost_bytes_of(OP_adam8, a);
+    cost.bytes += 4 * (double)(a->n / MOMENT_BLOCK) * (double)sizeof(struct moment_block);
+    return cost;
+}
+
 struct op_cost op_cost_embedding_fwd(const struct embedding_fwd_args *a)
 {
     return (struct op_cost){0, (double)a->M * (double)a->C * cost_size_of(a->dtype) *

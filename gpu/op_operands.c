@@ -175,6 +175,13 @@ static const struct operand operands_adam[] = {TENSOR(adam, master, INOUT, AT(ad
                                                FIXED(adam, step, IN | SIDE, OPERAND_STATE),
                                                TENSOR(adam, param, OUT | MAYBE, AT(adam, param_dtype), n),
                                                FIXED(adam, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
+static const struct operand operands_adam8[] = {TENSOR(adam8, master, INOUT, F32, n),
+                                                FIXED(adam8, m, INOUT | SIDE, OPERAND_MOMENTS),
+                                                FIXED(adam8, v, INOUT | SIDE, OPERAND_MOMENTS),
+                                                TENSOR(adam8, grad, IN, AT(adam8, grad_dtype), n),
+                                                FIXED(adam8, step, IN | SIDE, OPERAND_STATE),
+                                                TENSOR(adam8, param, OUT | MAYBE, AT(adam8, param_dtype), n),
+                                                FIXED(adam8, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
 static const struct operand operands_momentum[] = {TENSOR(momentum, master, INOUT, F32, n),
                                                    TENSOR(momentum, m, INOUT | MAYBE, F32, n),
                                                    TENSOR(momentum, grad, IN, AT(momentum, grad_dtype), n),

@@ -41,7 +41,8 @@ enum operand_type {
     OPERAND_SEGMENTS = -10,
     OPERAND_REPORTS = -11,
     OPERAND_SCHEDULE = -12,
-    OPERAND_ENABLED = -13
+    OPERAND_ENABLED = -13,
+    OPERAND_MOMENTS = -15 /* blocks of moments in 8 bits */
 };
 
 struct operand {

@@ -17,6 +17,7 @@
 #include "core/dtype.h"
 #include "core/model/model_config.h"
 #include "core/model/state_slices.h"
+#include "core/quantization/moment_block.h"
 #include "core/training/dropout.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/optimizer_settings.h"
@@ -480,6 +481,26 @@ struct adam_args {
     bool adamw;
 };
 
+/* AdamW with moments in 8 bits, n elements, a multiple of MOMENT_BLOCK: block i of m and v has elements 256 i and those
+ * after it. The bits of torchao's AdamW8bit (eager, on a CPU with FMA, square roots rounded correctly) at every level
+ * of instructions; each operation rounds to fp32, and fma() once: g = grad · grad_scale;  m, v: map value · scale w -=
+ * (lr · weight_decay) · w;  m = fma(1-β1, g - m, m);  v = fma(1-β2, g² - v, v)  (of the other end from 1/2 on) w -= lr
+ * · (m / c1) / (sqrt(v) / sqrt(c2) + eps), where c = 1 - powf(β, t), or 1 where step->correction is 1 scale =
+ * max(1e-12, largest |x| of the block);  code = dynamic_map_code(x / scale): m in the signed map, v in the other If
+ * step->skipped, nothing is read or written. */
+struct adam8_args {
+    int64_t n;
+    float *master;
+    struct moment_block *m, *v;
+    const void *grad;
+    enum dtype grad_dtype; /* DTYPE_F32 or DTYPE_BF16 */
+    const struct step_state *step;
+    void *param; /* param_dtype (n), or NULL: gets the rounded master */
+    enum dtype param_dtype;
+    float eps, weight_decay;
+    const struct decay_segment *segments; /* as in adam_args; all ends are multiples of MOMENT_BLOCK */
+};
+
 /* Optimizers with at most one moment, n elements, one pass; g = grad · grad_scale:
  *   Lion (Chen et al. 2023): w -= lr · weight_decay · w;  w -= lr · sign(β1 m + (1-β1) g);  m = β2 m + (1-β2) g
  *   SGD (as torch.optim.SGD): g += weight_decay · w;  m = g in the first update, then momentum · m + (1-dampening) g;
@@ -576,6 +597,7 @@ struct muon_update_args {
     X(decide_step)       \
     X(find_nonfinite)    \
     X(adam)              \
+    X(adam8)             \
     X(momentum)          \
     X(muon_momentum)     \
     X(orthogonalize)     \

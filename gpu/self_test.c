@@ -166,6 +166,9 @@ static void place_operand(struct bed *bed, const struct operand *o, const struct
         return;
     if (o->type == OPERAND_STATE)
         self_test_compare_state(bed, at);
+    else if (o->type == OPERAND_MOMENTS)
+        self_test_compare_later(bed, at, RESULT_BYTES,
+                                args->adam8.n / MOMENT_BLOCK * (int64_t)sizeof(struct moment_block));
     else if (o->type == OPERAND_FIRST)
         self_test_compare_later(bed, at, RESULT_BYTES, sizeof(int64_t));
     else

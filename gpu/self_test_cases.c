@@ -247,6 +247,13 @@ static const struct self_test_case cases_adam[] = {
     {.args.adam = {ALL_NARROW, .rounding.place = 2 * ROUNDING_BLOCK}, .dtypes = ONCE, .unequal = 0.02},
     {.args.adam = {ADAM_WIDE, .adamw = true}, .dtypes = ONCE, .skipped = true}};
 
+/* Gradients in fp32 and bf16; a step that is skipped. */
+#define ADAM8 .n = 3 * MOMENT_BLOCK, .eps = 1e-8f, .weight_decay = 10, .param = HERE, .param_dtype = DTYPE_BF16
+static const struct self_test_case cases_adam8[] = {
+    {.args.adam8 = {ADAM8, .segments = HERE}, .dtypes = ONCE},
+    {.args.adam8 = {ADAM8, .grad_dtype = DTYPE_BF16}, .dtypes = ONCE},
+    {.args.adam8 = {ADAM8, .segments = HERE}, .dtypes = ONCE, .skipped = true}};
+
 /* SGD; Lion; SGD by Nesterov from gradients in bf16; the first step of SGD; a step that is skipped. */
 #define MOMENTUM                                                                                          \
     .n = COUNT, .m = HERE, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 2, .momentum = 0.9f, \
@@ -316,6 +323,16 @@ static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
         to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
 }
 
+/* All codes, in an order that differs from block to block. */
+static void fill_moments(const struct adam8_args *a, struct moment_block *to)
+{
+    for (int64_t b = 0; b < a->n / MOMENT_BLOCK; b++) {
+        to[b].scale = 0.5f / (float)(b + 1);
+        for (int i = 0; i < MOMENT_BLOCK; i++)
+            to[b].codes[i] = (uint8_t)(i * 37 + b);
+    }
+}
+
 void self_test_fill(const struct operand *operand, const struct self_test_case *c, int op, void *to)
 {
     static const struct step_rates rates = {
@@ -323,6 +340,7 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     const struct step_schedule schedule = {.base = 3, .rates = {rates, rates}};
     /* times the state's lr, the decays are no small part of a value */
     static const struct decay_segment segments[] = {{8, 0}, {COUNT / 16 * 8, 20}, {COUNT / 8 * 8 + 8, 5}};
+    static const struct decay_segment of_blocks[] = {{MOMENT_BLOCK, 0}, {3 * MOMENT_BLOCK, 20}};
     const bool forward = op == OP_attention_fwd;
     const int64_t tokens = forward ? c->args.attention_fwd.M : c->args.attention_bwd.M;
     const int32_t first = forward ? c->args.attention_fwd.max_seq : c->args.attention_bwd.max_seq, enabled = 1;
@@ -335,7 +353,13 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     case OPERAND_STARTS: memcpy(to, starts, sizeof starts); break;
     case OPERAND_TARGETS: fill_case_targets(&c->args.cross_entropy, to); break;
     case OPERAND_STATE: fill_state(c, to); break;
-    case OPERAND_SEGMENTS: memcpy(to, segments, sizeof segments); break;
+    case OPERAND_SEGMENTS:
+        if (op == OP_adam8)
+            memcpy(to, of_blocks, sizeof of_blocks);
+        else
+            memcpy(to, segments, sizeof segments);
+        break;
+    case OPERAND_MOMENTS: fill_moments(&c->args.adam8, to); break;
     case OPERAND_REPORTS: fill_reports(c, to); break;
     case OPERAND_SCHEDULE: memcpy(to, &schedule, sizeof schedule); break;
     default:

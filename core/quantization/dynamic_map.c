@@ -8,6 +8,8 @@
 
 #include "core/status.h"
 
+#include <math.h>
+
 enum { DECADES = 7 };
 
 /* Bound `i` of the parts of [0.1, 1]: the lower half of them is counted from 0.1, the other one from 1. */
@@ -49,6 +51,46 @@ void dynamic_map_unsigned(float map[DYNAMIC_MAP_SIZE])
     ASSERT(n == DYNAMIC_MAP_SIZE - 2);
     map[0] = 0;
     map[n + 1] = 1;
+}
+
+static void dynamic_map_thresholds(const float map[DYNAMIC_MAP_SIZE], float thresholds[DYNAMIC_MAP_SIZE + 1])
+{
+    thresholds[0] = -INFINITY;
+    for (int code = 1; code < DYNAMIC_MAP_SIZE; code++) {
+        float x = map[code - 1] + (map[code] - map[code - 1]) * 0.5f; /* right to a few roundings */
+        while (dynamic_map_code(map, x) >= code)
+            x = nextafterf(x, -INFINITY);
+        while (dynamic_map_code(map, x) < code)
+            x = nextafterf(x, INFINITY);
+        thresholds[code] = x;
+    }
+    thresholds[DYNAMIC_MAP_SIZE] = INFINITY;
+}
+
+static float dynamic_lookup_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+void dynamic_lookup_init(struct dynamic_lookup *lookup, const float map[DYNAMIC_MAP_SIZE])
+{
+    const uint32_t base = (127 - DYNAMIC_LOOKUP_OCTAVES) << 7;
+    dynamic_map_thresholds(map, lookup->thresholds);
+    int code = 0;
+    for (int key = DYNAMIC_LOOKUP_KEYS - 1; key >= 0; key--) {
+        const float least = -dynamic_lookup_float(((base + (uint32_t)key + 1) << 16) - 1);
+        while (lookup->thresholds[code + 1] <= least)
+            code++;
+        lookup->starts[1][key] = (uint8_t)code;
+    }
+    for (int key = 0; key < DYNAMIC_LOOKUP_KEYS; key++) {
+        const float least = key ? dynamic_lookup_float((base + (uint32_t)key) << 16) : 0;
+        while (lookup->thresholds[code + 1] <= least)
+            code++;
+        lookup->starts[0][key] = (uint8_t)code;
+    }
 }
 
 uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x)

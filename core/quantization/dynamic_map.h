@@ -5,12 +5,16 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
+#include <sys/cdefs.h>
 
 #ifdef __CUDACC__
 #define DYNAMIC_MAP_FUNCTION static inline __host__ __device__
 #else
 #define DYNAMIC_MAP_FUNCTION static inline
 #endif
+
+__BEGIN_DECLS
 
 enum { DYNAMIC_MAP_SIZE = 256 };
 
@@ -29,7 +33,29 @@ DYNAMIC_MAP_FUNCTION uint8_t dynamic_map_code(const float *map, float x)
     return (uint8_t)(x - map[code] >= (map[up] - map[code]) * 0.5f ? up : code);
 }
 
+/* The same code for many values from -1 to 1. thresholds: the least x whose code is that one or more; starts: the code
+ * of the least value of the numbers which have one sign and one upper half of their bits, of which one threshold parts
+ * at most. */
+enum { DYNAMIC_LOOKUP_OCTAVES = 24, DYNAMIC_LOOKUP_KEYS = DYNAMIC_LOOKUP_OCTAVES * 128 + 1 };
+struct dynamic_lookup {
+    float thresholds[DYNAMIC_MAP_SIZE + 1];
+    uint8_t starts[2][DYNAMIC_LOOKUP_KEYS];
+};
+
+void dynamic_lookup_init(struct dynamic_lookup *lookup, const float map[DYNAMIC_MAP_SIZE]);
+
+static inline uint8_t dynamic_lookup_code(const struct dynamic_lookup *lookup, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const int32_t key = (int32_t)((bits & 0x7fffffff) >> 16) - ((127 - DYNAMIC_LOOKUP_OCTAVES) << 7);
+    const int code = lookup->starts[bits >> 31][key > 0 ? key : 0];
+    return (uint8_t)(code + (x >= lookup->thresholds[code + 1]));
+}
+
 /* The code that bitsandbytes' kernel for CPUs gives to x, which it first rounds to one of 65,536 values from -1 to 1.
  * x: a value times 1 / (absolute maximum of its block), the reciprocal rounded to fp32. (A block of zeros has codes 0,
  * not those of 0.) */
 uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x);
+
+__END_DECLS

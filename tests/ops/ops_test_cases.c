@@ -552,6 +552,19 @@ const struct op_case op_cases[] = {
     {.op = "adam", .N = 20000000, .flags = HALVES | PERF},
     {.op = "adam", .N = 200000000, .flags = GPU_PERF},
     {.op = "adam", .N = 200000000, .flags = HALVES | GPU_PERF},
+    {.op = "adam8", .N = 0},
+    {.op = "adam8", .N = 256, .flags = WIDE_OUT},
+    {.op = "adam8", .N = 1280},
+    {.op = "adam8", .N = 40192},
+    {.op = "adam8", .N = 1280, .flags = EXTREME},   /* skipped */
+    {.op = "adam8", .N = 1280, .flags = LOSS_ONLY}, /* no second copy of the parameters */
+    {.op = "adam8", .N = 1280, .flags = IN_PLACE},  /* gradients in bf16 */
+    {.op = "adam8", .N = 1280, .flags = TYPES},     /* segments with and without weight decay */
+    {.op = "adam8", .N = 1280, .flags = RMS},       /* beta1 below a half, no bias correction */
+    {.op = "adam8", .N = 1280, .flags = INVERSE},   /* the first step */
+    {.op = "adam8", .N = 40192, .flags = COUNTED},
+    {.op = "adam8", .N = 19999744, .flags = PERF},
+    {.op = "adam8", .N = 199999744, .flags = GPU_PERF},
 
     {.op = "momentum", .N = 0},
     {.op = "momentum", .N = 1},

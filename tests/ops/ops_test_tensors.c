@@ -63,12 +63,12 @@ int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
 
 size_t tensor_element_size(const struct tensor *t)
 {
-    return t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
+    return t->is_byte ? 1 : t->is_double || t->is_index ? sizeof(double) : dtype_size(t->dtype);
 }
 
 double tensor_round(const struct tensor *t, double x)
 {
-    if (t->is_double || t->is_index)
+    if (t->is_double || t->is_index || t->is_byte)
         return x;
     switch (t->dtype) {
     case DTYPE_F32: return (double)(float)x;
@@ -152,6 +152,15 @@ struct tensor *tensor_alias(struct harness *h, const char *name, void *device, i
     return t;
 }
 
+struct tensor *tensor_bytes(struct harness *h, const char *name, const uint8_t *bytes, int64_t n)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, false); /* four times as much memory as it needs */
+    t->is_byte = t->output = t->exact = true;
+    for (int64_t i = 0; !h->timing && i < n; i++)
+        t->host[i] = bytes[i];
+    return t;
+}
+
 void *device_bytes(struct harness *h, const void *bytes, size_t size)
 {
     void *memory = arena_take(&h->arena, MEM_DATA, size);
@@ -172,12 +181,12 @@ int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
 static void encode(const struct tensor *t, double value, unsigned char *to)
 {
     float f = (float)value;
-    int64_t index = t->is_index ? (int64_t)value : 0;
+    int64_t index = t->is_index || t->is_byte ? (int64_t)value : 0; /* little-endian: its first byte is the byte */
     uint16_t half = t->dtype == DTYPE_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
     const void *from = &half;
     if (t->is_double)
         from = &value;
-    else if (t->is_index)
+    else if (t->is_index || t->is_byte)
         from = &index;
     else if (t->dtype == DTYPE_F32)
         from = &f;
@@ -195,6 +204,8 @@ static double decode(const struct tensor *t, const unsigned char *from)
         memcpy(&value, from, sizeof value);
         return value;
     }
+    if (t->is_byte)
+        return *from;
     if (t->is_index) {
         memcpy(&index, from, sizeof index);
         return (double)index;
@@ -220,7 +231,7 @@ void upload(struct harness *h, const struct tensor *t)
 
 void fill_for_timing(struct harness *h, const struct tensor *t)
 {
-    if (t->is_double || t->is_index)
+    if (t->is_double || t->is_index || t->is_byte)
         stream_fill_zero(h->stream, t->device, (size_t)t->n * tensor_element_size(t));
     else
         stream_fill_noise(h->stream, t->device, t->dtype, (size_t)t->n, 1);

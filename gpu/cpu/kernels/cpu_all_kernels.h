@@ -2,6 +2,7 @@
 /* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c includes it and names them
  * OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
+#include "core/quantization/dynamic_map.h"
 #include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"
@@ -33,6 +34,7 @@
 #include "gpu/cpu/kernels/cpu_pointwise.h"
 #include "gpu/cpu/kernels/cpu_loss.h"
 #include "gpu/cpu/kernels/cpu_optimizer.h"
+#include "gpu/cpu/kernels/cpu_adam8.h"
 #include "gpu/cpu/kernels/cpu_norm.h"
 #include "gpu/cpu/kernels/cpu_gemm_units.h"
 #include "gpu/cpu/kernels/cpu_gemm_amx.h"

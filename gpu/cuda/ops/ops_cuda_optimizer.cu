@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_optimizer.cu: the optimizer step: sums of squares for the gradient norm, the decision, Adam, Lion and SGD,
  * and the search for the first value that is not finite. */
+#include "core/quantization/dynamic_map.h"
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -193,6 +194,7 @@ __device__ __forceinline__ float decay_at(struct decay_place *place, const struc
 struct step_numbers {
     float scale, lr, beta1, rest1, beta2, rest2;
     float inv_correction1, inv_root_correction2; /* Adam */
+    float correction1, root_correction2;         /* Adam with moments in 8 bits */
     float kept, taken;                           /* SGD */
 };
 
@@ -291,6 +293,120 @@ void adam_launch(struct stream *stream, const struct adam_args *a)
            whole_vectors<N>(a->n, at_block && aligned16(a->master, a->grad, a->m, a->v, a->param)));
 }
 
+/* ---- AdamW with moments in 8 bits ---------------------------------------- */
+
+/* A warp has a block; each lane four neighbours of its first half and four of the second. Operations round as the CPU's
+ * do (cpu_adam8.h): no product and sum becomes an FMA by itself. */
+enum { HALF_BLOCK = MOMENT_BLOCK / 2, LANE_VALUES = MOMENT_BLOCK / WARP_SIZE };
+
+struct adam8_maps {
+    float m[DYNAMIC_MAP_SIZE], v[DYNAMIC_MAP_SIZE];
+};
+
+__device__ __forceinline__ float adam8_correction(double beta, int64_t step, double correction)
+{
+    const double power = pow(static_cast<double>(static_cast<float>(beta)), static_cast<double>(step));
+    return correction == 1 ? 1 : 1 - static_cast<float>(power);
+}
+
+__device__ __forceinline__ float adam8_lerp(float x, float end, float weight)
+{
+    const float way = __fsub_rn(end, x);
+    return weight < 0.5f ? fmaf(weight, way, x) : fmaf(weight - 1, way, end);
+}
+
+/* The lane's value j lies here in the block. */
+__device__ __forceinline__ int adam8_index(int j)
+{
+    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    return j / V * HALF_BLOCK + lane * V + j % V;
+}
+
+__device__ __forceinline__ void adam8_decode(const struct moment_block *block, const float *map,
+                                             float (&values)[LANE_VALUES])
+{
+    const float scale = block->scale;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t codes = *reinterpret_cast<const uint32_t *>(&block->codes[adam8_index(half * V)]);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            values[half * V + j] = __fmul_rn(map[codes >> 8 * j & 0xff], scale);
+    }
+}
+
+__device__ __forceinline__ void adam8_encode(const float (&values)[LANE_VALUES], const float *map,
+                                             struct moment_block *block)
+{
+    float scale = 1e-12f;
+#pragma unroll
+    for (int j = 0; j < LANE_VALUES; j++)
+        scale = fmaxf(scale, fabsf(values[j]));
+    scale = max_over_lanes(scale);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t codes = 0;
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            codes |= static_cast<uint32_t>(dynamic_map_code(map, __fdiv_rn(values[half * V + j], scale))) << 8 * j;
+        *reinterpret_cast<uint32_t *>(&block->codes[adam8_index(half * V)]) = codes;
+    }
+    if (threadIdx.x % WARP_SIZE == 0)
+        block->scale = scale;
+}
+
+/* A half of what the lane has of a block, from element i on. */
+template <typename P, typename G>
+__device__ __forceinline__ void adam8_half(const struct adam8_args &a, const struct step_numbers &k, float decay,
+                                           int64_t i, float *m, float *v)
+{
+    float w[V], g[V];
+    load(a.master + i, w);
+    load(static_cast<const G *>(a.grad) + i, g);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        g[j] = __fmul_rn(g[j], k.scale);
+        m[j] = adam8_lerp(m[j], g[j], k.rest1);
+        v[j] = adam8_lerp(v[j], __fmul_rn(g[j], g[j]), k.rest2);
+        const float root = __fadd_rn(__fdiv_rn(sqrtf(v[j]), k.root_correction2), a.eps);
+        w[j] = __fsub_rn(w[j], __fmul_rn(decay, w[j]));
+        w[j] = __fsub_rn(w[j], __fdiv_rn(__fmul_rn(k.lr, __fdiv_rn(m[j], k.correction1)), root));
+    }
+    store(a.master + i, w);
+    if (a.param)
+        store(static_cast<P *>(a.param) + i, w);
+}
+
+template <typename P, typename G>
+__global__ void __launch_bounds__(THREADS) adam8_kernel(struct adam8_args a, struct adam8_maps maps)
+{
+    SHARED(float, map_m, [DYNAMIC_MAP_SIZE]);
+    SHARED(float, map_v, [DYNAMIC_MAP_SIZE]);
+    if (a.step->skipped)
+        return;
+    for (int i = static_cast<int>(threadIdx.x); i < DYNAMIC_MAP_SIZE; i += THREADS) {
+        map_m[i] = maps.m[i];
+        map_v[i] = maps.v[i];
+    }
+    __syncthreads();
+    struct step_numbers k = numbers_of(a.step);
+    k.correction1 = adam8_correction(a.step->beta1, a.step->optimizer_step, a.step->correction1);
+    k.root_correction2 = sqrtf(adam8_correction(a.step->beta2, a.step->optimizer_step, a.step->correction2));
+    struct decay_place place = decay_start(a.segments, a.weight_decay);
+    for (int64_t block = grid_thread() / WARP_SIZE; block < a.n / MOMENT_BLOCK; block += grid_threads() / WARP_SIZE) {
+        const int64_t first = block * MOMENT_BLOCK;
+        const float decay = __fmul_rn(k.lr, decay_at(&place, a.segments, first));
+        float m[LANE_VALUES], v[LANE_VALUES];
+        adam8_decode(&a.m[block], map_m, m);
+        adam8_decode(&a.v[block], map_v, v);
+        for (int half = 0; half < 2; half++)
+            adam8_half<P, G>(a, k, decay, first + adam8_index(half * V), m + half * V, v + half * V);
+        __syncwarp(); /* all lanes have read the block's scales */
+        adam8_encode(m, map_m, &a.m[block]);
+        adam8_encode(v, map_v, &a.v[block]);
+    }
+}
+
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
 template <typename P, typename G>
@@ -382,6 +498,22 @@ void cuda_adam(struct stream *stream, const struct adam_args *a)
         else /* the parameters are the master weights */
             dispatch_state(a->moment_dtype,
                            [&](auto s) { adam_launch<float, G, __nv_bfloat16, decltype(s)>(stream, a); });
+    });
+}
+
+void cuda_adam8(struct stream *stream, const struct adam8_args *a)
+{
+    ASSERT(a->n % MOMENT_BLOCK == 0 && aligned16(a->master, a->grad, a->param));
+    if (a->n == 0)
+        return;
+    struct adam8_maps maps;
+    dynamic_map_signed(maps.m);
+    dynamic_map_unsigned(maps.v);
+    dispatch(a->param ? a->param_dtype : DTYPE_F32, [&](auto p) {
+        dispatch_state(a->grad_dtype, [&](auto g) {
+            LAUNCH(stream, "adam8", (adam8_kernel<decltype(p), decltype(g)>),
+                   grid_of(stream, ceil_div(a->n / MOMENT_BLOCK, WARPS), 8), THREADS, *a, maps);
+        });
     });
 }
 
