@@ -43,6 +43,7 @@ enum {
     BF16 = OPERAND_BF16,
     F64 = OPERAND_F64,
     INDEX = OPERAND_INDEX,
+    BYTE = OPERAND_BYTE,
     TABLE = 2 * 32 /* rows of a table whose size an op does not know: what the self-test gives it */
 };
 
@@ -156,6 +157,14 @@ static const struct operand operands_dropout[] = {TENSOR(dropout, y, OUT, DT, M,
                                                   FIXED(dropout, dropout.tokens, IN | SIDE, OPERAND_NUMBERS)};
 static const struct operand operands_cast[] = {TENSOR(cast, dst, OUT, AT(cast, dst_dtype), n),
                                                TENSOR(cast, src, IN, AT(cast, src_dtype), n)};
+static const struct operand operands_dequantize[] = {
+    TENSOR(dequantize, out, OUT, DT, rows, cols),
+    TENSOR(dequantize, codes, IN, BYTE, code_bytes),
+    TENSOR(dequantize, scales, IN | MAYBE, F32, num_scales),
+    TENSOR(dequantize, scale_codes, IN | MAYBE, BYTE, num_scales),
+    TENSOR(dequantize, nested_scales, IN | SIDE | MAYBE, F32, num_nested),
+    {offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE},
+    FIXED(dequantize, offset, IN | SIDE | MAYBE | POSITIVE, F32)};
 static const struct operand operands_accumulate[] = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
                                                      TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
 static const struct operand operands_sum_ranks[] = {TENSOR(sum_ranks, out, INOUT, F32, n),
@@ -246,6 +255,7 @@ size_t operand_element(const struct operand *o, const void *args)
     return o->type == OPERAND_F64     ? sizeof(double)
            : o->type == OPERAND_FIRST ? sizeof(int64_t)
            : o->type == OPERAND_INDEX ? sizeof(int32_t)
+           : o->type == OPERAND_BYTE  ? 1
                                       : 0;
 }
 

@@ -33,6 +33,7 @@ enum operand_type {
     OPERAND_F64 = -3,
     OPERAND_INDEX = -4, /* int32 of a row: a token, a position, a type */
     OPERAND_FIRST = -5, /* int64 of an element */
+    OPERAND_BYTE = -14, /* of codes */
     /* structs and arrays of a fixed meaning, which have no shape in the table */
     OPERAND_NUMBERS = -6, /* of dropout */
     OPERAND_STARTS = -7,  /* of sequences */

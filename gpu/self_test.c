@@ -81,6 +81,15 @@ static int32_t self_test_draw_index(struct bed *bed, const struct operand *o, co
     return (int32_t)fmin(fabs(self_test_draw(bed)) * below, below - 1);
 }
 
+/* A code of 4 or 8 bits, or an exponent near that of 1: none is that of NaN. */
+static uint8_t self_test_draw_byte(struct bed *bed, const struct operand *o, const union op_args *args)
+{
+    const bool exponents = operand_pointer(o, (void *)(uintptr_t)args) == (void *)&args->dequantize.scale_codes &&
+                           args->dequantize.format == QUANTIZED_MXFP4;
+    const int code = (int)(fabs(self_test_draw(bed)) * 255);
+    return (uint8_t)(exponents ? 127 + code % 8 - 4 : code % 128 == 127 ? code - 1 : code);
+}
+
 /* Fills an operand that has a shape: inputs with random values, outputs with NaN. */
 static void fill_tensor(struct bed *bed, const struct operand *o, const struct self_test_case *c, int op,
                         const union op_args *args, char *to)
@@ -94,6 +103,8 @@ static void fill_tensor(struct bed *bed, const struct operand *o, const struct s
         const int32_t index = o->type == OPERAND_INDEX ? self_test_draw_index(bed, o, args, op, i, n) : 0;
         if (o->type == OPERAND_INDEX)
             memcpy(to, &index, sizeof index);
+        else if (o->type == OPERAND_BYTE)
+            *to = (char)self_test_draw_byte(bed, o, args);
         else if (o->type == OPERAND_FIRST)
             memcpy(to, &none, sizeof none);
         else if (!(o->use & OPERAND_READ))

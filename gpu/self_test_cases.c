@@ -200,6 +200,28 @@ static const struct self_test_case cases_dropout[] = {/* then not whole blocks o
 static const struct self_test_case cases_cast[] = {{.args.cast = {.dst_dtype = SAME, .n = COUNT}},
                                                    {.args.cast = {.src_dtype = SAME, .n = COUNT}}};
 
+/* NF4, of which the last block is not whole: with scales, and with codes of scales through bf16; FP8 and MXFP4. */
+#define NF4 \
+    .dtype = SAME, .format = QUANTIZED_NF4, .rows = 9, .cols = 130, .code_bytes = 585, .block = 64, .num_scales = 19
+static const struct self_test_case cases_dequantize[] = {
+    {.args.dequantize = {NF4, .scales = HERE}},
+    {.args.dequantize = {NF4, .through = DTYPE_BF16, .scale_codes = HERE, .nested_scales = HERE, .num_nested = 2,
+                         .nested_block = 16, .map = HERE, .offset = HERE}},
+    {.args.dequantize = {.dtype = SAME,
+                         .format = QUANTIZED_FP8,
+                         .rows = 130,
+                         .cols = 133,
+                         .code_bytes = 130 * 133,
+                         .scales = HERE,
+                         .num_scales = 4}},
+    {.args.dequantize = {.dtype = SAME,
+                         .format = QUANTIZED_MXFP4,
+                         .rows = 5,
+                         .cols = 96,
+                         .code_bytes = 240,
+                         .scale_codes = HERE,
+                         .num_scales = 15}}};
+
 /* From fp32, scaled and added; from bf16, added, to fp32 and to bf16. */
 static const struct self_test_case cases_accumulate[] = {
     {.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 0.5f}, .dtypes = NOT_F16},

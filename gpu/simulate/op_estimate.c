@@ -342,6 +342,7 @@ MEMORY_BOUND(tanh_fwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(tanh_bwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, TIME_NORMS, share_pointwise, 1)
 MEMORY_BOUND(dropout, TIME_NORMS, share_pointwise, 1)
+MEMORY_BOUND(dequantize, TIME_DEQUANTIZATION, share_pointwise, 1)
 
 /* Kernels that add M rows to a table by keys below `keys`: three for each digit that they are sorted by, two for the
  * sums; and the fill of a table that is not added to. */

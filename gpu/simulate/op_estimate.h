@@ -23,6 +23,7 @@
     X(HEAD, "head GEMMs")                       \
     X(CROSS_ENTROPY, "cross-entropy")           \
     X(EMBEDDING, "embedding")                   \
+    X(DEQUANTIZATION, "dequantization")         \
     X(OPTIMIZER, "optimizer")                   \
     X(GAPS, "launch gaps")                      \
     X(EXPOSED, "exposed transfers")             \

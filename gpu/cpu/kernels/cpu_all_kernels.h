@@ -3,6 +3,7 @@
  * OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
 #include "core/quantization/dynamic_map.h"
+#include "core/quantization/nf4.h"
 #include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nf4.h: encodes matrices in NF4 (quantized.h), with the bytes of bitsandbytes on a CPU: quantize_4bit with blocks of
+ * NF4_BLOCK, and with compress_statistics its double quantization.
+ *
+ * bitsandbytes' offset of double quantization is torch's mean of the scales, whose last bit depends on the vectors and
+ * threads of the machine. Here it is that of one thread with vectors of 256 bits. */
+#pragma once
+
+#include "core/quantization/dynamic_map.h"
+#include "core/quantization/quantized.h"
+
+#include <stdbool.h>
+
+/* map · nested + offset, rounded twice. */
+float nf4_nested_scale(float map, float nested, float offset);
+
+/* Encodes n elements of a matrix, whole blocks but for its end: codes ((n + 1) / 2 bytes), and the scales. `last`: they
+ * end the matrix. */
+void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *scales);
+
+/* Encodes `count` scales, which become values without their mean: *offset, scale_codes (count), and nested_scales for
+ * each NF4_NESTED_BLOCK of them. */
+void nf4_encode_scales(float *scales, int64_t count, const float map[DYNAMIC_MAP_SIZE], float *offset,
+                       uint8_t *scale_codes, float *nested_scales);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quantized.h: matrices of weights in 4 and 8 bits, and the values of single codes, which CUDA compiles too.
+ *
+ *   NF4     4-bit NormalFloat (Dettmers et al. 2023), as bitsandbytes stores it: blocks of the row-major elements, of
+ *           any rows, that share a scale, the largest magnitude. A byte has two codes, the first in its high bits. The
+ *           scale is fp32, or (double quantization) a code of the dynamic map, times the scale of its own block, plus
+ *           the offset of the matrix. value = nf4_values[code] × scale, rounded to the dtype that the weights had
+ *   FP8     E4M3 without infinities, with an fp32 scale for each 128 × 128 block (DeepSeek, Qwen). value = fp8 × scale
+ *   MXFP4   E2M1 (OCP Microscaling), with an exponent for each 32 elements of a row. A byte has two codes, the first in
+ *           its low bits. value = fp4 × 2^(exponent - 127)
+ *
+ * Products are fp32, and rounded once where a dtype is named. */
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define QUANTIZED_FUNCTION static inline __host__ __device__
+#else
+#define QUANTIZED_FUNCTION static inline
+#endif
+
+enum quantized_format { QUANTIZED_NF4, QUANTIZED_FP8, QUANTIZED_MXFP4, QUANTIZED_FORMATS };
+
+enum { NF4_BLOCK = 64, NF4_NESTED_BLOCK = 256, NF4_VALUES = 16, FP8_BLOCK = 128, MXFP4_BLOCK = 32 };
+
+/* The quantiles of a normal distribution, over the largest of them, in rising order; nf4_values[7] is 0. */
+QUANTIZED_FUNCTION float nf4_value(int code)
+{
+    const float values[NF4_VALUES] = {-1.0f,
+                                      -0.6961928009986877f,
+                                      -0.5250730514526367f,
+                                      -0.39491748809814453f,
+                                      -0.28444138169288635f,
+                                      -0.18477343022823334f,
+                                      -0.09105003625154495f,
+                                      0.0f,
+                                      0.07958029955625534f,
+                                      0.16093020141124725f,
+                                      0.24611230194568634f,
+                                      0.33791524171829224f,
+                                      0.44070982933044434f,
+                                      0.5626170039176941f,
+                                      0.7229568362236023f,
+                                      1.0f};
+    return values[code];
+}
+
+QUANTIZED_FUNCTION float quantized_float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f and 0xff are NaN. */
+QUANTIZED_FUNCTION float fp8_value(uint8_t code)
+{
+    const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7f;
+    const float small = (float)magnitude * 0.001953125f; /* below 8: multiples of 2^-9 */
+    if (magnitude < 8)
+        return sign ? -small : small;
+    return quantized_float_of(magnitude == 0x7f ? 0x7fc00000u : sign | ((magnitude << 20) + (120u << 23)));
+}
+
+/* Sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
+QUANTIZED_FUNCTION float fp4_value(int code)
+{
+    const int magnitude = code & 7;
+    const float value =
+        magnitude < 4 ? (float)magnitude * 0.5f : (float)((magnitude & 1 ? 3 : 2) << (magnitude >= 6 ? 1 : 0));
+    return code & 8 ? -value : value;
+}
