@@ -17,9 +17,8 @@
 #include "core/dtype.h"
 #include "core/model/model_config.h"
 #include "core/model/state_slices.h"
+#include "core/quantization/dequantize.h"
 #include "core/quantization/moment_block.h"
-#include "core/quantization/dynamic_map.h"
-#include "core/quantization/quantized.h"
 #include "core/training/dropout.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/optimizer_settings.h"
@@ -368,29 +367,8 @@ struct cast_args {
     const void *src;
 };
 
-/* out = the values of a matrix that is stored in 4 or 8 bits (core/quantization/quantized.h), rounded to nearest even:
- * to `through`, and then to the compute dtype. In 4 bits cols is even, in MXFP4 a multiple of 32. Scales count in the
- * order of the elements: NF4 has one for each `block` of all elements; FP8 and MXFP4 have those of a row of blocks
- * next to each other. NF4 has scales in fp32, or scale_codes into `map`, with a scale for each nested_block of them:
- * scale = map[scale_code] · nested_scale + *offset, product and sum rounded to fp32. */
-struct dequantize_args {
-    enum dtype dtype;
-    enum quantized_format format;
-    enum dtype through; /* NF4: the dtype that the weights had; else DTYPE_F32 */
-    int64_t rows, cols;
-    void *out;            /* dt (rows, cols) */
-    const uint8_t *codes; /* (code_bytes): rows · cols, or half of that */
-    int64_t code_bytes;
-    int64_t block;              /* NF4: even, a power of two */
-    const float *scales;        /* (num_scales); NULL: scale_codes */
-    const uint8_t *scale_codes; /* (num_scales) of NF4, or MXFP4's exponents; else NULL */
-    int64_t num_scales;
-    /* of NF4's scale_codes, else NULL */
-    const float *nested_scales; /* (num_nested) */
-    int64_t num_nested, nested_block;
-    const float *map;    /* (DYNAMIC_MAP_SIZE) */
-    const float *offset; /* a device scalar */
-};
+/* dequantize: out = the values of a matrix that is stored in 4 or 8 bits (core/quantization/dequantize.h). `out` may
+ * begin at any element. */
 
 /* dst = scale · src, or with accumulate (scale 1) dst + src; n elements, computed in fp32 and rounded once, to nearest
  * even. */

@@ -5,12 +5,6 @@
 
 #include <math.h>
 
-float nf4_nested_scale(float map, float nested, float offset)
-{
-    const float product = map * nested;
-    return product + offset;
-}
-
 /* ---- codes --------------------------------------------------------------- */
 
 static float nf4_largest(const float *x, int64_t n)

@@ -11,9 +11,6 @@
 
 #include <stdbool.h>
 
-/* map · nested + offset, rounded twice. */
-float nf4_nested_scale(float map, float nested, float offset);
-
 /* Encodes n elements of a matrix, whole blocks but for its end: codes ((n + 1) / 2 bytes), and the scales. `last`: they
  * end the matrix. */
 void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *scales);

@@ -2,8 +2,8 @@
 /* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c includes it and names them
  * OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
+#include "core/quantization/dequantize.h"
 #include "core/quantization/dynamic_map.h"
-#include "core/quantization/nf4.h"
 #include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"

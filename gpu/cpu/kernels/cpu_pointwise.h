@@ -160,65 +160,7 @@ static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part
 
 OP_OF_ELEMENTS(cast, WITH_DTYPES(a->dst_dtype, a->src_dtype, cast_part(a, part, DST, SRC)))
 
-/* Elements [first, end) by the 16 values that their codes may have; `low`: the first code of a byte is in its low bits
- */
-static ALWAYS_INLINE void dequantize_halves(const struct dequantize_args *a, int64_t first, int64_t end,
-                                            const float values[NF4_VALUES], bool low, enum dtype dtype)
-{
-    union {
-        float floats[NF4_VALUES];
-        uint16_t halves[NF4_VALUES];
-    } through, table;
-    for (int code = 0; code < NF4_VALUES; code++) {
-        pointwise_store(&through, 0, values[code], a->through);
-        pointwise_store(&table, code, pointwise_load(&through, 0, a->through), dtype);
-    }
-    for (int64_t i = first; i < end; i += 2) {
-        const int byte = a->codes[i / 2], one = byte >> 4, other = byte & 15;
-        if (dtype == DTYPE_F32) {
-            ((float *)a->out)[i] = table.floats[low ? other : one];
-            ((float *)a->out)[i + 1] = table.floats[low ? one : other];
-        } else {
-            ((uint16_t *)a->out)[i] = table.halves[low ? other : one];
-            ((uint16_t *)a->out)[i + 1] = table.halves[low ? one : other];
-        }
-    }
-}
-
-/* Of a block of NF4. (Here a product and a sum may become one operation with one rounding, in nf4.c they do not.) */
-static ALWAYS_INLINE float dequantize_scale(const struct dequantize_args *a, int64_t block)
-{
-    if (a->scales)
-        return a->scales[block];
-    return nf4_nested_scale(a->map[a->scale_codes[block]], a->nested_scales[block / a->nested_block], *a->offset);
-}
-
-static ALWAYS_INLINE void dequantize_part(const struct dequantize_args *a, struct range part, enum dtype dtype)
-{
-    const int64_t n = a->rows * a->cols, size = a->format == QUANTIZED_NF4 ? a->block : MXFP4_BLOCK;
-    for (int64_t b = part.first; b < part.end && a->format != QUANTIZED_FP8; b++) {
-        float values[NF4_VALUES];
-        const float scale = a->format == QUANTIZED_NF4 ? dequantize_scale(a, b) : 0;
-        for (int code = 0; code < NF4_VALUES; code++)
-            values[code] =
-                a->format == QUANTIZED_NF4 ? nf4_value(code) * scale : ldexpf(fp4_value(code), a->scale_codes[b] - 127);
-        dequantize_halves(a, b * size, min_i64((b + 1) * size, n), values, a->format == QUANTIZED_MXFP4, dtype);
-    }
-    const int64_t across = (a->cols + FP8_BLOCK - 1) / FP8_BLOCK;
-    for (int64_t row = part.first; row < part.end && a->format == QUANTIZED_FP8; row++)
-        for (int64_t j = 0; j < a->cols; j++)
-            pointwise_store(
-                a->out, row * a->cols + j,
-                fp8_value(a->codes[row * a->cols + j]) * a->scales[row / FP8_BLOCK * across + j / FP8_BLOCK], dtype);
-}
-
-/* Parts of blocks, or of FP8's rows. */
-static int64_t dequantize_units(const struct dequantize_args *a)
-{
-    return a->format == QUANTIZED_FP8 ? a->rows : a->num_scales;
-}
-
-OP_IN_PARTS(dequantize, a->rows * a->cols, dequantize_units(a), 1, WITH_DTYPE(a->dtype, dequantize_part(a, part, DT)))
+OP_IN_PARTS(dequantize, a->rows * a->cols, dequantize_count(a), 1, dequantize_units(a, part.first, part.end))
 
 static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struct range part, enum dtype dst,
                                           enum dtype src)
