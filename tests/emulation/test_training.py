@@ -86,6 +86,12 @@ def test_golden_with_sanitized_kernels():
     golden("qwen3", *FEW, ztrain=ADDRESS)
 
 
+def test_adapters():
+    """LoRA on every matrix of the blocks, and of embedding and head; alone and on two GPUs, whole and sharded."""
+    run(["tests/golden/check_adapters.py", "--ztrain", ZTRAIN, "--adapter", "dropout", "--adapter", "embedding-tied", "--stage", "0,3",
+         "--ranks", "1,2", "--dtype", "bf16", *FEW, "--set", "train.device=cuda"], ZTRAIN_EMULATION_GPUS="2")
+
+
 @pytest.fixture(scope="module")
 def lazily(tmp_path_factory):
     return train(tmp_path_factory.mktemp("lazy"), "lazy", "train.max_steps=2")

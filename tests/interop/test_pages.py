@@ -91,6 +91,10 @@ def test_classification(tmp_path):
                            "the boat is ready is the plan new -> statement first"]
 
 
+def test_adapters(tmp_path):
+    check_promises("adapters.md", follow("adapters.md", tmp_path))
+
+
 def test_from_deepspeed(tmp_path):
     printed = follow("from-deepspeed.md", tmp_path)
     check_promises("from-deepspeed.md", printed)
