@@ -32,11 +32,27 @@ PRETRAINED = {
                             "rope_theta": 1000000.0, "sliding_window": 32768, "use_sliding_window": False,
                             "tie_word_embeddings": True, "torch_dtype": "bfloat16", "attention_dropout": 0.0,
                             "initializer_range": 0.02, "use_cache": True, "use_mrope": False},
+    "models/qwen3-8b": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": False,
+                        "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+                        "initializer_range": 0.02, "intermediate_size": 12288, "max_position_embeddings": 40960,
+                        "max_window_layers": 36, "num_attention_heads": 32, "num_hidden_layers": 36,
+                        "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000,
+                        "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+                        "use_cache": True, "use_sliding_window": False, "vocab_size": 151936},
+    "models/llama-3.3-70b": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False,
+                             "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 8192,
+                             "initializer_range": 0.02, "intermediate_size": 28672, "max_position_embeddings": 131072,
+                             "mlp_bias": False, "num_attention_heads": 64, "num_hidden_layers": 80,
+                             "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+                             "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                                              "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+                             "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
+                             "vocab_size": 128256},
 }
 # millions of parameters that the plan must come to
 MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
             "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495),
-            "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
+            "llama-70b-lora.yaml": (70760, 70762), "qwen3-8b-qlora.yaml": (8234, 8236), "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
 
 
 def prepare(folder, name):
