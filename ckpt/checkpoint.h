@@ -193,7 +193,12 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 /* Whether the unit is in the checkpoint: it is not of an adapter's base. */
 bool checkpoint_stores(const struct checkpoint *checkpoint, int unit);
 
-/* Freezes the tensors of the table that are frozen in the checkpoint, for readers of only the parameters. */
+/* The model that was trained, and its table with the checkpoint's frozen tensors and adapter, for readers of only the
+ * parameters. The caller releases both, after an error too. */
+enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,
+                             struct error *err);
+
+/* Freezes the tensors of the table that are frozen in the checkpoint, which has no adapter. */
 void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
 
 /* STATUS_DATA: the adapter of the checkpoint was trained on another base. The error names both hashes. */

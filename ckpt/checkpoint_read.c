@@ -9,6 +9,8 @@
 #include "core/fsutil.h"
 #include "core/hash_digits.h"
 #include "core/memory.h"
+#include "core/model/adapter.h"
+#include "core/model/adapter_config.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -345,6 +347,30 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
     struct manifest *manifest = reader_of(checkpoint)->manifest;
     if (manifest->num_trained < manifest->num_units)
         tensor_table_freeze(table, is_read_frozen, manifest);
+}
+
+static enum status adapt_read_table(const struct checkpoint *checkpoint, const struct model_desc *desc,
+                                    struct tensor_table *table, struct error *err)
+{
+    struct adapter_config config;
+    TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
+    config.settings.on = true;
+    const enum status status = adapter_apply(&config.settings, desc, table, NULL, err);
+    adapter_config_release(&config);
+    return status;
+}
+
+enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,
+                             struct error *err)
+{
+    memset(desc, 0, sizeof *desc);
+    memset(table, 0, sizeof *table);
+    TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
+    tensor_table_build(desc, table);
+    if (checkpoint->adapter)
+        return adapt_read_table(checkpoint, desc, table, err);
+    checkpoint_freeze_table(checkpoint, table);
+    return STATUS_OK;
 }
 
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */

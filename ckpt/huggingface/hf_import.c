@@ -8,8 +8,6 @@
  *     this rank's slice            [______________________________________]
  *     read                         [part of A | whole B        | 0 | part of C]
  *
- * fp32 is read into place; bf16 and fp16 go through a staging buffer.
- *
  * A tied model's file may have the shared matrix as the embedding, as the head, or as both, which must be equal then:
  * transformers would train them as an untied model. */
 #include "ckpt/huggingface/huggingface.h"
@@ -18,6 +16,7 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/model/initial_weights.h"
 #include "core/printable.h"
 #include "core/string_list.h"
 
@@ -30,7 +29,7 @@
 #include <string.h>
 
 enum {
-    STAGING = 256 << 10,
+    COMPARED_BYTES = 256 << 10,
     MAX_INDEX_BYTES = 64 << 20,
     TENSOR_NAME_MAX = sizeof(((struct tensor_info *)0)->name),
     NAMES_SHOWN = 8 /* of tensors that are left out */
@@ -69,8 +68,7 @@ struct import {
     bool new_pooler;                               /* the files have no pooler, and need none */
     int fd, open_file;                             /* the file that is open for reading, -1: none */
     char open_path[FS_PATH_MAX];
-    void *staging;
-    float *compared; /* (STAGING bytes) of tied_head */
+    float *compared; /* (COMPARED_BYTES) of tied_head */
 };
 
 /* ---- which files --------------------------------------------------------- */
@@ -424,24 +422,8 @@ static enum status read_range(struct import *import, const struct source *source
                               float *out, struct error *err)
 {
     TRY(open_source(import, source->file, err));
-    const char *path = import->open_path;
-    if (source->dtype == DTYPE_F32)
-        return fs_pread(import->fd, path, out, (size_t)count * 4, source->begin + first * 4, STATUS_DATA, err);
-    const uint16_t *staging = import->staging;
-    for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < STAGING / 2 ? count - done : STAGING / 2;
-        TRY(fs_pread(import->fd, path, import->staging, (size_t)n * 2, source->begin + (first + done) * 2, STATUS_DATA,
-                     err));
-        if (source->dtype == DTYPE_BF16)
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = bf16_to_f32(staging[i]);
-        else
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = f16_to_f32(staging[i]);
-        done += n;
-    }
-    return STATUS_OK;
+    return safetensors_read_floats(import->fd, import->open_path, source->dtype,
+                                   source->begin + first * (int64_t)dtype_size(source->dtype), count, out, err);
 }
 
 int64_t huggingface_not_finite(const float *x, int64_t count)
@@ -477,7 +459,7 @@ static enum status compare_tied_head(struct import *import, int64_t first, int64
                                      struct error *err)
 {
     for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < STAGING / 4 ? count - done : STAGING / 4;
+        int64_t n = count - done < COMPARED_BYTES / 4 ? count - done : COMPARED_BYTES / 4;
         TRY(read_range(import, &import->tied_head, first + done, n, import->compared, err));
         if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
             error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
@@ -534,8 +516,7 @@ static enum status import_begin(struct import *import, const struct huggingface_
                               .open_file = -1};
     import->by_name = json_object();
     import->sources = memory_zeroed(tensors, sizeof *import->sources);
-    import->staging = memory_alloc(STAGING);
-    import->compared = memory_alloc(STAGING);
+    import->compared = memory_alloc(COMPARED_BYTES);
     for (size_t i = 0; i < tensors; i++) {
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
         import->sources[i].file = -1;
@@ -558,7 +539,6 @@ static void import_end(struct import *import)
     string_list_release(&import->files);
     json_decref(import->weight_map);
     json_decref(import->by_name);
-    free(import->staging);
     free(import->compared);
     free(import->sources);
 }
@@ -577,16 +557,67 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
 {
     const int num_units = source->table->num_units;
     ASSERT(layout->num_units == num_units && rank >= 0 && rank < layout->world);
-    struct import import;
+    struct huggingface_reader *reader;
     enum status status;
-    TRY_END(import_begin(&import, source, rank, err));
-    import.seed = seed;
+    TRY(huggingface_open(source, rank, seed, &reader, err));
     for (int unit = 0; unit < num_units; unit++) {
         float *own;
         TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(read_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+        TRY_END(huggingface_read(reader, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
 end:
-    import_end(&import);
+    huggingface_close(reader);
     return status;
+}
+
+/* ---- piece by piece ------------------------------------------------------ */
+
+struct huggingface_reader {
+    const struct tensor_table *table;
+    uint64_t seed;
+    bool opened; /* there is a folder */
+    struct import import;
+};
+
+enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
+                             struct huggingface_reader **out, struct error *err)
+{
+    struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
+    enum status status = STATUS_OK;
+    reader->table = source->table;
+    reader->seed = seed;
+    reader->opened = source->dir != NULL;
+    if (reader->opened)
+        status = import_begin(&reader->import, source, rank, err);
+    reader->import.seed = seed;
+    if (status != STATUS_OK)
+        huggingface_close(reader);
+    return status;
+}
+
+enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
+{
+    const struct import *import = &reader->import;
+    const struct tensor_info *embedding = tensor_find(reader->table, 0, ROLE_WTE);
+    if (!reader->opened)
+        return DTYPE_F32;
+    if (import->sources[tensor].file < 0) /* it starts fresh */
+        tensor = (int)(embedding - reader->table->tensors);
+    return import->sources[tensor].dtype;
+}
+
+enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                             struct error *err)
+{
+    if (reader->opened)
+        return read_unit(&reader->import, unit, begin, count, out, err);
+    initial_weights_fill(reader->table, unit, reader->seed, begin, count, out);
+    return STATUS_OK;
+}
+
+void huggingface_close(struct huggingface_reader *reader)
+{
+    if (reader->opened)
+        import_end(&reader->import);
+    free(reader);
 }

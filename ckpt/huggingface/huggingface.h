@@ -10,7 +10,7 @@
 
 /* A folder with the weights of a model. All is borrowed. */
 struct huggingface_source {
-    const char *dir;
+    const char *dir; /* NULL: there is none, and all tensors get initial values */
     const struct model_desc *desc;
     const struct tensor_table *table;
     const struct string_list *ignore; /* fnmatch(3) patterns of tensors to leave out, which rank 0 logs; may be NULL */
@@ -29,6 +29,17 @@ struct huggingface_source {
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
                              uint64_t seed, struct state_slices slices, struct error *err);
 
+/* The same for one who reads piece by piece. After an error there is nothing to close. */
+struct huggingface_reader;
+enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
+                             struct huggingface_reader **reader, struct error *err);
+/* The dtype of a tensor in the files; of one with initial values that of the embedding, or fp32. */
+enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor);
+/* out (count) = elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
+enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                             struct error *err);
+void huggingface_close(struct huggingface_reader *reader);
+
 /* Reads the headers only: the errors are those of huggingface_load() but for the ones about values. *absent: it is an
  * error because the folder has no weights of any kind. */
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
@@ -39,6 +50,42 @@ enum status huggingface_check(const struct huggingface_source *source, bool *abs
  * STATUS_DIVERGED: weights are not finite, and `force` is unset. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, bool force, struct error *err);
+
+/* The frozen base of a checkpoint's adapter. */
+struct peft_base {
+    struct huggingface_source source; /* borrows desc and table, and the rest from here */
+    char folder[4096];
+    struct string_list ignore; /* owned */
+};
+
+/* Where the base is: in the folder that the run read it from or, if `moved` is not NULL, in that one or the model of
+ * that name in the local cache; initial values have none. Its config tells whether the classifier's head is new, which
+ * is set in desc. STATUS_DATA: the folder is gone; STATUS_USAGE: initial values cannot have moved. */
+enum status peft_base_find(const struct checkpoint *checkpoint, const char *moved, struct model_desc *desc,
+                           const struct tensor_table *table, struct peft_base *base, struct error *err);
+void peft_base_release(struct peft_base *base); /* all zero is allowed */
+
+/* Reads this rank's slices of an adapter, its A and B and modules_to_save, from DIR/adapter_model.safetensors as PEFT
+ * writes it, in fp32, bf16 or fp16: all trained units of the table. Copies of the base (base_layer) are skipped.
+ * STATUS_DATA names a tensor that is missing, extra, misshapen or truncated, or has a NaN or an infinity. */
+enum status peft_load(const char *dir, const struct tensor_table *table, const struct shard_layout *layout, int rank,
+                      struct state_slices slices, struct error *err);
+
+/* The same way back: makes folder `out` and writes into it, durably, adapter_model.safetensors, adapter_config.json and
+ * the checkpoint's tokenizer files. table: that of the checkpoint, which has an adapter. Errors as of
+ * huggingface_export(). */
+enum status peft_export(const struct checkpoint *checkpoint, const struct tensor_table *table, const char *out,
+                        enum dtype dtype, bool force, struct error *err);
+
+/* Reads the header only: the errors are those of peft_load() but for the ones about values. */
+enum status peft_check(const char *dir, const struct tensor_table *table, struct error *err);
+
+/* Makes folder `out` and writes into it, durably, the model with the checkpoint's adapter merged into its base, as
+ * peft's merge_and_unload(); config.json, the checkpoint's tokenizer files. The base is read twice: first its hash is
+ * compared. dtype: of all tensors; DTYPE_COUNT: each has that of the base's files (fp32 of initial values). Errors as
+ * of huggingface_export() and huggingface_load(); STATUS_DATA: it is another base. */
+enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
+                       enum dtype dtype, bool force, struct error *err);
 
 /* The first i for which x[i] is NaN or infinite, or count. */
 int64_t huggingface_not_finite(const float *x, int64_t count);
@@ -71,6 +118,10 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
                               struct safetensors_header *out, struct error *err);
 
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err);
+
+/* out (count) = the values of that dtype from byte `begin` of the file on. */
+enum status safetensors_read_floats(int fd, const char *path, enum dtype dtype, int64_t begin, int64_t count,
+                                    float *out, struct error *err);
 
 void safetensors_header_release(struct safetensors_header *header);
 

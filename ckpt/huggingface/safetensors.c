@@ -186,6 +186,27 @@ end:
     return status;
 }
 
+enum status safetensors_read_floats(int fd, const char *path, enum dtype dtype, int64_t begin, int64_t count,
+                                    float *out, struct error *err)
+{
+    enum { PIECE = 32 << 10 };
+    uint16_t staging[PIECE];
+    if (dtype == DTYPE_F32)
+        return fs_pread(fd, path, out, (size_t)count * 4, begin, STATUS_DATA, err);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < PIECE ? count - done : PIECE;
+        TRY(fs_pread(fd, path, staging, (size_t)n * 2, begin + done * 2, STATUS_DATA, err));
+        if (dtype == DTYPE_BF16)
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = bf16_to_f32(staging[i]);
+        else
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = f16_to_f32(staging[i]);
+    }
+    return STATUS_OK;
+}
+
 void safetensors_header_release(struct safetensors_header *header)
 {
     for (int i = 0; i < header->count; i++)

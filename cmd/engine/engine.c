@@ -260,4 +260,5 @@ void engine_release(struct engine *t)
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);
     model_desc_release(&t->desc);
+    free(t->base_folder);
 }

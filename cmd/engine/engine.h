@@ -70,6 +70,7 @@ struct engine {
     enum graph_mode graphs;
     struct memory_plan plan;
     struct checkpoint_base base; /* of an adapter: by engine_weights_load() and engine_weights_check_base() */
+    char *base_folder;           /* owned: base.folder */
 
     void *memory;                 /* the rank's own arena (memory_plan_allocate()) */
     void *host_memory;            /* the host's arena; may be NULL */
@@ -126,7 +127,7 @@ enum status engine_weights_load(struct engine *engine, const struct checkpoint *
  * another base. Nothing without an adapter. */
 enum status engine_weights_check_base(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
-/* huggingface_check() of the folder that the spec names, if it names one. */
+/* huggingface_check() of the folder that the spec names, if it names one, and peft_check() of model.adapter. */
 enum status engine_weights_check(const struct engine *engine, bool *absent, struct error *err);
 
 void engine_release(struct engine *engine);

@@ -3,34 +3,8 @@
 #include "ckpt/base_hash.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/engine/engine.h"
-#include "core/heartbeat.h"
 
-#include <string.h>
-
-/* Each element depends only on seed, tensor and index. */
-static enum status initialise_weights(const struct engine *t, struct state_slices slices, struct error *err)
-{
-    enum { PIECE = 1 << 16 };
-    for (int u = 0; u < t->table.num_units; u++) {
-        float *slice;
-        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &slice, err));
-        int64_t begin = t->layout.slice[u] * t->rank, end = begin + t->layout.slice[u];
-        const struct unit_info *unit = &t->table.units[u];
-        memset(slice, 0, (size_t)t->layout.slice[u] * sizeof *slice);
-        for (int i = unit->first_tensor; i < unit->first_tensor + unit->num_tensors; i++) {
-            const struct tensor_info *tensor = &t->table.tensors[i];
-            int64_t first = tensor->offset > begin ? tensor->offset : begin;
-            int64_t last = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
-#pragma omp parallel for schedule(dynamic)
-            for (int64_t at = first; at < last; at += PIECE) {
-                int64_t count = last - at < PIECE ? last - at : PIECE;
-                tensor_init_range(&t->table, i, t->spec->run.seed, at - tensor->offset, count, slice + (at - begin));
-                heartbeat_beat();
-            }
-        }
-    }
-    return STATUS_OK;
-}
+#include <stdlib.h>
 
 static struct huggingface_source pretrained_weights(const struct engine *t)
 {
@@ -44,29 +18,31 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
 {
     const struct huggingface_source source = pretrained_weights(t);
     *absent = false;
-    return source.dir ? huggingface_check(&source, absent, err) : STATUS_OK;
-}
-
-/* From the folder that the spec names, or initial values. */
-static enum status load_fresh_weights(struct engine *t, struct state_slices slices, struct error *err)
-{
-    const struct huggingface_source source = pretrained_weights(t);
-    return source.dir ? huggingface_load(&source, &t->layout, t->rank, t->spec->run.seed, slices, err)
-                      : initialise_weights(t, slices, err);
+    if (source.dir)
+        TRY(huggingface_check(&source, absent, err));
+    return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->table, err) : STATUS_OK;
 }
 
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
+    const struct huggingface_source source = pretrained_weights(t);
     const struct state_slices slices = zero_slices(t->zero);
+    const uint64_t seed = t->spec->run.seed;
     if (t->table.adapted) {
         struct base_hash hash;
-        TRY(load_fresh_weights(t, base_hash_watch(&hash, &t->table, &t->layout, t->rank, slices), err));
-        t->base = (struct checkpoint_base){
-            .hash = base_hash_end(&hash), .folder = pretrained_weights(t).dir, .seed = (int64_t)t->spec->run.seed};
+        const struct state_slices hashed = base_hash_watch(&hash, &t->table, &t->layout, t->rank, slices);
+        TRY(huggingface_load(&source, &t->layout, t->rank, seed, hashed, err));
+        t->base_folder = source.dir ? realpath(source.dir, NULL) : NULL;
+        t->base =
+            (struct checkpoint_base){.hash = base_hash_end(&hash), .folder = t->base_folder, .seed = (int64_t)seed};
     }
     if (checkpoint)
         return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, slices, err);
-    return t->table.adapted ? STATUS_OK : load_fresh_weights(t, slices, err);
+    if (!t->table.adapted)
+        return huggingface_load(&source, &t->layout, t->rank, seed, slices, err);
+    if (t->spec->model.adapter)
+        return peft_load(t->spec->model.adapter, &t->table, &t->layout, t->rank, slices, err);
+    return STATUS_OK;
 }
 
 enum status engine_weights_check_base(struct engine *t, const struct checkpoint *checkpoint, struct error *err)

@@ -78,6 +78,7 @@ struct run {
     struct deadline deadline; /* rank 0's */
     struct token_stream *stream;
     json_t *spec_json, *machine; /* owned; as checkpoints record them */
+    json_t *adapter;             /* the same: adapter_config.json; NULL: the run has none */
     json_t *evaluation_part; /* owned: what is done of an evaluation that was broken off (core/metrics/eval_part.h), or
                                 NULL */
     char *kernel_choices;    /* owned; rank 0's, for a resume: run_kernels.h; else NULL */

@@ -305,6 +305,8 @@ static struct checkpoint_writer save_writer_of(struct run *run)
         .spec = run->spec_json,
         .model = t->desc.source,
         .machine = run->machine,
+        .adapter = run->adapter,
+        .base = t->base,
         .evaluation_part = run->position.evaluation_due ? run->evaluation_part : NULL,
         .data_fingerprint = t->sources.fingerprint,
         .dtype = run->spec->dtype,

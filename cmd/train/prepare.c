@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/memory.h"
+#include "core/model/adapter_config.h"
 #include "core/version.h"
 
 #include <inttypes.h>
@@ -423,6 +424,18 @@ static void prepare_warns_of_attention(const struct engine *t)
 
 /* ---- in this order ------------------------------------------------------- */
 
+/* As PEFT names it: a model of the hub by its name, else the folder. */
+static void prepare_adapter(struct run *run)
+{
+    const struct engine *t = &run->engine;
+    const char *name = run->spec->model.pretrained;
+    if (!t->table.adapted)
+        return;
+    if (name && strcmp(name, run->spec->model.folder) == 0)
+        name = t->base.folder;
+    run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, name);
+}
+
 /* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
 static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, struct error *err)
 {
@@ -445,6 +458,7 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_check_base(t, checkpoint, err));
+    prepare_adapter(run);
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));

@@ -198,6 +198,7 @@ static void rank_release_run(struct run *run)
     monitor_close(run->monitor);
     json_decref(run->spec_json);
     json_decref(run->machine);
+    json_decref(run->adapter);
     json_decref(run->evaluation_part);
     stepper_release(&run->stepper);
     comm_log_stop(run->comm);

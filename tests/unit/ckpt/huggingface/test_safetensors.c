@@ -15,6 +15,7 @@
 
 #include "ckpt/huggingface/huggingface.h"
 #include "core/fsutil.h"
+#include "tests/unit/fixtures/safetensors_file.h"
 
 static char folder[64];
 
@@ -181,33 +182,6 @@ static float value_of(int tensor, int64_t element)
     return (float)((tensor * 37 + element * 11) % 251 - 125) / 64;
 }
 
-/* A file that is built tensor by tensor. */
-struct file {
-    char header[16384];
-    char *data;
-    size_t bytes;
-};
-
-static void file_begin(struct file *file)
-{
-    snprintf(file->header, sizeof file->header, "{\"__metadata__\":{\"format\":\"pt\"}");
-    file->data = NULL;
-    file->bytes = 0;
-}
-
-static void file_add(struct file *file, const char *name, const char *dtype, const char *shape, const void *data,
-                     size_t bytes)
-{
-    size_t used = strlen(file->header);
-    int n = snprintf(file->header + used, sizeof file->header - used,
-                     ",\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", name, dtype, shape,
-                     file->bytes, file->bytes + bytes);
-    assert_true(n > 0 && (size_t)n < sizeof file->header - used - 1);
-    file->data = realloc(file->data, file->bytes + bytes + 1);
-    memcpy(file->data + file->bytes, data, bytes);
-    file->bytes += bytes;
-}
-
 /* Adds tensor i of the table under `name` in a dtype. */
 static void file_add_tensor(struct file *file, const struct tensor_table *table, int i, const char *name,
                             enum dtype dtype)
@@ -231,17 +205,7 @@ static void file_add_tensor(struct file *file, const struct tensor_table *table,
 /* Writes the file without its last `cut` bytes. */
 static void file_end(struct file *file, const char *name, size_t cut)
 {
-    size_t n = strlen(file->header) + 1;
-    uint64_t length = n;
-    char *bytes = malloc(SAFETENSORS_PREFIX + n + file->bytes);
-    memcpy(bytes, &length, sizeof length);
-    memcpy(bytes + SAFETENSORS_PREFIX, file->header, n - 1);
-    bytes[SAFETENSORS_PREFIX + n - 1] = '}';
-    if (file->bytes)
-        memcpy(bytes + SAFETENSORS_PREFIX + n, file->data, file->bytes);
-    put(name, bytes, SAFETENSORS_PREFIX + n + file->bytes - cut);
-    free(bytes);
-    free(file->data);
+    file_write(file, at(name), cut);
 }
 
 static void write_index(const char *weight_map)
@@ -332,7 +296,7 @@ static const char GPT2[] = "{\"model_type\":\"gpt2\",\"n_embd\":20,\"n_head\":2,
 /* All tensors except `without` (-1: none) in one file. */
 static void write_single(const struct model *model, enum dtype dtype, int without, size_t cut)
 {
-    struct file file;
+    struct file file = {.bytes = 0};
     file_begin(&file);
     for (int i = model->table.num_tensors - 1; i >= 0; i--) /* not in the table's order */
         if (i != without)
@@ -362,7 +326,7 @@ static void test_skipped(void **state)
 {
     (void)state;
     struct model model;
-    struct file file;
+    struct file file = {.bytes = 0};
     const char byte = 1;
     clear();
     model_init(&model, GPT2);
@@ -394,7 +358,7 @@ static void test_without_prefix(void **state)
     static const char *const configs[] = {LLAMA, TIED};
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
         struct model model;
-        struct file file;
+        struct file file = {.bytes = 0};
         clear();
         model_init(&model, configs[c]);
         for (int head = 1; head >= 0; head--) {
@@ -418,7 +382,7 @@ static void test_without_prefix(void **state)
 /* All tensors of LLAMA, and one more of this name. */
 static void write_extra(const struct model *model, const char *const *extra, int count)
 {
-    struct file file;
+    struct file file = {.bytes = 0};
     const float one = 1;
     file_begin(&file);
     for (int i = 0; i < model->table.num_tensors; i++)
@@ -492,7 +456,7 @@ static void test_check(void **state)
     write_single(&model, DTYPE_F16, -1, 0);
     assert_int_equal(huggingface_check(&source, &absent, &err), STATUS_OK);
     put("adapter_config.json", "{}", 2);
-    check_refused(&model, "holds a model and a LoRA adapter (adapter_config.json); hint: merge the adapter", false);
+    check_refused(&model, "holds a model and a LoRA adapter (adapter_config.json); hint: model.adapter starts", false);
     expect_fault(&model, "holds a model and a LoRA adapter");
     model_release(&model);
 }
@@ -503,7 +467,7 @@ static void test_tied_head(void **state)
     (void)state;
     static const char *const configs[] = {TIED, GPT2};
     struct model model;
-    struct file file;
+    struct file file = {.bytes = 0};
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
         model_init(&model, configs[c]);
         for (int both = 0; both < 2; both++) {
@@ -610,7 +574,7 @@ static void test_faults(void **state)
 {
     (void)state;
     struct model model;
-    struct file file;
+    struct file file = {.bytes = 0};
     const float zeros[37 * 24] = {0};
     model_init(&model, LLAMA);
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peft_export.c: writes the adapter of a checkpoint as a folder that PEFT loads. Weights go through one window; only
+ * the A of an embedding, which is transposed, is in memory as a whole. */
+#include "ckpt/huggingface/hf_write.h"
+#include "ckpt/huggingface/peft_names.h"
+
+#include "core/fsutil.h"
+#include "core/memory.h"
+#include "core/model/adapter_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* (V, r) of the checkpoint as (r, V). */
+static enum status export_peft_transposed(struct hf_window *window, struct hf_writer *writer,
+                                          const struct tensor_info *tensor, struct error *err)
+{
+    const int64_t rows = tensor->shape[0], r = tensor->shape[1];
+    float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
+    enum status status = STATUS_OK;
+    for (int64_t done = 0, n; done < tensor->numel; done += n) {
+        const float *values;
+        TRY_END(hf_window_get(window, tensor, done, &values, &n, err));
+        for (int64_t i = done; i < done + n; i++)
+            all[i % r * rows + i / r] = values[i - done];
+    }
+    status = hf_writer_values(writer, all, tensor->numel, err);
+end:
+    free(all);
+    return status;
+}
+
+static enum status export_peft_tensor(struct hf_window *window, struct hf_writer *writer,
+                                      const struct tensor_info *tensor, struct error *err)
+{
+    TRY(hf_writer_begin(writer, err));
+    if (peft_transposes(tensor))
+        return export_peft_transposed(window, writer, tensor, err);
+    for (int64_t done = 0, n; done < tensor->numel; done += n) {
+        const float *values;
+        TRY(hf_window_get(window, tensor, done, &values, &n, err));
+        TRY(hf_writer_values(writer, values, n, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status export_peft_weights(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                                       const char *out, enum dtype dtype, bool force, struct error *err)
+{
+    struct hf_tensor *tensors = memory_zeroed((size_t)table->num_tensors, sizeof *tensors);
+    struct hf_window window;
+    struct hf_writer writer;
+    enum status status = STATUS_OK;
+    int count = 0;
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        const bool turned = peft_transposes(tensor);
+        if (tensor->frozen)
+            continue;
+        tensors[count] = (struct hf_tensor){.dtype = dtype,
+                                            .ndim = tensor->ndim,
+                                            .shape = {tensor->shape[turned], tensor->shape[!turned]},
+                                            .numel = tensor->numel};
+        snprintf(tensors[count].name, sizeof tensors[count].name, PEFT_PREFIX "%s", tensor->name);
+        count++;
+    }
+    hf_window_init(&window, checkpoint, table, force);
+    hf_writer_init(&writer, out, PEFT_WEIGHTS, tensors, count, INT64_MAX);
+    for (int i = 0; i < table->num_tensors; i++)
+        if (!table->tensors[i].frozen)
+            TRY_END(export_peft_tensor(&window, &writer, &table->tensors[i], err));
+    status = hf_writer_finish(&writer, err);
+end:
+    hf_writer_release(&writer);
+    hf_window_release(&window);
+    free(tensors);
+    return status;
+}
+
+enum status peft_export(const struct checkpoint *checkpoint, const struct tensor_table *table, const char *out,
+                        enum dtype dtype, bool force, struct error *err)
+{
+    ASSERT(checkpoint->adapter && table->adapted);
+    TRY(checkpoint_check_table(checkpoint, table, err));
+    TRY(hf_make_folder(out, err));
+    TRY(export_peft_weights(checkpoint, table, out, dtype, force, err));
+    TRY(hf_write_tokenizer(checkpoint, out, err));
+    TRY(hf_write_json(out, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err));
+    return fs_sync_dir(out, STATUS_DATA, err);
+}

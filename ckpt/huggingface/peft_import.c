@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peft_import.c: reads an adapter from a PEFT folder; each rank reads its slices of the trained units.
+ *
+ * First the tensors in the header are matched with those of the table that are trained, then values are read. If an
+ * embedding is a target, PEFT puts the base's matrix into the file as well (base_layer): it is skipped. */
+#include "ckpt/huggingface/huggingface.h"
+#include "ckpt/huggingface/peft_names.h"
+
+#include "core/fsutil.h"
+#include "core/io.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct peft_import {
+    const char *dir;
+    const struct tensor_table *table;
+    char path[FS_PATH_MAX];
+    struct safetensors_header header;
+    const struct safetensors_entry **entries; /* [num_tensors] owned: of each tensor; NULL: not found */
+    int fd;                                   /* -1: not open */
+    float *row;                               /* owned: of a transposed tensor */
+};
+
+/* ---- which tensors ------------------------------------------------------- */
+
+static enum status find_peft_file(struct peft_import *import, struct error *err)
+{
+    char pickled[FS_PATH_MAX];
+    TRY(fs_join(import->path, import->dir, PEFT_WEIGHTS ".safetensors", STATUS_DATA, err));
+    TRY(fs_join(pickled, import->dir, PEFT_WEIGHTS ".bin", STATUS_DATA, err));
+    if (fs_exists(import->path))
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "no adapter in '%s': there is no " PEFT_WEIGHTS ".safetensors", import->dir);
+    if (fs_exists(pickled))
+        return error_hint(err, PEFT_WEIGHTS ".bin is not read; peft's save_pretrained() writes safetensors");
+    return error_hint(err, "expected a folder that peft's save_pretrained() or ztrain export wrote");
+}
+
+static bool is_peft_base_layer(const char *name)
+{
+    return fs_has_suffix(name, ".base_layer.weight") || fs_has_suffix(name, ".base_layer.bias");
+}
+
+/* Index in the table of the trained tensor of that name in the file; -1: none. */
+static int find_peft_tensor(const json_t *by_name, const char *name)
+{
+    const size_t prefix = strlen(PEFT_PREFIX);
+    const json_t *index = strncmp(name, PEFT_PREFIX, prefix) ? NULL : json_object_get(by_name, name + prefix);
+    return index ? (int)json_integer_value(index) : -1;
+}
+
+static enum status match_peft_entry(struct peft_import *import, const json_t *by_name,
+                                    const struct safetensors_entry *entry, struct error *err)
+{
+    const int i = find_peft_tensor(by_name, entry->name);
+    if (is_peft_base_layer(entry->name))
+        return STATUS_OK;
+    if (i < 0) {
+        error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this adapter", import->path, entry->name);
+        return error_hint(err, "adapter_config.json must be that of the weights, and model.pretrained its base model");
+    }
+    const struct tensor_info *tensor = &import->table->tensors[i];
+    const bool turned = peft_transposes(tensor);
+    const int64_t shape[2] = {tensor->shape[turned], tensor->shape[!turned]};
+    if (entry->ndim != tensor->ndim || memcmp(entry->shape, shape, (size_t)entry->ndim * sizeof *shape) != 0) {
+        char have[192], want[192];
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s, and this adapter's is %s", import->path,
+                         entry->name, safetensors_shape_text(entry->ndim, entry->shape, have),
+                         safetensors_shape_text(tensor->ndim, shape, want));
+    }
+    if (!entry->known_dtype)
+        return error_set(err, STATUS_DATA,
+                         "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and F16 are", import->path,
+                         entry->name);
+    import->entries[i] = entry;
+    return STATUS_OK;
+}
+
+static enum status check_peft_complete(const struct peft_import *import, struct error *err)
+{
+    const struct tensor_info *first = NULL;
+    int missing = 0;
+    for (int i = 0; i < import->table->num_tensors; i++)
+        if (!import->table->tensors[i].frozen && !import->entries[i]) {
+            first = first ? first : &import->table->tensors[i];
+            missing++;
+        }
+    if (!missing)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, first->name);
+    if (missing > 1)
+        return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
+                          missing);
+    return error_hint(err, "adapter_config.json must be that of the weights");
+}
+
+static enum status peft_begin(struct peft_import *import, const char *dir, const struct tensor_table *table,
+                              struct error *err)
+{
+    enum status status = STATUS_OK;
+    *import = (struct peft_import){.dir = dir, .table = table, .fd = -1};
+    import->entries = memory_zeroed((size_t)table->num_tensors, sizeof *import->entries);
+    TRY(find_peft_file(import, err));
+    TRY(safetensors_read_header(import->path, &import->header, err));
+    json_t *by_name = json_object();
+    for (int i = 0; i < table->num_tensors; i++)
+        if (!table->tensors[i].frozen)
+            json_object_set_new(by_name, table->tensors[i].name, json_integer(i));
+    for (int i = 0; i < import->header.count && status == STATUS_OK; i++)
+        status = match_peft_entry(import, by_name, &import->header.entries[i], err);
+    json_decref(by_name);
+    return status == STATUS_OK ? check_peft_complete(import, err) : status;
+}
+
+static void peft_end(struct peft_import *import)
+{
+    if (import->fd >= 0)
+        io_close(import->fd);
+    safetensors_header_release(&import->header);
+    free(import->entries);
+    free(import->row);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static enum status read_peft_values(struct peft_import *import, const struct safetensors_entry *entry, int64_t first,
+                                    int64_t count, float *out, struct error *err)
+{
+    return safetensors_read_floats(import->fd, import->path, entry->dtype,
+                                   entry->begin + first * (int64_t)dtype_size(entry->dtype), count, out, err);
+}
+
+/* Elements [first, first + count) of a tensor (V, r) that is (r, V) in the file: r ranges of V. */
+static enum status read_peft_transposed(struct peft_import *import, const struct tensor_info *tensor,
+                                        const struct safetensors_entry *entry, int64_t first, int64_t count, float *out,
+                                        struct error *err)
+{
+    const int64_t rows = tensor->shape[0], r = tensor->shape[1];
+    const int64_t begin = first / r, end = (first + count + r - 1) / r; /* rows of the table's tensor */
+    import->row = memory_resize(import->row, (size_t)(end - begin) * sizeof *import->row);
+    for (int64_t k = 0; k < r; k++) {
+        TRY(read_peft_values(import, entry, k * rows + begin, end - begin, import->row, err));
+        for (int64_t v = begin; v < end; v++) {
+            const int64_t at = v * r + k - first;
+            if (at >= 0 && at < count)
+                out[at] = import->row[v - begin];
+        }
+    }
+    return STATUS_OK;
+}
+
+/* out (count) = elements [first, first + count) of tensor i */
+static enum status read_peft_tensor(struct peft_import *import, int i, int64_t first, int64_t count, float *out,
+                                    struct error *err)
+{
+    const struct tensor_info *tensor = &import->table->tensors[i];
+    const struct safetensors_entry *entry = import->entries[i];
+    if (peft_transposes(tensor))
+        TRY(read_peft_transposed(import, tensor, entry, first, count, out, err));
+    else
+        TRY(read_peft_values(import, entry, first, count, out, err));
+    const int64_t bad = huggingface_not_finite(out, count);
+    if (bad == count)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s': tensor '%s' holds %s", import->path, entry->name,
+              isnan(out[bad]) ? "NaN" : "an infinity");
+    return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
+}
+
+/* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
+static enum status read_peft_unit(struct peft_import *import, int unit, int64_t begin, int64_t count, float *out,
+                                  struct error *err)
+{
+    const struct unit_info *info = &import->table->units[unit];
+    const int64_t end = begin + count;
+    memset(out, 0, (size_t)count * sizeof *out);
+    for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
+        const struct tensor_info *tensor = &import->table->tensors[i];
+        const int64_t from = tensor->offset > begin ? tensor->offset : begin;
+        const int64_t to = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
+        if (from < to)
+            TRY(read_peft_tensor(import, i, from - tensor->offset, to - from, out + (from - begin), err));
+    }
+    return STATUS_OK;
+}
+
+enum status peft_check(const char *dir, const struct tensor_table *table, struct error *err)
+{
+    struct peft_import import;
+    const enum status status = peft_begin(&import, dir, table, err);
+    peft_end(&import);
+    return status;
+}
+
+enum status peft_load(const char *dir, const struct tensor_table *table, const struct shard_layout *layout, int rank,
+                      struct state_slices slices, struct error *err)
+{
+    struct peft_import import;
+    enum status status;
+    ASSERT(table->adapted && rank >= 0 && rank < layout->world);
+    TRY_END(peft_begin(&import, dir, table, err));
+    TRY_END(fs_open_read(import.path, STATUS_DATA, &import.fd, NULL, err));
+    for (int unit = 0; unit < layout->num_trained; unit++) {
+        float *own;
+        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY_END(read_peft_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+    }
+end:
+    peft_end(&import);
+    return status;
+}

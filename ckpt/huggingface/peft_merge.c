@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peft_merge.c: writes a checkpoint's adapter merged into its base, as PEFT's merge_and_unload() does on the CPU:
+ *
+ *     W + scale · B · A        the product in fp32, each sum in the order of r by fused multiply-adds; then the scale;
+ *                              the sum in fp32, rounded once to the dtype of W
+ *
+ * and of an embedding, whose update is rounded to the dtype of W first. A tied matrix takes the update of the
+ * embedding, then that of the head. What is trained as a whole comes from the checkpoint.
+ *
+ * First the frozen weights are read once for their hash, then each tensor in pieces: the memory is a piece of a tensor,
+ * and the two matrices of its adapter. */
+#include "ckpt/base_hash.h"
+#include "ckpt/huggingface/hf_write.h"
+
+#include "core/fsutil.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 20 /* elements */ };
+
+/* What an adapter adds to a matrix (rows, columns): scale · left · right. */
+struct merge_update {
+    int64_t r;
+    float *left, *right; /* owned: (rows, r), (r, columns) */
+    float scale;
+    bool rounded; /* to the dtype of the matrix, before it is added */
+};
+
+struct peft_merge {
+    const struct checkpoint *checkpoint;
+    const struct model_desc *desc;
+    const struct tensor_table *table;
+    bool force;
+    struct huggingface_reader *base;
+    struct hf_window window; /* on the trained weights */
+    struct hf_writer writer;
+    float *values;                  /* owned: a piece of the tensor */
+    struct merge_update updates[2]; /* of the tensor */
+    int num_updates;
+};
+
+/* ---- what is added ------------------------------------------------------- */
+
+static enum status read_merged_adapter(const struct peft_merge *merge, const struct tensor_info *tensor, float **values,
+                                       struct error *err)
+{
+    *values = memory_alloc((size_t)tensor->numel * sizeof **values);
+    return checkpoint_read(merge->checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, *values, err);
+}
+
+/* A matrix (rows, columns) in place of its transpose. */
+static void transpose_merged(float **matrix, int64_t rows, int64_t columns)
+{
+    float *turned = memory_alloc((size_t)(rows * columns) * sizeof *turned);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            turned[i * columns + j] = (*matrix)[j * rows + i];
+    free(*matrix);
+    *matrix = turned;
+}
+
+/* Adds the update by the tensors of a role in a unit, if it has them. */
+static enum status add_merge_update(struct peft_merge *merge, int unit, enum tensor_role role, struct error *err)
+{
+    const struct tensor_info *a = tensor_find_part(merge->table, unit, role, PART_LORA_A);
+    const struct tensor_info *b = tensor_find_part(merge->table, unit, role, PART_LORA_B);
+    if (!a)
+        return STATUS_OK;
+    const bool embedding = role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
+    const bool in_out = merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
+    struct merge_update *update = &merge->updates[merge->num_updates++];
+    *update = (struct merge_update){.r = b->shape[1], .scale = (float)a->lora_scale, .rounded = embedding};
+    TRY(read_merged_adapter(merge, embedding || in_out ? a : b, &update->left, err));
+    TRY(read_merged_adapter(merge, embedding || in_out ? b : a, &update->right, err));
+    if (in_out)
+        transpose_merged(&update->left, a->shape[1], update->r);
+    if (in_out || embedding)
+        transpose_merged(&update->right, update->r, b->shape[0]);
+    return STATUS_OK;
+}
+
+static void release_merge_updates(struct peft_merge *merge)
+{
+    for (int i = 0; i < merge->num_updates; i++) {
+        free(merge->updates[i].left);
+        free(merge->updates[i].right);
+    }
+    merge->num_updates = 0;
+}
+
+/* ---- the arithmetic ------------------------------------------------------ */
+
+/* sum (columns) = left (r) · right (r, columns) */
+typedef void merge_product(int64_t r, int64_t columns, const float *left, const float *right, float *sum);
+
+static inline __attribute__((always_inline)) void merge_product_body(int64_t r, int64_t columns, const float *left,
+                                                                     const float *right, float *sum)
+{
+    memset(sum, 0, (size_t)columns * sizeof *sum);
+    for (int64_t k = 0; k < r; k++)
+        for (int64_t j = 0; j < columns; j++)
+            sum[j] = fmaf(left[k], right[k * columns + j], sum[j]);
+}
+
+static void merge_product_plain(int64_t r, int64_t columns, const float *left, const float *right, float *sum)
+{
+    merge_product_body(r, columns, left, right, sum);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2,fma"))) static void merge_product_fma(int64_t r, int64_t columns, const float *left,
+                                                                  const float *right, float *sum)
+{
+    merge_product_body(r, columns, left, right, sum);
+}
+#endif
+
+/* With the same bits. */
+static merge_product *choose_merge_product(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+        return merge_product_fma;
+#endif
+    return merge_product_plain;
+}
+
+static float round_merged(float x, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : dtype == DTYPE_F16 ? f16_to_f32(f16_from_f32(x)) : x;
+}
+
+/* Adds an update to rows [first, first + rows) of its matrix. */
+static void merge_rows(const struct merge_update *update, enum dtype dtype, int64_t first, int64_t rows,
+                       int64_t columns, float *values)
+{
+    merge_product *product = choose_merge_product();
+#pragma omp parallel
+    {
+        float *sum = memory_alloc((size_t)columns * sizeof *sum);
+#pragma omp for
+        for (int64_t i = 0; i < rows; i++) {
+            product(update->r, columns, update->left + (first + i) * update->r, update->right, sum);
+            for (int64_t j = 0; j < columns; j++) {
+                const float scaled = sum[j] * update->scale,
+                            added = update->rounded ? round_merged(scaled, dtype) : scaled;
+                float *value = &values[i * columns + j];
+                *value = round_merged(round_merged(*value, dtype) + added, dtype);
+            }
+        }
+        free(sum);
+    }
+}
+
+/* ---- tensors ------------------------------------------------------------- */
+
+static enum status write_merged_values(struct peft_merge *merge, const struct tensor_info *tensor, const float *values,
+                                       int64_t count, struct error *err)
+{
+    const int64_t i = merge->force ? count : huggingface_not_finite(values, count);
+    if (i == count)
+        return hf_writer_values(&merge->writer, values, count, err);
+    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' with its adapter holds %s", merge->checkpoint->path,
+              tensor->name, isnan(values[i]) ? "NaN" : "an infinity");
+    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+}
+
+static enum status write_trained(struct peft_merge *merge, const struct tensor_info *tensor, struct error *err)
+{
+    for (int64_t done = 0, n; done < tensor->numel; done += n) {
+        const float *values;
+        TRY(hf_window_get(&merge->window, tensor, done, &values, &n, err));
+        TRY(hf_writer_values(&merge->writer, values, n, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status write_merged(struct peft_merge *merge, const struct tensor_info *tensor, enum dtype dtype,
+                                struct error *err)
+{
+    const int64_t columns = tensor->shape[1], rows = tensor->shape[0];
+    const int64_t most = columns < PIECE ? PIECE / columns : 1;
+    merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
+    for (int64_t row = 0, n; row < rows; row += n) {
+        n = rows - row < most ? rows - row : most;
+        TRY(huggingface_read(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
+                             err));
+        for (int i = 0; i < merge->num_updates; i++)
+            merge_rows(&merge->updates[i], dtype, row, n, columns, merge->values);
+        TRY(write_merged_values(merge, tensor, merge->values, n * columns, err));
+    }
+    return STATUS_OK;
+}
+
+/* The unit whose op uses a tensor that is frozen. */
+static int merge_owner(const struct tensor_table *table, int unit)
+{
+    int owner = 0;
+    while (unit > tensor_table_head(table) && table->units[owner].frozen != unit)
+        owner++;
+    return unit > tensor_table_head(table) ? owner : unit;
+}
+
+static enum status merge_tensor(struct peft_merge *merge, const struct tensor_info *tensor, enum dtype dtype,
+                                struct error *err)
+{
+    TRY(hf_writer_begin(&merge->writer, err));
+    if (!tensor->frozen)
+        return write_trained(merge, tensor, err);
+    enum status status = add_merge_update(merge, merge_owner(merge->table, tensor->unit), tensor->role, err);
+    if (status == STATUS_OK && tensor->role == ROLE_WTE && merge->desc->tied)
+        status = add_merge_update(merge, tensor_table_head(merge->table), ROLE_LM_HEAD, err);
+    if (status == STATUS_OK)
+        status = write_merged(merge, tensor, dtype, err);
+    release_merge_updates(merge);
+    return status;
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+/* Of the frozen weights as they are now, compared with the checkpoint's. */
+static enum status check_merged_base(struct peft_merge *merge, const char *folder, struct error *err)
+{
+    const struct tensor_table *table = merge->table;
+    const int trained = tensor_table_head(table) + 1;
+    struct checkpoint_base base = {.folder = folder};
+    merge->values = memory_resize(merge->values, PIECE * sizeof *merge->values);
+    for (int unit = trained; unit < table->num_units; unit++)
+        for (int64_t done = 0, n; done < table->units[unit].numel; done += n) {
+            n = table->units[unit].numel - done < PIECE ? table->units[unit].numel - done : PIECE;
+            TRY(huggingface_read(merge->base, unit, done, n, merge->values, err));
+            base.hash += base_hash_bytes(unit - trained, done * (int64_t)sizeof *merge->values, merge->values,
+                                         (size_t)n * sizeof *merge->values);
+        }
+    return checkpoint_check_base(merge->checkpoint, &base, err);
+}
+
+/* The tensors of the base, in the order of the model. */
+static void list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors, int *order,
+                        int count)
+{
+    for (int i = 0; i < merge->table->num_tensors; i++) {
+        const struct tensor_info *tensor = &merge->table->tensors[i];
+        if (tensor->part != PART_BASE)
+            continue;
+        ASSERT(tensor->number < count);
+        struct hf_tensor *to = &tensors[tensor->number];
+        *to = (struct hf_tensor){.dtype = dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype,
+                                 .ndim = tensor->ndim,
+                                 .shape = {tensor->shape[0], tensor->shape[1]},
+                                 .numel = tensor->numel};
+        snprintf(to->name, sizeof to->name, "%s", tensor->name);
+        order[tensor->number] = i;
+    }
+}
+
+static enum status merge_weights(struct peft_merge *merge, const char *out, enum dtype dtype, struct error *err)
+{
+    int count = 0;
+    for (int i = 0; i < merge->table->num_tensors; i++)
+        count += merge->table->tensors[i].part == PART_BASE;
+    struct hf_tensor *tensors = memory_zeroed((size_t)count, sizeof *tensors);
+    int *order = memory_zeroed((size_t)count, sizeof *order);
+    enum status status;
+    list_merged(merge, dtype, tensors, order, count);
+    hf_window_init(&merge->window, merge->checkpoint, merge->table, merge->force);
+    hf_writer_init(&merge->writer, out, "model", tensors, count, 0);
+    for (int i = 0; i < count; i++)
+        TRY_END(merge_tensor(merge, &merge->table->tensors[order[i]], tensors[i].dtype, err));
+    status = hf_writer_finish(&merge->writer, err);
+end:
+    hf_writer_release(&merge->writer);
+    hf_window_release(&merge->window);
+    free(tensors);
+    free(order);
+    return status;
+}
+
+enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
+                       enum dtype dtype, bool force, struct error *err)
+{
+    struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table, .force = force};
+    enum status status;
+    ASSERT(checkpoint->adapter && base->table->adapted);
+    TRY(checkpoint_check_table(checkpoint, base->table, err));
+    TRY(huggingface_open(base, 0, (uint64_t)checkpoint->base.seed, &merge.base, err));
+    const struct tensor_info *embedding = tensor_find(base->table, 0, ROLE_WTE);
+    const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
+    TRY_END(check_merged_base(&merge, base->dir, err));
+    TRY_END(hf_make_folder(out, err));
+    TRY_END(merge_weights(&merge, out, dtype, err));
+    TRY_END(hf_write_tokenizer(checkpoint, out, err));
+    TRY_END(hf_write_json(out, "config.json",
+                          model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype), err));
+    status = fs_sync_dir(out, STATUS_DATA, err);
+end:
+    huggingface_close(merge.base);
+    free(merge.values);
+    return status;
+}
