@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export.c: `ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]` writes a checkpoint as a Hugging
- * Face folder. It has its name only when it is whole, and an earlier export stays until then; one process at a time
- * writes it.
+/* export.c: `ztrain export DIR --out HFDIR [--best] [--merge] [--base DIR] [--dtype fp32|bf16|fp16] [--force]` writes a
+ * checkpoint as a Hugging Face folder, that of an adapter as a PEFT folder. It has its name only when it is whole, and
+ * an earlier export stays until then; one process at a time writes it.
  *
  *     PARENT/NAME                         the export: absent, the earlier one, or the new one
  *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/run/run_lock.h)
@@ -20,6 +20,7 @@
 #include "core/faults.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/model/adapter_config.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -29,10 +30,13 @@
 #include <strings.h>
 
 static const char USAGE[] =
-    "usage: ztrain export DIR --out HFDIR [--best] [--dtype fp32|bf16] [--force]\n"
+    "usage: ztrain export DIR --out HFDIR [--best] [--merge] [--base DIR] [--dtype TYPE]\n"
+    "                     [--force]\n"
     "\n"
     "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
-    "safetensors, config.json, and the tokenizer files that came with the model.\n"
+    "safetensors, config.json, and the tokenizer files that came with the model. Of a run\n"
+    "with an adapter it writes a folder that PEFT and vLLM load: adapter_model.safetensors,\n"
+    "adapter_config.json, tokenizer files.\n"
     "\n"
     "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
     "  --out HFDIR     the folder to write: a new one, an empty one, or one with an earlier\n"
@@ -41,20 +45,23 @@ static const char USAGE[] =
     "                  (llama.cpp's convert_hf_to_gguf.py makes a GGUF file from it)\n"
     "  --best          take the run folder's checkpoint with the best evaluation, by the run's\n"
     "                  checkpoint.metric and checkpoint.mode\n"
-    "  --dtype TYPE    dtype of the weights: fp32 or bf16 (default: the run's)\n"
+    "  --merge         of a run with an adapter: the whole model, with the adapter merged into\n"
+    "                  its base as peft's merge_and_unload() does\n"
+    "  --base DIR      with --merge: where the base model is now, if its folder has moved\n"
+    "  --dtype TYPE    dtype of the weights: fp32, bf16 or fp16 (default: the run's; of an\n"
+    "                  adapter fp32, of a merged model that of its base)\n"
     "  --force         write a model that has diverged: no step changed it, its evaluation has\n"
     "                  no finite loss, or its weights hold NaN or infinities\n";
 
 struct arguments {
-    const char *dir, *out, *dtype;
-    bool best, force;
+    const char *dir, *out, *dtype, *base;
+    bool best, merge, force;
 };
 
 static const struct option_row options[] = {
-    OPTION(struct arguments, out, "out", "HFDIR"),
-    OPTION(struct arguments, dtype, "dtype", "TYPE"),
-    OPTION(struct arguments, best, "best", NULL),
-    OPTION(struct arguments, force, "force", NULL),
+    OPTION(struct arguments, out, "out", "HFDIR"), OPTION(struct arguments, dtype, "dtype", "TYPE"),
+    OPTION(struct arguments, best, "best", NULL),  OPTION(struct arguments, merge, "merge", NULL),
+    OPTION(struct arguments, base, "base", "DIR"), OPTION(struct arguments, force, "force", NULL),
 };
 static const struct command_line command_line = {
     "export", USAGE, "checkpoint or run folder", 1, "ztrain export DIR --out HFDIR", options, COUNT_OF(options)};
@@ -62,6 +69,12 @@ static const struct command_line command_line = {
 enum { LOCK_TRIES = 10 };
 
 static const char config_name[] = "config.json", old_temporary[] = ".tmp-";
+
+/* Of a model, and of an adapter. */
+static bool is_export_config(const char *name)
+{
+    return !strcmp(name, config_name) || !strcmp(name, ADAPTER_CONFIG_FILE);
+}
 
 struct export_folder {
     char out[FS_PATH_MAX];                        /* without links */
@@ -91,7 +104,7 @@ static enum status for_each_export_entry(const char *dir, visitor *visit, void *
 /* Whether an earlier export's file of this name goes; tokenizer files stay. */
 static bool is_of_export(const char *name)
 {
-    return !strcmp(name, config_name) || fs_has_suffix(name, ".safetensors") ||
+    return is_export_config(name) || fs_has_suffix(name, ".safetensors") ||
            fs_has_suffix(name, ".safetensors.index.json") || !strncmp(name, old_temporary, strlen(old_temporary));
 }
 
@@ -108,7 +121,7 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
     if (!strncmp(name, old_temporary, strlen(old_temporary)))
         return STATUS_OK;
     content->any = true;
-    content->config |= !strcmp(name, config_name);
+    content->config |= is_export_config(name);
     content->run |= !strcmp(name, "metrics.jsonl") || !strcmp(name, "run.yaml");
     content->foreign |= !strncmp(name, "pytorch_model", strlen("pytorch_model"));
     if (!fs_has_suffix(name, ".safetensors"))
@@ -399,20 +412,87 @@ static enum status check_exported_history(const struct checkpoint *checkpoint, s
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
+/* vLLM takes A and B only. */
+static void export_notes_vllm(const struct tensor_table *table)
+{
+    for (int i = 0; i < table->num_tensors; i++)
+        if (!table->tensors[i].frozen && table->tensors[i].part == PART_BASE) {
+            log_info("'%s' is trained as a whole (modules_to_save): vLLM refuses such adapters; --merge writes a model "
+                     "that it loads",
+                     table->tensors[i].name);
+            return;
+        }
+}
+
+static enum status write_export_adapter(const struct checkpoint *checkpoint, const struct arguments *arguments,
+                                        const char *out, enum dtype dtype, struct error *err)
+{
+    struct model_desc desc;
+    struct tensor_table table;
+    struct peft_base base = {.folder = ""};
+    enum status status;
+    TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
+    if (arguments->merge) {
+        TRY_END(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+        TRY_END(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
+    } else {
+        TRY_END(peft_export(checkpoint, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force, err));
+        export_notes_vllm(&table);
+    }
+end:
+    peft_base_release(&base);
+    tensor_table_release(&table);
+    model_desc_release(&desc);
+    return status;
+}
+
+/* dtype: DTYPE_COUNT for the default. */
 static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                        enum dtype dtype, struct error *err)
 {
     struct export_folder folder;
     enum status status;
     TRY_END(export_folder_open(&folder, arguments->out, err));
-    TRY_END(huggingface_export(checkpoint, folder.fresh, dtype, 0, arguments->force, err));
+    if (checkpoint->adapter)
+        TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
+    else
+        TRY_END(huggingface_export(checkpoint, folder.fresh, dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0,
+                                   arguments->force, err));
     status = export_folder_publish(&folder, err);
 end:
     export_folder_close(&folder);
     return status;
 }
 
-/* chosen: DTYPE_COUNT for the run's dtype. *again: a run that trains has deleted or replaced the checkpoint. */
+static enum status check_export_options(const struct checkpoint *checkpoint, const struct arguments *arguments,
+                                        struct error *err)
+{
+    if (!checkpoint->adapter && (arguments->merge || arguments->base)) {
+        error_set(err, STATUS_USAGE, "--%s is for runs with an adapter, and '%s' is a whole model",
+                  arguments->merge ? "merge" : "base", checkpoint->path);
+        return error_hint(err, "leave it out");
+    }
+    if (arguments->base && !arguments->merge)
+        return error_set(err, STATUS_USAGE,
+                         "--base is the model that --merge reads; hint: leave it out, or add --merge");
+    return arguments->force ? STATUS_OK : check_exported_history(checkpoint, err);
+}
+
+/* "exported … to OUT in bf16" */
+static void export_log_end(const struct checkpoint *checkpoint, const struct arguments *arguments, enum dtype chosen)
+{
+    const char *dtype = chosen != DTYPE_COUNT  ? dtype_name(chosen)
+                        : !checkpoint->adapter ? dtype_name(checkpoint->dtype)
+                        : arguments->merge     ? "the dtype of its base"
+                                               : "fp32";
+    log_info("exported %s%s (step %lld) to %s in %s",
+             !checkpoint->adapter ? ""
+             : arguments->merge   ? "the model with the adapter of "
+                                  : "the adapter of ",
+             checkpoint->path, (long long)checkpoint->position.step, arguments->out, dtype);
+}
+
+/* chosen: DTYPE_COUNT for the default. *again: a run that trains has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
     struct checkpoint *checkpoint;
@@ -422,13 +502,11 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
         TRY(checkpoint_open_best(arguments->dir, true, &checkpoint, err));
     else
         TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
-    enum dtype dtype = chosen == DTYPE_COUNT ? checkpoint->dtype : chosen;
-    enum status status = arguments->force ? STATUS_OK : check_exported_history(checkpoint, err);
+    enum status status = check_export_options(checkpoint, arguments, err);
     if (status == STATUS_OK)
-        status = write_export_folder(checkpoint, arguments, dtype, err);
+        status = write_export_folder(checkpoint, arguments, chosen, err);
     if (status == STATUS_OK)
-        log_info("exported %s (step %lld) to %s in %s", checkpoint->path, (long long)checkpoint->position.step,
-                 arguments->out, dtype_name(dtype));
+        export_log_end(checkpoint, arguments, chosen);
     *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     checkpoint_close(checkpoint);
     return status;
@@ -448,9 +526,11 @@ enum status cmd_export(int argc, char **argv, struct error *err)
     if (arguments.dtype)
         chosen = !strcmp(arguments.dtype, "fp32")   ? DTYPE_F32
                  : !strcmp(arguments.dtype, "bf16") ? DTYPE_BF16
+                 : !strcmp(arguments.dtype, "fp16") ? DTYPE_F16
                                                     : DTYPE_COUNT;
     if (arguments.dtype && chosen == DTYPE_COUNT)
-        return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32 and bf16 are", arguments.dtype);
+        return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32, bf16 and fp16 are",
+                         arguments.dtype);
 
     bool again = true;
     enum status status = STATUS_OK;

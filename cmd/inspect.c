@@ -132,6 +132,44 @@ static void inspect_evaluation(const struct train_position *position, const json
                eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
 }
 
+/* Of fp32, with padding, before it was compressed. */
+static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
+{
+    const json_t *manifest = checkpoint->manifest;
+    const int64_t states = (int64_t)json_array_size(json_object_get(manifest, "states"));
+    int64_t bytes = 0;
+    size_t i;
+    json_t *unit;
+    json_array_foreach(json_object_get(manifest, "units"), i, unit) if (checkpoint_stores(checkpoint, (int)i)) bytes +=
+        inspect_integer(unit, "slice") * checkpoint->world * 4 *
+        (json_is_true(json_object_get(unit, "frozen")) ? 1 : states);
+    return bytes;
+}
+
+static void inspect_adapter(const struct checkpoint *checkpoint)
+{
+    const struct checkpoint_base *base = &checkpoint->base;
+    int64_t params = 0, tensors = 0;
+    size_t i;
+    json_t *tensor;
+    if (!checkpoint->adapter)
+        return;
+    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
+    {
+        const bool stored = checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"));
+        params += stored ? inspect_numel(tensor) : 0;
+        tensors += stored;
+    }
+    printf("adapter      %s, r %" PRId64 ": %" PRId64 " of these parameters, in %" PRId64 " tensors\n",
+           PRINTABLE(inspect_string(checkpoint->adapter, "peft_type")), inspect_integer(checkpoint->adapter, "r"),
+           params, tensors);
+    if (base->folder)
+        printf("base         %s, hash %s\n", PRINTABLE(base->folder), hash_digits(base->hash).text);
+    else
+        printf("base         initial values with run.seed %" PRId64 ", hash %s\n", base->seed,
+               hash_digits(base->hash).text);
+}
+
 static void inspect_summary(const struct checkpoint *checkpoint, const char *dir)
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
@@ -139,11 +177,9 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     char size[SIZE_TEXT_MAX], raw[SIZE_TEXT_MAX];
     size_t i;
     json_t *element;
-    int64_t params = 0, state_bytes = 0, stored = 0, world = checkpoint->world;
+    int64_t params = 0, stored = 0, world = checkpoint->world;
+    const int64_t state_bytes = inspect_state_bytes(checkpoint);
     json_array_foreach(tensors, i, element) params += inspect_numel(element);
-    json_array_foreach(json_object_get(manifest, "units"), i, element) state_bytes +=
-        inspect_integer(element, "slice") * world * 4;
-    state_bytes *= (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
         i < (size_t)world ? inspect_integer(element, "bytes") : 0;
 
@@ -156,6 +192,7 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     inspect_evaluation(position, checkpoint->spec);
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
+    inspect_adapter(checkpoint);
     printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
     if (checkpoint->virtual_ranks)
         printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
@@ -171,6 +208,8 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
         printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
                size_round(inspect_integer(element, "bytes"), size));
     inspect_others(dir);
+    if (checkpoint->adapter)
+        inspect_members("adapter", checkpoint->adapter);
     if (checkpoint->machine)
         inspect_members("machine", checkpoint->machine);
     inspect_members("model", checkpoint->model);
@@ -209,6 +248,8 @@ static enum status inspect_read_statistics(const struct checkpoint *checkpoint, 
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
         int64_t offset = inspect_integer(tensor, "offset"), numel = inspect_numel(tensor);
+        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
+            continue;
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
             TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n,
@@ -230,6 +271,8 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
     {
         const struct statistics *s = &all[i];
         char shape[64];
+        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
+            continue;
         printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")),
                inspect_shape_text(json_object_get(tensor, "shape"), shape), s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);

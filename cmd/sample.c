@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model: a checkpoint, the newest or best
- * one of a run, or a Hugging Face folder. */
+ * one of a run, a Hugging Face folder, or a PEFT folder with its base. */
+#include "ckpt/base_hash.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
@@ -8,6 +9,8 @@
 #include "core/fsutil.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/model/adapter.h"
+#include "core/model/adapter_config.h"
 #include "core/model/end_tokens.h"
 #include "core/model/model_config.h"
 #include "core/model/model_folder.h"
@@ -33,9 +36,10 @@ static const char USAGE[] =
     "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"
     "(eos_token_id), it has --max-tokens, or the model's context is full.\n"
     "\n"
-    "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), a Hugging Face folder, or the\n"
-    "                       name of a model in the local Hugging Face cache (Qwen/Qwen2.5-0.5B)\n"
+    "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), a Hugging Face folder, a PEFT\n"
+    "                       folder, or the name of a model in the local Hugging Face cache (Qwen/Qwen2.5-0.5B)\n"
     "  --best               take the run folder's checkpoint with the best evaluation\n"
+    "  --base DIR           the base model of an adapter, if its folder has moved\n"
     "  --prompt TEXT        the prompt; the tokenizer.json of the folder (byte-level BPE) turns it into tokens; an\n"
     "                       empty one begins from the tokenizer's or the model's first token (bos_token_id)\n"
     "  --prompt-tokens IDS  the prompt as token ids with commas; the continuation is printed in the same way\n"
@@ -51,7 +55,8 @@ static const char USAGE[] =
 
 struct arguments {
     const char *dir;
-    const char *prompt, *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed, *device, *dtype; /* or NULL */
+    const char *prompt, *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed; /* or NULL */
+    const char *device, *dtype, *base;                                                    /* or NULL */
     bool best;
 };
 
@@ -65,6 +70,7 @@ static const struct option_row options[] = {
     OPTION(struct arguments, seed, "seed", "S"),
     OPTION(struct arguments, device, "device", "NAME"),
     OPTION(struct arguments, dtype, "dtype", "TYPE"),
+    OPTION(struct arguments, base, "base", "DIR"),
     OPTION(struct arguments, best, "best", NULL),
 };
 static const struct command_line command_line = {
@@ -156,9 +162,11 @@ static enum status check_sample_words(const struct arguments *a, struct error *e
 
 /* A trained model that generates, alone on one device. */
 struct sample_model {
-    const char *folder; /* `found`, or checkpoint->path: config.json, tokenizer.json … */
+    const char *folder; /* `found`, checkpoint->path, or an adapter's base: config.json, tokenizer.json … */
     char found[FS_PATH_MAX];
     struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
+    struct adapter_config adapter; /* owned: of a PEFT folder, whose settings are on */
+    struct peft_base base;         /* of a checkpoint's adapter, and of a PEFT folder */
     struct model_desc desc;
     struct end_tokens ends;
 
@@ -190,29 +198,76 @@ static bool sample_is_hugging_face(const char *dir)
            !sample_has_file(dir, "checkpoints");
 }
 
-static enum status read_description(struct sample_model *m, const char *dir, bool best, struct error *err)
+/* A PEFT folder has the adapter's config, and not the model's. */
+static bool sample_is_peft(const char *dir)
 {
-    if (sample_is_hugging_face(dir)) {
-        m->folder = dir;
-        if (best)
-            return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a Hugging Face folder",
-                             PRINTABLE(dir));
-        return model_desc_load(dir, &m->desc, err);
+    return sample_has_file(dir, ADAPTER_CONFIG_FILE) && !sample_has_file(dir, "config.json");
+}
+
+/* The model that a PEFT folder names, or --base. */
+static enum status read_peft_description(struct sample_model *m, const char *dir, const char *moved, struct error *err)
+{
+    TRY(adapter_config_load(dir, &m->adapter, err));
+    m->adapter.settings.on = true;
+    const char *base = moved ? moved : m->adapter.base_model;
+    if (!base || !model_folder_find(base, m->base.folder)) {
+        error_set(err, STATUS_DATA, "the base model of the adapter '%s' is not there: '%s'", PRINTABLE(dir),
+                  PRINTABLE(base ? base : "base_model_name_or_path is not set"));
+        return error_hint(err, "--base DIR names its folder, wherever it is now");
     }
+    if (!tokenizer_folder_has(dir))
+        m->folder = m->base.folder;
+    m->base.source = (struct huggingface_source){.dir = m->base.folder, .desc = &m->desc, .table = &m->table};
+    return model_desc_load(m->base.folder, &m->desc, err);
+}
+
+static enum status read_folder_description(struct sample_model *m, const char *dir, const struct arguments *a,
+                                           struct error *err)
+{
+    m->folder = dir;
+    if (a->best)
+        return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
+                         sample_is_peft(dir) ? "PEFT" : "Hugging Face");
+    if (sample_is_peft(dir))
+        return read_peft_description(m, dir, a->base, err);
+    if (a->base)
+        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
+                         PRINTABLE(dir));
+    m->base.source = (struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table};
+    return model_desc_load(dir, &m->desc, err);
+}
+
+static enum status read_checkpoint_description(struct sample_model *m, const struct arguments *a, struct error *err)
+{
+    m->folder = m->checkpoint->path;
+    TRY(checkpoint_model(m->checkpoint, &m->desc, &m->table, err));
+    if (m->checkpoint->adapter)
+        return peft_base_find(m->checkpoint, a->base, &m->desc, &m->table, &m->base, err);
+    if (a->base)
+        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is of a whole model; hint: leave it out",
+                         PRINTABLE(m->folder));
+    return STATUS_OK;
+}
+
+static enum status read_description(struct sample_model *m, const char *dir, const struct arguments *a,
+                                    struct error *err)
+{
+    if (sample_is_hugging_face(dir) || sample_is_peft(dir))
+        return read_folder_description(m, dir, a, err);
     if (sample_has_file(dir, "model.safetensors") || sample_has_file(dir, "model.safetensors.index.json"))
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
                          PRINTABLE(dir));
-    if (best)
+    if (a->best)
         TRY(checkpoint_open_best(dir, false, &m->checkpoint, err));
     else
         TRY(checkpoint_open(dir, false, &m->checkpoint, err));
-    m->folder = m->checkpoint->path;
-    return model_desc_from_json(m->checkpoint->model, m->checkpoint->path, &m->desc, err);
+    return read_checkpoint_description(m, a, err);
 }
 
 /* Finds the model, and reads its description. After an error too, close_model() frees everything. */
-static enum status open_model(struct sample_model *m, const char *dir, bool best, struct error *err)
+static enum status open_model(struct sample_model *m, const struct arguments *a, struct error *err)
 {
+    const char *dir = a->dir;
     bool there;
     memset(m, 0, sizeof *m);
     if (!model_folder_find(dir, m->found)) {
@@ -222,7 +277,7 @@ static enum status open_model(struct sample_model *m, const char *dir, bool best
         error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
     }
-    TRY(read_description(m, m->found, best, err));
+    TRY(read_description(m, m->found, a, err));
     if (m->desc.num_labels > 0) {
         error_set(err, STATUS_USAGE, "'%s' is a classifier, which has no next token to sample", PRINTABLE(m->folder));
         return error_hint(err, "name a causal language model");
@@ -334,10 +389,22 @@ static enum status sample_staging_get(void *owner, enum slice_access access, enu
     return STATUS_OK;
 }
 
+/* The base of a checkpoint's adapter, which is compared with the one it was trained on. */
+static enum status read_checkpoint_base(const struct sample_model *m, struct state_slices slices, struct error *err)
+{
+    struct base_hash hash;
+    const struct state_slices hashed = base_hash_watch(&hash, &m->table, &m->layout, 0, slices);
+    TRY(huggingface_load(&m->base.source, &m->layout, 0, (uint64_t)m->checkpoint->base.seed, hashed, err));
+    const struct checkpoint_base base = {.hash = base_hash_end(&hash), .folder = m->base.source.dir};
+    return checkpoint_check_base(m->checkpoint, &base, err);
+}
+
 static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
 {
     TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
-    for (int u = 0; u < m->table.num_units; u++) {
+    if (m->checkpoint->adapter)
+        TRY(read_checkpoint_base(m, slices, err));
+    for (int u = 0; u < m->layout.num_stored; u++) {
         float *unit;
         TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
         TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
@@ -360,8 +427,9 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     else if (m->checkpoint)
         status = read_checkpoint(m, slices, err);
     else
-        status = huggingface_load(&(struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table},
-                                  &m->layout, 0, 0, slices, err);
+        status = huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err);
+    if (status == STATUS_OK && m->adapter.settings.on)
+        status = peft_load(m->found, &m->table, &m->layout, 0, slices, err);
     if (status == STATUS_OK)
         sample_staging_flush(&s);
     free(s.floats);
@@ -376,9 +444,10 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
     TRY(open_device(m, a->device ? a->device : "auto", err));
     m->dtype = choose_dtype(m, a->dtype);
     m->verbs = (struct param_verbs){.self = m, .acquire = sample_acquire_unit, .release = sample_release_unit};
-    tensor_table_build(&m->desc, &m->table);
-    if (m->checkpoint)
-        checkpoint_freeze_table(m->checkpoint, &m->table);
+    if (!m->checkpoint) {
+        tensor_table_build(&m->desc, &m->table);
+        TRY(adapter_apply(&m->adapter.settings, &m->desc, &m->table, NULL, err));
+    }
     shard_layout_init(&m->layout, &m->table, 1);
     m->units = memory_zeroed((size_t)m->table.num_units, sizeof *m->units);
     const struct transformer_config config = {
@@ -410,6 +479,8 @@ static void close_model(struct sample_model *m)
     tensor_table_release(&m->table);
     model_desc_release(&m->desc);
     checkpoint_close(m->checkpoint);
+    adapter_config_release(&m->adapter);
+    peft_base_release(&m->base);
     memset(m, 0, sizeof *m);
 }
 
@@ -546,7 +617,7 @@ static enum status continue_prompt(struct sample_model *model, const struct task
 static enum status prepare(struct sample_model *model, const struct arguments *a, struct task *task, int64_t *most,
                            struct error *err)
 {
-    TRY(open_model(model, a->dir, a->best, err));
+    TRY(open_model(model, a, err));
     if (a->prompt)
         TRY(read_text(model, a->prompt, task, err));
     TRY(check_prompt(model, task, err));
