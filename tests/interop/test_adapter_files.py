@@ -13,7 +13,7 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from harness import DATA, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, read_safetensors
+from harness import DATA, GPT2, LLAMA, SEQUENCE, USAGE, VOCABULARY, read_safetensors, write_megatron
 
 pytestmark = pytest.mark.interop
 
@@ -60,6 +60,19 @@ def same_tensors(ours, theirs):
     assert not different, different
 
 
+def save_adapter(folder, kind, peft):
+    """An adapter as PEFT saves it, with values everywhere; returns the model."""
+    model = get_peft_model(kind.from_pretrained(folder.at("base"), dtype="auto").float(),
+                           LoraConfig(**peft, task_type="CAUSAL_LM"))
+    torch.manual_seed(9)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.copy_(torch.randn_like(weight) * 0.2)
+    model.save_pretrained(folder.at("theirs"))
+    return model
+
+
 def merges_like_peft(folder, kind, adapter, merged):
     """Whether the merged folder is the same as PEFT's, byte by byte."""
     base = kind.from_pretrained(folder.at("base"), dtype="auto")
@@ -85,3 +98,76 @@ def test_peft_loads_and_merges_an_export(folder, case):
     merges_like_peft(folder, kind, folder.at("adapter"), folder.at("merged"))
     again = kind.from_pretrained(folder.at("merged"), dtype="auto")
     assert again.dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_continues_from_an_adapter_of_peft(folder, case):
+    config, dtype, peft = CASES[case]
+    kind = make_base(folder, config, dtype)
+    theirs = save_adapter(folder, kind, peft)
+    folder.train({"model": {"config": None, "pretrained": folder.at("base"), "adapter": folder.at("theirs")},
+                  "train": {"epochs": None, "max_steps": 1}, "optimizer": {"params": {"lr": 0.0, "weight_decay": 0.0}}})
+    assert folder.metrics().evaluations[-1]["eval_loss"] == pytest.approx(loss_of(theirs, folder), abs=2e-5)
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("ours"))
+    ours = read_safetensors(folder.at("ours", "adapter_model.safetensors"))
+    saved = read_safetensors(folder.at("theirs", "adapter_model.safetensors"))
+    assert ours == {name: value for name, value in saved.items() if ".base_layer." not in name}
+
+
+def test_sample_reads_an_adapter_of_peft(folder):
+    config, dtype, peft = CASES["llama"]
+    kind = make_base(folder, config, dtype)
+    theirs = save_adapter(folder, kind, peft).eval()
+    ids = theirs.generate(input_ids=torch.tensor([[3, 5, 7]]), max_new_tokens=12, do_sample=False)[0, 3:].tolist()
+    arguments = ("--prompt-tokens", "3,5,7", "--max-tokens", 12, "--dtype", "fp32")
+    assert folder.ztrain("sample", folder.at("theirs"), *arguments).out.strip() == ",".join(map(str, ids))
+    os.rename(folder.at("base"), folder.at("moved"))
+    done = folder.ztrain("sample", folder.at("theirs"), *arguments, expect=DATA)
+    assert "is not there" in done.final_error and "--base DIR" in done.final_error
+    done = folder.ztrain("sample", folder.at("theirs"), "--base", folder.at("moved"), *arguments)
+    assert done.out.strip() == ",".join(map(str, ids))
+    done = folder.ztrain("sample", folder.at("theirs"), "--best", *arguments, expect=USAGE)
+    assert "is a PEFT folder" in done.final_error
+
+
+BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": VOCABULARY, "hidden_size": 32,
+        "intermediate_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64,
+        "initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 3}
+CLASSIFIERS = {  # the base's config
+    "llama": {**LLAMA, "architectures": ["LlamaForSequenceClassification"], "num_labels": 3, "pad_token_id": 0},
+    "llama-new-head": {**LLAMA, "pad_token_id": 0},
+    "bert": BERT,
+}
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS)
+def test_a_classifier(folder, case):
+    """Its head is trained as a whole, and is a part of the adapter."""
+    config = CLASSIFIERS[case]
+    make_base(folder, config, "float32")
+    for name, count in (("train", 36), ("validation", 31)):
+        documents = [[1 + (i * 7 + k) % 60 for k in range(1 + i % SEQUENCE)] for i in range(count)]
+        write_megatron(folder.at(name), documents)
+        with open(folder.at(name + ".labels"), "wb") as f:
+            f.write(struct.pack(f"<{count}i", *(len(document) % 3 for document in documents)))
+    folder.train({"model": {"task": "sequence_classification", "config": None, "pretrained": folder.at("base")},
+                  "data": {"packing": False}, "peft": {"r": 4}, "optimizer": {"params": {"lr": 0.03}}})
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge")
+    with open(folder.at("adapter", "adapter_config.json"), encoding="utf-8") as f:
+        assert json.load(f)["task_type"] == "SEQ_CLS"
+    kind = transformers.AutoModelForSequenceClassification
+    base = kind.from_pretrained(folder.at("base"), num_labels=3)
+    model = PeftModel.from_pretrained(base, folder.at("adapter")).eval()
+    ids = torch.zeros(31, SEQUENCE, dtype=torch.long)
+    for row, document in enumerate(documents):
+        ids[row, :len(document)] = torch.tensor(document)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=(ids != 0).long()).logits
+    targets = torch.tensor([len(document) % 3 for document in documents])
+    loss = torch.nn.functional.cross_entropy(logits, targets).item()
+    assert folder.metrics().evaluations[-1]["eval_loss"] == pytest.approx(loss, abs=2e-5)
+    merged = kind.from_pretrained(folder.at("merged")).eval()
+    model = model.merge_and_unload().state_dict()
+    for name, weight in merged.state_dict().items():
+        assert torch.equal(weight, model[name]), name
