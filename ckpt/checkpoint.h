@@ -201,7 +201,7 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
 /* Freezes the tensors of the table that are frozen in the checkpoint, which has no adapter. */
 void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
 
-/* STATUS_DATA: the adapter of the checkpoint was trained on another base. The error names both hashes. */
+/* STATUS_CHECKPOINT: the adapter of the checkpoint was trained on another base. The error names both hashes. */
 enum status checkpoint_check_base(const struct checkpoint *checkpoint, const struct checkpoint_base *base,
                                   struct error *err);
 

@@ -323,7 +323,7 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
     const struct checkpoint_base *was = &checkpoint->base;
     if (base->hash == was->hash)
         return STATUS_OK;
-    error_set(err, STATUS_DATA,
+    error_set(err, STATUS_CHECKPOINT,
               "the adapter in '%s' was trained on another base: the frozen weights of %s have the hash %s, and those "
               "it was trained on %s",
               checkpoint->path, base->folder ? base->folder : "the model", hash_digits(base->hash).text,

@@ -83,7 +83,7 @@ enum status peft_check(const char *dir, const struct tensor_table *table, struct
 /* Makes folder `out` and writes into it, durably, the model with the checkpoint's adapter merged into its base, as
  * peft's merge_and_unload(); config.json, the checkpoint's tokenizer files. The base is read twice: first its hash is
  * compared. dtype: of all tensors; DTYPE_COUNT: each has that of the base's files (fp32 of initial values). Errors as
- * of huggingface_export() and huggingface_load(); STATUS_DATA: it is another base. */
+ * of huggingface_export() and huggingface_load(); STATUS_CHECKPOINT: it is another base. */
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err);
 

@@ -123,8 +123,8 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
  * next. */
 enum status engine_weights_load(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
-/* Collective, after engine_weights_load() on all ranks: fills engine->base. STATUS_DATA: the checkpoint was written on
- * another base. Nothing without an adapter. */
+/* Collective, after engine_weights_load() on all ranks: fills engine->base. STATUS_CHECKPOINT: the checkpoint was
+ * written on another base. Nothing without an adapter. */
 enum status engine_weights_check_base(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
 /* huggingface_check() of the folder that the spec names, if it names one, and peft_check() of model.adapter. */

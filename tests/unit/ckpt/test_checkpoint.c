@@ -150,12 +150,12 @@ static void test_another_base(void **unused)
     assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
     assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_OK);
     base.hash++;
-    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_DATA);
+    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "was trained on another base: the frozen weights of /elsewhere have the hash "
                                      "0123456789abcdf0, and those it was trained on 0123456789abcdef"));
     assert_non_null(strstr(err.text, "hint: its base was the folder '/models/base'"));
     base.folder = checkpoint->base.folder = NULL;
-    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_DATA);
+    assert_int_equal(checkpoint_check_base(checkpoint, &base, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "the frozen weights of the model have"));
     assert_non_null(strstr(err.text, "hint: its base were initial values with run.seed 7"));
     checkpoint_close(checkpoint);

@@ -559,7 +559,7 @@ static void test_merging_refuses(void **state)
     assert_true(place > 0 && file && fseek(file, place, SEEK_SET) == 0);
     fputc(1, file);
     assert_int_equal(fclose(file), 0);
-    assert_int_equal(peft_merge(checkpoint, &found.source, at("other"), DTYPE_COUNT, true, &err), STATUS_DATA);
+    assert_int_equal(peft_merge(checkpoint, &found.source, at("other"), DTYPE_COUNT, true, &err), STATUS_CHECKPOINT);
     assert_non_null(strstr(err.text, "was trained on another base"));
     assert_false(fs_exists(at("other")));
     peft_base_release(&found);
