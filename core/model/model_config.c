@@ -648,7 +648,7 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
     TRY(find_config(path, file, err));
     if (config_is_adapter(path, file)) {
         error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
-        return error_hint(err, "merge it into its base model, with peft's merge_and_unload(), and name that folder");
+        return error_hint(err, "model.adapter takes it, and model.pretrained the folder of its base model");
     }
     text = kept_files_read(file, &size);
     if (!text && !fs_exists(path) && model_folder_is_name(path))

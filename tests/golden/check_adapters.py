@@ -37,7 +37,7 @@ STEPS, RATE = 20, 0.01
 SGD_RATE = 64.0  # the gradients are well above what float32 loses of the weights
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HEAD = "base_model.model.lm_head.weight"  # which PEFT's file has beside a tied embedding
-STILL = ["optimizer.params.lr=1e-30", "optimizer.params.weight_decay=0", "train.max_steps=1"]
+STILL = ["optimizer.params.lr=0", "optimizer.params.weight_decay=0", "train.max_steps=1"]
 OWN_MODES = {"gradients": (None, ["optimizer={{type: SGD, params: {{lr: 64.0, weight_decay: 0}}}}"]), "merged": (None, STILL)}
 MODES = {**{name: mode for name, mode in golden.MODES.items() if name != "bf16-states-nvme"},
          "block": (2, ["activation_checkpointing.policy=block"]), **OWN_MODES}

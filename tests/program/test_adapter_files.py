@@ -227,8 +227,8 @@ def test_a_model_beside_an_adapter_is_refused(folder):
     """The hint names model.adapter."""
     folder.train(lora(folder))
     exported(folder)
-    done = folder.train({"model": {"config": None, "pretrained": folder.at("out")}}, "second", expect=DATA)
-    assert "config.json" in done.final_error
+    done = folder.train({"model": {"config": None, "pretrained": folder.at("out")}}, "second", expect=USAGE)
+    assert "holds a LoRA adapter" in done.final_error and "hint: model.adapter takes it" in done.final_error
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         shutil.copy(folder.at("out", name), folder.at("base", name))
     done = folder.train({"model": {"config": None, "pretrained": folder.at("base")}}, "second", expect=DATA)

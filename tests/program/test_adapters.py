@@ -130,15 +130,16 @@ def test_a_resumed_run_has_the_same_bits(folder, dtype, before, after):
 
 def base_hash(folder, name="run"):
     with open(os.path.join(folder.latest(name), "manifest.json"), encoding="utf-8") as f:
-        return json.load(f)["hashes"]["base"]
+        return json.load(f)["base"]["hash"]
 
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_the_base_stays_as_it_was(folder, stage):
-    """After a step and after four, and for other adapters."""
+    """After a step and after four, and for other adapters that train none of it."""
+    whole = {**PEFT, "modules_to_save": []}
     changes = lora(folder, {"zero_optimization": {"stage": stage}})
     hashes = set()
-    for name, steps, adapter in (("one", 1, PEFT), ("four", 4, PEFT), ("other", 2, PLAIN)):
+    for name, steps, adapter in (("one", 1, whole), ("four", 4, whole), ("other", 2, PLAIN)):
         folder.train(merged(changes, {"peft": None}) | {"peft": adapter}, name, ranks=2, sets=[f"train.max_steps={steps}"])
         hashes.add(base_hash(folder, name))
     folder.train(lora(folder, {"model": {"pretrained": base_of(folder, merged(LLAMA, {"initializer_range": 0.11}), "else")}}), "else")
@@ -148,8 +149,14 @@ def test_the_base_stays_as_it_was(folder, stage):
 def test_a_resume_on_another_base_is_refused(folder):
     folder.train(lora(folder), sets=["train.max_steps=2"])
     other = base_of(folder, merged(LLAMA, {"initializer_range": 0.11}), "else")
-    done = folder.train(lora(folder, {"model": {"pretrained": other}}), more=["--resume", folder.run_folder()], expect=CHECKPOINT)
-    assert "base" in done.final_error, done
+    done = folder.train(lora(folder, {"model": {"pretrained": other}}), more=["--resume", folder.run_folder()], expect=USAGE)
+    assert "'model.pretrained' was" in done.final_error, done
+    os.rename(folder.at("base"), folder.at("kept"))
+    os.rename(other, folder.at("base"))
+    done = folder.train(lora(folder), more=["--resume", folder.run_folder()], expect=CHECKPOINT)
+    assert "was trained on another base" in done.final_error, done
+    shutil.rmtree(folder.at("base"))
+    os.rename(folder.at("kept"), folder.at("base"))
     folder.train(lora(folder), more=["--resume", folder.run_folder()])
 
 
@@ -179,8 +186,8 @@ def test_a_plan_has_no_state_of_the_base(folder):
 def test_fresh_adapters_begin_at_the_bases_loss(folder):
     """B is zero; A lies within 1/sqrt(in), and its values depend on run.seed."""
     folder.train(merged(lora(folder, {}, PLAIN), {"peft": None}), "base", sets=["train.max_steps=1"])
-    folder.train(lora(folder, {}, PLAIN), "lora", sets=["train.max_steps=1", "optimizer.params.lr=1e-30"])
-    folder.train(lora(folder, {}, PLAIN), "seed", sets=["train.max_steps=1", "optimizer.params.lr=1e-30", "run.seed=8"])
+    folder.train(lora(folder, {}, PLAIN), "lora", sets=["train.max_steps=1", "optimizer.params.lr=0"])
+    folder.train(lora(folder, {}, PLAIN), "seed", sets=["train.max_steps=1", "optimizer.params.lr=0", "run.seed=8"])
     assert folder.metrics("lora").losses == folder.metrics("base").losses
     assert weights(folder, "lora") != weights(folder, "seed")
     folder.ztrain("export", folder.run_folder("lora"), "--out", folder.at("adapter"))
@@ -200,7 +207,7 @@ def test_an_export_starts_another_run(folder):
     folder.train(lora(folder))
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
     again = lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": None})
-    folder.train(again, "again", ranks=2, sets=["train.max_steps=1", "optimizer.params.lr=1e-30", "zero_optimization.stage=3"])
+    folder.train(again, "again", ranks=2, sets=["train.max_steps=1", "optimizer.params.lr=0", "zero_optimization.stage=3"])
     assert weights(folder, "again") == weights(folder)
     with open(folder.at("adapter", ADAPTER[0]), encoding="utf-8") as f:
         config = json.load(f)
@@ -213,7 +220,7 @@ def test_a_merged_folder_is_a_model(folder):
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge", "--dtype", "fp32")
     assert not os.path.exists(folder.at("merged", ADAPTER[0]))
     folder.train(merged(lora(folder), {"model": {"pretrained": folder.at("merged")}, "peft": None}), "after",
-                 sets=["train.max_steps=1", "optimizer.params.lr=1e-30", "train.eval_interval_steps=1"])
+                 sets=["train.max_steps=1", "optimizer.params.lr=0", "train.eval_interval_steps=1"])
     ours, theirs = (folder.metrics(name).evaluations[-1]["eval_loss"] for name in ("run", "after"))
     assert abs(ours - theirs) < 1e-5
 

@@ -86,7 +86,7 @@ def test_a_lora_folder_is_refused_by_name(folder):
     with open(folder.at("adapter", "adapter_config.json"), "w", encoding="utf-8") as f:
         json.dump({"peft_type": "LORA"}, f)
     done = folder.train({"model": {"config": None, "pretrained": folder.at("adapter")}}, expect=USAGE)
-    assert "holds a LoRA adapter (adapter_config.json), not a model" in done.err and "merge_and_unload" in done.err
+    assert "holds a LoRA adapter (adapter_config.json), not a model; hint: model.adapter takes it" in done.err
 
 
 def test_an_adapter_beside_a_whole_model_is_refused(folder):
@@ -96,7 +96,7 @@ def test_an_adapter_beside_a_whole_model_is_refused(folder):
         json.dump({"peft_type": "LORA", "base_model_name_or_path": "base"}, f)
     changes = {"model": {"config": None, "pretrained": folder.at("both")}, "data": {"seq_length": 8}}
     done = folder.train(changes, more=["--dry-run"], expect=DATA)
-    assert "holds a model and a LoRA adapter (adapter_config.json)" in done.final_error and "merge_and_unload" in done.final_error
+    assert "holds a model and a LoRA adapter (adapter_config.json)" in done.final_error and "hint: model.adapter" in done.final_error
 
 
 def test_other_names_and_extra_tensors(folder):
