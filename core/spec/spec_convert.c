@@ -399,6 +399,7 @@ static json_t *convert_values(struct convert *c)
     struct spec_full *full = spec_arena_alloc(c->ctx->arena, sizeof *full);
     struct string_list wrong = {0};
     convert_store_types(c, full);
+    full->spec.adapter.on = spec_find(c->to, "peft") != NULL;
     for (int i = 0; i < spec_num_keys; i++) {
         const struct spec_key *key = &spec_keys[i];
         const struct spec_node *node = key->size ? spec_find(c->to, key->path) : NULL;
@@ -447,6 +448,7 @@ static enum status convert_all(struct convert *c, const struct convert_request *
     c->shards = c->deepspeed || (named && named->kind != NODE_NULL);
     convert_add_defaults(c);
     convert_model(c);
+    convert_adapter(c);
     convert_length(c);
     convert_optimizer(c);
     convert_schedule(c);

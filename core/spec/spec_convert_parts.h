@@ -92,8 +92,9 @@ void convert_memory(struct convert *c);    /* recomputation, FSDP */
 void convert_checkpoints(struct convert *c);
 void convert_evaluation(struct convert *c);
 void convert_output(struct convert *c);
-void convert_method(struct convert *c); /* adapters, preferences */
-void convert_data(struct convert *c);   /* spec_convert_data.c */
+void convert_method(struct convert *c);  /* preferences */
+void convert_adapter(struct convert *c); /* spec_convert_adapter.c */
+void convert_data(struct convert *c);    /* spec_convert_data.c */
 
 /* spec_convert_deepspeed.c: lays the DeepSpeed configuration over the run spec; `named`: what the files say of it, or
  * NULL. STATUS_USAGE: it is not JSON, or has none of DeepSpeed's keys. */

@@ -47,7 +47,7 @@ void convert_precision(struct convert *c)
         convert_set_yaml(c, spec_arena_printf(c->ctx->arena, "%s.enabled", name), "true");
     if (weights)
         convert_set_yaml(c, "bf16.bf16_master_weights_and_grads", "true");
-    else if (name && c->kind == CONVERT_AXOLOTL && !c->shards)
+    else if (name && c->kind == CONVERT_AXOLOTL && !c->shards && !spec_find(c->to, "peft"))
         convert_note(c, "axolotl keeps the weights in %s; here AdamW updates fp32 weights%s", name,
                      strcmp(name, "bf16") == 0 ? "; bf16.bf16_master_weights_and_grads: true keeps bf16 ones" : "");
     if (sums)
@@ -287,21 +287,7 @@ void convert_output(struct convert *c)
 
 void convert_method(struct convert *c)
 {
-    struct spec_node *adapter = convert_take(c, "adapter"), *type = convert_take(c, "finetuning_type");
-    const bool peft = convert_take_switch(c, "use_peft");
     struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
-    const char *key = adapter && convert_is_on(adapter) ? "adapter" : peft ? "use_peft" : NULL;
-    const char *value = key && !peft ? convert_show(c, adapter) : "true";
-    if (type && type->text && strcmp(type->text, "full") != 0) {
-        key = "finetuning_type";
-        value = convert_is_given(type) ? convert_show(c, type)
-                                       : spec_arena_printf(c->ctx->arena, "%s (the default)", type->text);
-    }
-    if (key)
-        convert_note(c,
-                     "'%s' %s: all weights are trained, and there are no adapters; their learning rate is usually "
-                     "a tenth of an adapter's",
-                     key, value);
     if (stage && !run_is_text(stage, "sft") && !run_is_text(stage, "pt"))
         convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
                      convert_show(c, stage));

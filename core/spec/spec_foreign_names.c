@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define LORA "all weights are trained, and there are no adapters"
+#define LORA "the adapter is LoRA on the base's own weights"
 #define QUANTIZED "weights are not quantized"
 #define TOKENIZE "data are tokenized beforehand, by ztrain-tokenize"
 #define BEST "`ztrain export RUN --best` takes the best checkpoint"
@@ -138,11 +138,18 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {"zero3_init_flag", NULL, "weights are initialised slice by slice at every stage", .use = FOREIGN_NOTHING},
     {"zero3_save_16bit_model", NULL, "`ztrain export` makes whole files from any checkpoint", .use = FOREIGN_NOTHING},
     {"num_processes", NULL, "srun or --local-gpus N starts the ranks", .use = FOREIGN_NOTHING},
+    /* adapters */
+    {"adapter finetuning_type use_peft", "peft", "{} is PEFT's default LoRA", .use = FOREIGN_RULE},
+    {"lora_r lora_rank", "peft.r", NULL, .use = FOREIGN_RULE},
+    {"lora_alpha", "peft.lora_alpha", NULL, .use = FOREIGN_RULE},
+    {"lora_dropout", "peft.lora_dropout", NULL, .use = FOREIGN_RULE},
+    {"lora_target lora_target_modules", "peft.target_modules", "all is all-linear", .use = FOREIGN_RULE},
+    {"lora_target_linear", "peft.target_modules", "all-linear", .use = FOREIGN_RULE},
+    {"lora_modules_to_save additional_target", "peft.modules_to_save", NULL, .use = FOREIGN_RULE},
+    {"use_rslora peft_use_rslora", "peft.use_rslora", NULL, .use = FOREIGN_RULE},
+    {"lora_model_dir adapter_name_or_path", "model.adapter", NULL, .use = FOREIGN_RULE},
     /* features that ztrain lacks */
-    {"adapter finetuning_type use_peft", NULL, LORA, .use = FOREIGN_RULE},
-    {"lora_r lora_rank lora_alpha lora_dropout lora_target lora_target_modules lora_target_linear", NULL, LORA,
-     .use = FOREIGN_NOTHING},
-    {"load_in_8bit load_in_4bit quantization_bit", NULL, QUANTIZED, .use = FOREIGN_MISSING},
+    {"load_in_8bit load_in_4bit quantization_bit", NULL, QUANTIZED, .use = FOREIGN_RULE},
     {"neftune_noise_alpha", NULL, "there is no noise on embeddings", .use = FOREIGN_MISSING},
     {CONVERT("base_model_config", "model.config", NULL, FOREIGN_RULE)},
     {CONVERT("tokenizer_config tokenizer_name_or_path", "model.tokenizer", NULL, FOREIGN_RULE)},
@@ -167,13 +174,22 @@ const struct spec_foreign_name spec_foreign_names[] = {
              FOREIGN_RULE)},
     /* features that ztrain lacks, and what happens instead */
     {CONVERT("rl reward_model process_reward_model ref_model", NULL, PREFERENCES, FOREIGN_MISSING)},
-    {CONVERT("lora_model_dir adapter_name_or_path relora peft use_dora use_rslora", NULL, LORA, FOREIGN_MISSING)},
+    {CONVERT("relora peft use_dora peft_use_dora pissa_init peft_layer_replication "
+             "lora_target_parameters peft_trainable_token_indices",
+             NULL, LORA, FOREIGN_MISSING)},
+    {CONVERT("peft_init_lora_weights", NULL, LORA, FOREIGN_RULE)},
+    {CONVERT("lora_exclude_modules", "peft.exclude_modules", NULL, FOREIGN_RULE)},
+    {CONVERT("lora_rank_pattern", "peft.rank_pattern", NULL, FOREIGN_RULE)},
+    {CONVERT("lora_alpha_pattern", "peft.alpha_pattern", NULL, FOREIGN_RULE)},
+    {CONVERT("peft_layers_to_transform", "peft.layers_to_transform", NULL, FOREIGN_RULE)},
+    {CONVERT("peft_layers_pattern", "peft.layers_pattern", NULL, FOREIGN_RULE)},
+    {CONVERT("peft_ensure_weight_tying", "peft.ensure_weight_tying", NULL, FOREIGN_RULE)},
     {CONVERT("gptq qat quantization model_quantization_config fp8 use_onebitllms quantize_moe_experts", NULL, QUANTIZED,
              FOREIGN_MISSING)},
     {CONVERT("use_galore use_apollo use_badam use_adam_mini use_llama_pro lisa_n_layers mixture_of_depths", NULL,
              "the optimizer updates all weights in every step", FOREIGN_MISSING)},
     {CONVERT("unfrozen_parameters freeze_trainable_layers freeze_trainable_modules", NULL,
-             "all weights are trained, and none is frozen", FOREIGN_MISSING)},
+             "weights are frozen by peft alone", FOREIGN_MISSING)},
     {CONVERT("use_dft_loss use_asft_loss use_eaft_loss use_eaft", NULL, "the loss is the cross-entropy",
              FOREIGN_MISSING)},
     {CONVERT("embedding_lr embedding_lr_scale lr_groups loraplus_lr_ratio", NULL, "all weights have one learning rate",
@@ -223,7 +239,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
                 "ignore_bias_buffers pad_token eos_token truncation_mode pad_to_multiple_of loss_type")},
     {NO_MEANING("model_revision revision_of_model cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage "
                 "keep_linebreaks use_bnb_nested_quant bnb_* lora_* loraplus_* loftq_* peft_* oft_* pissa_*")},
-    {NO_MEANING("additional_target create_new_adapter merge_lora merge_method quantization_* double_quantization "
+    {NO_MEANING("create_new_adapter merge_lora merge_method quantization_* double_quantization "
                 "gptq_* model_quantization_config_kwargs fp8_* upcast_* print_param_status relora_* lisa_*")},
     {NO_MEANING("galore_* apollo_* badam_* qgalore_* dion_* came_* jagged_restart_* eaft_* asft_alpha pref_* ppo_* "
                 "dpo_* kto_* simpo_* orpo_alpha cpo_alpha rl_beta center_rewards_coefficient ref_model_* "

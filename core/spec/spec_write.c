@@ -183,13 +183,13 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 static void write_block(FILE *out, int level, const struct spec_key *key, const json_t *value)
 {
     const json_t *first = json_array_get(value, 0);
-    if ((!json_is_string(first) && !json_is_object(first)) || key->type == KEY_MODULES) {
+    if (!json_is_string(first) && !json_is_object(first)) {
         fputc(' ', out);
         write_flow(out, value);
         fputc('\n', out);
         return;
     }
-    if (json_array_size(value) == 1 && json_is_string(first)) {
+    if (json_array_size(value) == 1 && json_is_string(first) && key->type != KEY_MODULES) {
         write_block(out, level, key, first);
         return;
     }

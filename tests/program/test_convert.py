@@ -342,7 +342,16 @@ def test_a_note_on_a_key(folder, keys, words):
 
 
 @pytest.mark.parametrize("keys, words", [
-    ({"adapter": "qlora", "load_in_4bit": True}, ("'adapter' qlora", "all weights are trained")),
+    ({"adapter": "llama-adapter"}, ("'adapter' llama-adapter", "all weights are trained")),
+    ({"adapter": "lora", "load_in_8bit": True}, ("'load_in_8bit' true", "the frozen base is kept in the type")),
+    ({"adapter": "lora", "lora_target_linear": True, "lora_target_modules": ["lm_head"]}, ("'lora_target_linear' true", "all-linear counts")),
+    ({"adapter": "lora", "peft_use_dora": True}, ("'peft_use_dora' true", "the adapter is LoRA")),
+    ({"adapter": "lora", "peft_init_lora_weights": "pissa"}, ("'peft_init_lora_weights' pissa", "A starts uniform")),
+    ({"adapter": "lora", "loraplus_lr_ratio": 16}, ("'loraplus_lr_ratio' 16", "one learning rate")),
+    ({"adapter": "lora", "lora_r": 0}, ("'peft.r' must be an integer from 1",)),
+    ({"lora_r": 8, "lora_target_linear": True}, ("no meaning here", "lora_r", "lora_target_linear")),
+    ({"adapter": "lora", "lora_model_dir": "out/one,out/two"}, ("'lora_model_dir' out/one,out/two is left out",)),
+    ({"adapter": "lora", "lora_model_dir": "out/one"}, ("'model.adapter': cannot open 'out/one/adapter_config.json'",)),
     ({"load_in_4bit": True}, ("'load_in_4bit' true", "not quantized")),
     ({"rl": "dpo"}, ("'rl' dpo", "no preference")),
     ({"chat_template": "chatml"}, ("'chat_template' chatml", "chat_template.jinja")),
@@ -371,7 +380,10 @@ def test_a_note_on_a_key_of_axolotl(folder, keys, words):
 
 
 @pytest.mark.parametrize("keys, words", [
-    ({"finetuning_type": None}, ("'finetuning_type' lora (the default)",)),
+    ({"finetuning_type": "freeze"}, ("'finetuning_type' freeze", "all weights are trained")),
+    ({"finetuning_type": "lora", "quantization_bit": 8}, ("'quantization_bit' 8", "the frozen base is kept")),
+    ({"finetuning_type": "lora", "pissa_init": True}, ("'pissa_init' true", "the adapter is LoRA")),
+    ({"finetuning_type": "lora", "create_new_adapter": True, "adapter_name_or_path": "out/one"}, ("'adapter_name_or_path' out/one is left out",)),
     ({"stage": "dpo"}, ("'stage' dpo", "no preference")),
     ({"max_samples": 100}, ("'max_samples' 100", "all of the data")),
     ({"train_on_prompt": True}, ("'train_on_prompt' true",)),
@@ -382,6 +394,38 @@ def test_a_note_on_a_key_of_factory(folder, keys, words):
     got = convert(folder, {**FACTORY, **keys})
     assert got.note(*words)
     assert ("bf16_master_weights_and_grads" in got.text) == ("pure_bf16" in keys)
+
+
+LORA = {"peft_type": "LORA"}
+
+
+@pytest.mark.parametrize("kind, keys, peft", [
+    ("axolotl", {"adapter": "lora", "lora_r": 32, "lora_alpha": 16, "lora_dropout": 0.05, "lora_target_linear": True},
+     {"r": 32, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all-linear"}),
+    ("axolotl", {"adapter": "qlora", "lora_r": 8, "lora_target_modules": ["q_proj", "v_proj"], "lora_modules_to_save": ["lm_head"],
+                 "peft_use_rslora": True, "peft_layers_to_transform": [0, 1], "peft_layers_pattern": ["layers"]},
+     {"r": 8, "target_modules": ["q_proj", "v_proj"], "modules_to_save": "lm_head", "use_rslora": True,
+      "layers_to_transform": [0, 1], "layers_pattern": "layers"}),
+    ("axolotl", {"adapter": "lora", "lora_target_modules": ".*self_attn.*_proj", "lora_on_cpu": True}, {"target_modules": ".*self_attn.*_proj"}),
+    ("factory", {"finetuning_type": None}, {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}),
+    ("factory", {"finetuning_type": "lora", "lora_rank": 64, "lora_target": "q_proj, v_proj", "additional_target": "embed_tokens,lm_head"},
+     {"r": 64, "lora_alpha": 128, "target_modules": ["q_proj", "v_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
+    ("sft", {"use_peft": True}, {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}),
+    ("sft", {"use_peft": True, "lora_r": 4, "lora_target_modules": ["all-linear"], "use_rslora": True},
+     {"r": 4, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear", "use_rslora": True}),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_an_adapter(folder, kind, keys, peft):
+    got = convert(folder, {**KINDS[kind], **keys})
+    assert got.spec["peft"] == {**LORA, **peft}
+    assert not [note for note in got.notes if "adapter" in note or "run spec is not complete" in note]
+
+
+def test_an_adapter_to_go_on_from(folder):
+    os.mkdir(folder.at("old"))
+    write(folder, "old/adapter_config.json", {"peft_type": "LORA", "r": 4})
+    got = convert(folder, {**AXOLOTL, "adapter": "lora", "lora_r": 16, "lora_model_dir": folder.at("old")})
+    assert got.spec["model"]["adapter"] == folder.at("old") and "peft" not in got.spec
+    assert got.note("no meaning here", "lora_r")
 
 
 @pytest.mark.parametrize("keys, path, value", [

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* spec_convert_adapter.c: adapters of another trainer, and the bits in which it keeps their base. */
+#include "core/spec/spec_convert_parts.h"
+
+#include <string.h>
+
+/* Their names of keys of `peft`. `usual`: the source's default, where PEFT's is another. */
+static const struct adapter_name {
+    unsigned kinds;
+    const char *name, *key, *usual;
+} adapter_names[] = {
+    {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT, "lora_r", "peft.r", NULL},
+    {1u << CONVERT_FACTORY, "lora_rank", "peft.r", "8"},
+    {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT | 1u << CONVERT_FACTORY, "lora_alpha", "peft.lora_alpha", NULL},
+    {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT | 1u << CONVERT_FACTORY, "lora_dropout", "peft.lora_dropout", NULL},
+    {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT, "lora_target_modules", "peft.target_modules", NULL},
+    {1u << CONVERT_FACTORY, "lora_target", "peft.target_modules", "all"},
+    {1u << CONVERT_AXOLOTL, "lora_exclude_modules", "peft.exclude_modules", NULL},
+    {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT, "lora_modules_to_save", "peft.modules_to_save", NULL},
+    {1u << CONVERT_FACTORY, "additional_target", "peft.modules_to_save", NULL},
+    {1u << CONVERT_AXOLOTL, "lora_rank_pattern", "peft.rank_pattern", NULL},
+    {1u << CONVERT_AXOLOTL, "lora_alpha_pattern", "peft.alpha_pattern", NULL},
+    {1u << CONVERT_AXOLOTL, "peft_layers_to_transform", "peft.layers_to_transform", NULL},
+    {1u << CONVERT_AXOLOTL, "peft_layers_pattern", "peft.layers_pattern", NULL},
+    {1u << CONVERT_AXOLOTL, "peft_use_rslora", "peft.use_rslora", NULL},
+    {1u << CONVERT_AXOLOTL, "peft_ensure_weight_tying", "peft.ensure_weight_tying", NULL},
+    {1u << CONVERT_SFT | 1u << CONVERT_FACTORY, "use_rslora", "peft.use_rslora", NULL},
+};
+
+/* LLaMA-Factory's "q_proj,v_proj" as a list. */
+static struct spec_node *adapter_list(struct convert *c, const struct spec_node *text)
+{
+    struct spec_node *list = spec_arena_alloc(c->ctx->arena, sizeof *list);
+    *list = (struct spec_node){.kind = NODE_LIST, .key = text->key, .pos = text->pos, .key_pos = text->key_pos};
+    for (const char *at = text->text; *at; at += *at == ',') {
+        at += strspn(at, " ");
+        const size_t length = strcspn(at, ",");
+        const char *name = spec_arena_copy(c->ctx->arena, at, length);
+        struct spec_node *item = convert_scalar(c, NULL, name);
+        item->kind = NODE_STRING;
+        if (length)
+            spec_attach(c->ctx, list, item);
+        at += length;
+    }
+    return list;
+}
+
+static void adapter_set(struct convert *c, const struct adapter_name *row, struct spec_node *node)
+{
+    const bool names = strcmp(row->key, "peft.target_modules") == 0 || strcmp(row->key, "peft.modules_to_save") == 0;
+    const struct spec_node *only = node->kind == NODE_LIST && node->count == 1 ? node->first : node;
+    if (names && only->text &&
+        (strcmp(only->text, "all-linear") == 0 || (c->kind == CONVERT_FACTORY && strcmp(only->text, "all") == 0)))
+        convert_set_text(c, row->key, "all-linear");
+    else if (names && c->kind == CONVERT_FACTORY && node->kind == NODE_STRING)
+        convert_set(c, row->key, adapter_list(c, node));
+    else if (node->kind != NODE_LIST || node->count)
+        convert_set(c, row->key, node);
+}
+
+/* Takes the keys of an adapter; without one they have no meaning. */
+static void adapter_keys(struct convert *c, bool on)
+{
+    for (size_t i = 0; i < COUNT_OF(adapter_names); i++) {
+        const struct adapter_name *row = &adapter_names[i];
+        struct spec_node *node = row->kinds & 1u << c->kind ? convert_take(c, row->name) : NULL;
+        if (!on && convert_is_on(node))
+            convert_nothing(c, row->name);
+        else if (on && node)
+            adapter_set(c, row, node);
+        else if (on && row->usual && row->kinds & 1u << c->kind)
+            adapter_set(c, row, convert_scalar(c, row->name, row->usual));
+    }
+}
+
+/* What follows from the source's other keys and defaults. */
+static void adapter_defaults(struct convert *c)
+{
+    static const char *const sft[][2] = {{"peft.r", "16"}, {"peft.lora_alpha", "32"}, {"peft.lora_dropout", "0.05"}};
+    const struct spec_node *rank = spec_find(c->to, "peft.r");
+    for (size_t i = 0; i < COUNT_OF(sft) && c->kind == CONVERT_SFT; i++)
+        if (!spec_find(c->to, sft[i][0]))
+            convert_set_yaml(c, sft[i][0], sft[i][1]);
+    if (c->kind == CONVERT_FACTORY && !spec_find(c->to, "peft.lora_alpha") && spec_is_number(rank))
+        convert_set_yaml(c, "peft.lora_alpha", spec_arena_printf(c->ctx->arena, "%.15g", 2 * rank->real));
+}
+
+static void adapter_all_linear(struct convert *c, bool on)
+{
+    const bool linear = c->kind == CONVERT_AXOLOTL && convert_take_switch(c, "lora_target_linear");
+    const struct spec_node *listed = spec_find(c->to, "peft.target_modules");
+    if (!linear || !on) {
+        if (linear)
+            convert_nothing(c, "lora_target_linear");
+        return;
+    }
+    if (listed && !(listed->text && strcmp(listed->text, "all-linear") == 0))
+        convert_note(c, "'lora_target_linear' true: all-linear counts, and not lora_target_modules; embedding and head "
+                        "are not among them");
+    convert_set_text(c, "peft.target_modules", "all-linear");
+}
+
+/* A trained adapter to go on from: its adapter_config.json gives the rest. */
+static bool adapter_folder(struct convert *c)
+{
+    const char *name = c->kind == CONVERT_AXOLOTL ? "lora_model_dir" : "adapter_name_or_path";
+    const char *folder = convert_take_text(c, name);
+    const bool renewed = convert_take_switch(c, "create_new_adapter");
+    if (!folder)
+        return false;
+    if (renewed || strchr(folder, ',')) {
+        convert_note(c,
+                     "'%s' %s is left out: it names adapters to merge into the base first; hint: PEFT's "
+                     "merge_and_unload makes a folder for model.pretrained",
+                     name, spec_show(c->ctx, folder));
+        return false;
+    }
+    convert_set_text(c, "model.adapter", folder);
+    return true;
+}
+
+/* A and B that do not start as LoRA's, which changes the result. */
+static void adapter_start(struct convert *c, bool on)
+{
+    const struct spec_node *start = convert_take(c, "peft_init_lora_weights");
+    if (on && start && start->kind == NODE_STRING)
+        convert_note(c, "'%s' %s: A starts uniform, B as zeros", start->key, convert_show(c, start));
+}
+
+/* ---- the base ------------------------------------------------------------ */
+
+static bool bits_are(const struct spec_node *node, int bits)
+{
+    return node && node->kind == NODE_INT && node->integer == bits;
+}
+
+/* The frozen base in 4 bits. */
+static void adapter_base(struct convert *c, bool on)
+{
+    struct spec_node *four = convert_take(c, "load_in_4bit"), *eight = convert_take(c, "load_in_8bit");
+    struct spec_node *bits = convert_take(c, "quantization_bit"), *odd = NULL;
+    convert_unquote(bits);
+    odd = convert_is_on(eight) ? eight : convert_is_on(bits) && !bits_are(bits, 4) ? bits : NULL;
+    const struct spec_node *asked = convert_is_on(four) ? four : bits_are(bits, 4) ? bits : odd;
+    if (!asked)
+        return;
+    if (!on)
+        convert_note(c, "'%s' %s: weights are not quantized, as all of them are trained", asked->key,
+                     convert_show(c, asked));
+    else
+        convert_note(c,
+                     "'%s' %s: weights are not quantized: the frozen base is kept in the type that the run computes "
+                     "in",
+                     asked->key, convert_show(c, asked));
+}
+
+/* ---- method -------------------------------------------------------------- */
+
+/* The key that asks for an adapter that is no LoRA, or freezes in another way; NULL: none. *on: it is LoRA. */
+static const struct spec_node *adapter_other(struct convert *c, bool *on)
+{
+    struct spec_node *adapter = convert_take(c, "adapter"), *type = convert_take(c, "finetuning_type");
+    const struct spec_node *asked = c->kind == CONVERT_FACTORY ? type : adapter;
+    const bool peft = convert_take_switch(c, "use_peft");
+    const char *name = asked && asked->text && convert_is_on(asked) ? asked->text : "full";
+    *on = peft || strcmp(name, "lora") == 0 || strcmp(name, "qlora") == 0;
+    return *on || strcmp(name, "full") == 0 ? NULL : asked;
+}
+
+void convert_adapter(struct convert *c)
+{
+    bool on;
+    const struct spec_node *other = adapter_other(c, &on);
+    if (other)
+        convert_note(c, "'%s' %s: all weights are trained; their learning rate is usually a tenth of an adapter's",
+                     other->key, convert_show(c, other));
+    const bool trained = on && adapter_folder(c);
+    if (on && !trained)
+        convert_set_text(c, "peft.peft_type", "LORA");
+    adapter_keys(c, on && !trained);
+    if (on && !trained)
+        adapter_defaults(c);
+    adapter_all_linear(c, on && !trained);
+    adapter_start(c, on && !trained);
+    adapter_base(c, on);
+}
