@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 static const char USAGE[] =
@@ -30,11 +29,11 @@ static const char USAGE[] =
     "  --gpus N             GPUs of all nodes; 0: the CPU (default: those of this machine)\n"
     "  --device NAME        the GPU, as `ztrain plan --help` names them, or cpu (default: this machine's, else h100)\n"
     "  --memory SIZE        memory of each GPU that the run may take, e.g. 40GiB (default: all of it)\n"
-    "  --method NAME        full: all weights are trained (default). lora is not there yet\n"
+    "  --method NAME        full: all weights are trained (default); lora: an adapter on frozen weights\n"
     "  --seq-length N       tokens of a sample (default: by the lengths of the documents)\n"
     "  --batch N            samples of a step on all GPUs, train_batch_size (default: about 128 Ki tokens)\n"
     "  --epochs N           passes over the data (default: 3 with a loss mask or labels, else 1)\n"
-    "  --lr X               learning rate (default: 2e-5, from scratch 3e-4)\n"
+    "  --lr X               learning rate (default: 2e-5, of an adapter 2e-4, from scratch 3e-4)\n"
     "  --out FILE           the run spec (default: run.yaml); -: standard output\n"
     "  --force              replace FILE\n";
 
@@ -58,16 +57,11 @@ static const struct command_line command_line = {
 
 /* ---- before any question ------------------------------------------------- */
 
+/* The name alone, before any question. */
 static enum status init_check_method(const char *method, struct error *err)
 {
-    if (!method || strcasecmp(method, "full") == 0)
-        return STATUS_OK;
-    if (strcasecmp(method, "lora") && strcasecmp(method, "qlora")) {
-        error_set(err, STATUS_USAGE, "--method: '%s' is not known", PRINTABLE(method));
-        return error_hint(err, "full");
-    }
-    error_set(err, STATUS_USAGE, "--method %s: ztrain trains all weights, and has no adapters yet", method);
-    return error_hint(err, "--method full; ZeRO and offload divide the memory that it takes");
+    enum init_method known;
+    return method && init_find_method(method, &known, err) != STATUS_OK ? error_prefix(err, "--method") : STATUS_OK;
 }
 
 static bool init_to_stdout(const struct init *t)
@@ -87,6 +81,8 @@ static enum status init_take_inputs(struct init *t, struct error *err)
     const struct init_flags *f = &t->flags;
     TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
                        init_take_model, err));
+    TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full or lora)" : NULL, "full", init_take_method,
+                       err));
     if (f->data.count > 0) {
         if (init_take_shards(t, &f->data, err) != STATUS_OK)
             return error_prefix(err, "--data");

@@ -28,6 +28,8 @@ struct init_machine {
     int64_t memory;           /* bytes of each */
 };
 
+enum init_method { INIT_FULL, INIT_LORA };
+
 enum { INIT_LENGTHS = 32 };
 
 struct init {
@@ -39,7 +41,8 @@ struct init {
     char *model;             /* owned: as named */
     bool pretrained;         /* it has weights */
     struct model_desc desc;  /* its config.json */
-    int64_t params;          /* of it */
+    int64_t params, trained; /* of it; of these and the adapter's, those that are trained: init_plan() */
+    enum init_method method;
     struct string_list data; /* owned: shards */
     struct string_list validation;
     struct token_set *set;
@@ -68,8 +71,11 @@ void init_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Parameters are checked and kept; a second call replaces the first. STATUS_USAGE, STATUS_DATA: what is wrong. */
 typedef enum status init_take(struct init *t, const char *text, struct error *err);
-init_take init_take_model, init_take_data, init_take_validation, init_take_gpus, init_take_device, init_take_memory,
-    init_take_seq_length, init_take_batch, init_take_epochs, init_take_lr;
+init_take init_take_model, init_take_method, init_take_data, init_take_validation, init_take_gpus, init_take_device,
+    init_take_memory, init_take_seq_length, init_take_batch, init_take_epochs, init_take_lr;
+
+/* The method of a name. STATUS_USAGE: there is none. */
+enum status init_find_method(const char *name, enum init_method *method, struct error *err);
 
 /* The shards of flags.data, as init_take_data(). */
 enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err);

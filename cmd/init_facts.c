@@ -71,6 +71,27 @@ enum status init_take_model(struct init *t, const char *text, struct error *err)
     return STATUS_OK;
 }
 
+enum status init_find_method(const char *name, enum init_method *method, struct error *err)
+{
+    static const char *const names[] = {[INIT_FULL] = "full", [INIT_LORA] = "lora"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcasecmp(name, names[i]) == 0) {
+            *method = (enum init_method)i;
+            return STATUS_OK;
+        }
+    error_set(err, STATUS_USAGE, "'%s' is not known", PRINTABLE(name));
+    return error_hint(err, "full or lora");
+}
+
+enum status init_take_method(struct init *t, const char *text, struct error *err)
+{
+    TRY(init_find_method(text, &t->method, err));
+    if (t->method == INIT_FULL || t->pretrained)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "an adapter needs trained weights below it, and '%s' has none", t->model);
+    return error_hint(err, "full trains from scratch");
+}
+
 /* ---- the data ------------------------------------------------------------ */
 
 /* Whether the first line of a file has this JSON key. */

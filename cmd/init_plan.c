@@ -44,6 +44,7 @@ static enum status init_build(struct init *t, bool opens, struct error *err)
     TRY_END(t->cuda ? simulated_device_open(t->gpu.option, &engine.simulation.device, err)
                     : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
     TRY_END(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
+    t->trained = engine.table.num_params - engine.table.frozen_params;
     if (!t->cuda)
         t->choice.node_bytes = memory_plan_node_bytes(&engine);
     if (opens)

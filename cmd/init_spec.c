@@ -81,7 +81,7 @@ static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, 
     else
         fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
     fprintf(out, "  keep_last: 2  # each has about %s: weights and optimizer state in fp32\n",
-            size_round(12 * t->params, size));
+            size_round(12 * t->trained, size));
 }
 
 /* "7.62 billion" */
@@ -124,6 +124,18 @@ static void init_write_shards(FILE *out, const char *key, const struct string_li
     }
 }
 
+/* All matrices, as the authors of QLoRA recommend; rank and lora_alpha are usual. */
+static void init_write_adapter(const struct init *t, FILE *out)
+{
+    char trained[INIT_TEXT];
+    fprintf(out,
+            "peft:  # LoRA: %s parameters are trained\n"
+            "  r: 16  # rank; a small one suffices for most data, more learns more\n"
+            "  lora_alpha: 32  # twice r is usual: what the adapter adds is times lora_alpha / r\n"
+            "  target_modules: all-linear  # all matrices of the blocks, as the QLoRA paper recommends\n",
+            init_count_text(t->trained, trained));
+}
+
 static void init_write_model(const struct init *t, FILE *out)
 {
     char name[INIT_TEXT], params[INIT_TEXT];
@@ -133,9 +145,13 @@ static void init_write_model(const struct init *t, FILE *out)
     fprintf(out, "  # the run's folder in runs/\nmodel:\n  %s: ", t->pretrained ? "pretrained" : "config");
     spec_write_string(out, t->model);
     fprintf(out, "  # %s parameters%s\n", init_count_text(t->params, params),
-            t->pretrained ? ", all of them trained" : " with random initial values");
+            t->method == INIT_LORA ? ", frozen"
+            : t->pretrained        ? ", all of them trained"
+                                   : " with random initial values");
     if (t->labels)
         fprintf(out, "  task: sequence_classification  # the data have labels\n");
+    if (t->method == INIT_LORA)
+        init_write_adapter(t, out);
 }
 
 static void init_write_packing(const struct init *t, FILE *out)
@@ -196,12 +212,16 @@ static void init_write_training(const struct init *t, FILE *out)
 
 static void init_write_optimizer(const struct init *t, FILE *out)
 {
-    const bool tunes = t->pretrained;
+    const bool tunes = t->pretrained, adapts = t->method == INIT_LORA;
     fprintf(out, "gradient_clipping: 1.0\noptimizer:\n  type: AdamW\n  params:\n    lr: %.10g  # %s\n", t->lr,
             t->flags.lr ? "as asked for"
+            : adapts    ? "usual for LoRA: ten times that of all weights"
             : tunes     ? "usual where all weights of a trained model are trained on"
                         : "usual for a small model from scratch");
-    fprintf(out, "    betas: [0.9, %s]\n    weight_decay: %s\n", tunes ? "0.999" : "0.95", tunes ? "0.01" : "0.1");
+    fprintf(out, "    betas: [0.9, %s]\n    weight_decay: %s\n", tunes ? "0.999" : "0.95",
+            adapts  ? "0.0"
+            : tunes ? "0.01"
+                    : "0.1");
     fprintf(out,
             "scheduler:\n  type: Cosine\n  params:\n    warmup_steps: %" PRId64 "  # 3 %% of the run\n"
             "    min_lr: %.10g  # a tenth of lr\n",

@@ -129,6 +129,29 @@ def test_trained_weights_are_trained_on(place):
     assert "mlp.gate_proj.weight" in done.final_error and done.out == ""
 
 
+def trained_folder(place):
+    place.train({"train": {"epochs": None, "max_steps": 1}, "data": {"validation": None}})
+    place.ztrain("export", place.run_folder(), "--out", place.at("trained"), "--dtype", "fp32")
+
+
+def test_an_adapter_on_trained_weights(place):
+    """A learning rate for adapters, and memory for what is trained."""
+    trained_folder(place)
+    spec = written(place, "--method", "lora", model="trained")
+    assert (spec["peft.r"], spec["peft.lora_alpha"], spec["peft.target_modules"]) == ("16", "32", "all-linear")
+    assert (spec["optimizer.params.lr"], spec["optimizer.params.weight_decay"]) == ("0.0002", "0.0")
+    dry = place.ztrain("--config", place.at("run.yaml"), "--dry-run").out
+    with open(place.at("run.yaml"), encoding="utf-8") as file:
+        text = file.read()
+    (said,) = re.findall(r"peft:  # LoRA: (\d+) parameters are trained", text)
+    assert "parameters, frozen" in text and 0 < int(said) < 100000, (text, dry)
+    full = written(place, "--force", model="trained")
+    assert "peft.r" not in full and full["optimizer.params.lr"] == "2e-05"
+    spec = written(place, "--force", "--method", "LoRA", "--gpus", 8, "--lr", "1e-3", model="trained")
+    assert spec["peft.r"] == "16" and spec["optimizer.params.lr"] == "0.001" and spec["train.device"] == "cuda"
+    place.ztrain("plan", "--config", place.at("run.yaml"), "--world", 8)
+
+
 def test_documents_with_a_mask_are_packed_whole(place):
     spec = written(place, data="chats")
     assert (spec["data.packing"], spec["data.document_mask"], spec["train.epochs"]) == ("first_fit", "true", "3")
@@ -226,8 +249,8 @@ def test_more_memory_than_the_gpu_has_is_noted(place):
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("flags, words", [
-    (["--method", "lora"], "--method lora: ztrain trains all weights, and has no adapters yet; hint: --method full"),
-    (["--method", "dpo"], "--method: 'dpo' is not known; hint: full"),
+    (["--method", "lora"], "--method: an adapter needs trained weights below it, and '"),
+    (["--method", "dpo"], "--method: 'dpo' is not known; hint: full or lora"),
     (["--gpus", "two"], "--gpus: 'two' is not a number from 0 to 65536"), (["--gpus", "9"], "--gpus: 9 GPUs are not whole nodes"),
     (["--gpus", "2", "--device", "cpu"], "--gpus: 2 GPUs were asked for, and --device cpu; hint: "),
     (["--gpus", "0", "--device", "h100"], "--device: 'h100' is a GPU, and --gpus is 0"),
@@ -392,6 +415,14 @@ def test_questions_about_what_flags_leave_open(place):
     code, text = asked(place, [], "--force", "--model", place.at("tiny"), "--data", place.at("text"), "--gpus", "1", "--device", "l4",
                        "--epochs", "1")
     assert code == 0 and "[" not in text
+
+
+def test_the_question_of_the_method(place):
+    trained_folder(place)
+    code, text = asked(place, ["dora", "lora", "0", "1"], "--model", place.at("trained"), "--data", place.at("text"))
+    assert code == 0 and text.count("Method (full or lora) [full]: ") == 2 and "'dora' is not known" in text, text
+    with open(place.at("run.yaml"), encoding="utf-8") as file:
+        assert "target_modules: all-linear" in file.read()
 
 
 def test_a_wrong_answer_is_asked_again(place):
