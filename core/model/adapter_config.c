@@ -313,23 +313,27 @@ static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, s
 
 static json_t *list_written_targets(const struct tensor_table *table)
 {
-    json_t *list = json_array(), *seen = json_object();
+    json_t *list = json_array(), *leaves = json_object(); /* of each leaf, whether it is enough */
     for (int i = 0; i < table->num_tensors; i++) {
         const char *name = table->tensors[i].name;
         const size_t length = target_of(&table->tensors[i]);
         size_t start = length;
         while (start > 0 && name[start - 1] != '.')
             start--;
-        if (length && !leaf_is_enough(table, name + start, length - start))
-            start = 0;
-        char *text = memory_printf("%.*s", (int)(length - start), name + start);
-        if (length && !json_object_get(seen, text)) {
-            json_object_set_new(seen, text, json_true());
-            json_array_append_new(list, json_string(text));
+        if (!length)
+            continue;
+        char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
+        const json_t *enough = json_object_get(leaves, leaf);
+        if (!enough) {
+            json_object_set_new(leaves, leaf, json_boolean(leaf_is_enough(table, leaf, length - start)));
+            if (json_is_true(json_object_get(leaves, leaf)))
+                json_array_append_new(list, json_string(leaf));
         }
-        free(text);
+        if (json_is_false(json_object_get(leaves, leaf)))
+            json_array_append_new(list, json_stringn(name, length));
+        free(leaf);
     }
-    json_decref(seen);
+    json_decref(leaves);
     return list;
 }
 
