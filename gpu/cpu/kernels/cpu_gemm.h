@@ -11,6 +11,9 @@
  * If A has few rows, reading B takes a good part of the time. Blocks of B are then small, and while one is multiplied
  * the next one is fetched into the second-level cache.
  *
+ * If B has few columns (an adapter's rank), tiles of MR x NR would be filled badly: the transpose of C is computed
+ * instead, and each tile is turned before it is stored. The bits are the same.
+ *
  * A tile's sum runs over k in order on one thread, so results do not depend on the threads. Between blocks of k, sums
  * wait in C if it is fp32, else in fp32 scratch. */
 
@@ -75,11 +78,12 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
     }
 }
 
-/* A block of C, and the place where its sums wait between blocks of k. */
+/* A block of C, or of its transpose, and the place where its sums wait between blocks of k. */
 struct block {
     int64_t row, column, m, n, k_first, k;
     bool first, last; /* this is the first, the last block of k */
-    float *partial;   /* element (row, column) */
+    bool turned;      /* rows are columns of C */
+    float *partial;   /* of the block's first element, in rows as C has them */
     int64_t ld_partial;
 };
 
@@ -115,34 +119,62 @@ struct packed {
     const uint32_t *a, *b;
 };
 
+/* to (NR, mr) = the transpose of the first m rows of a tile (mr, NR) */
+static ALWAYS_INLINE void tile_turn(float *to, const float *tile, int64_t m, int mr)
+{
+    for (int64_t i = 0; i < m; i += 4) {
+        for (int64_t j = 0; j < NR; j += 4) {
+            quad q[4];
+            for (int l = 0; l < 4; l++)
+                memcpy(&q[l], tile + (i + l) * NR + j, sizeof q[l]);
+            quad_transpose(q);
+            for (int l = 0; l < 4; l++)
+                memcpy(to + (j + l) * mr + i, &q[l], sizeof q[l]);
+        }
+    }
+}
+
+/* Stores the sums of m rows and n columns of C, or adds them to those that wait. */
+static ALWAYS_INLINE void tile_store(const struct epilogue *e, const struct block *block, const float *sums,
+                                     int64_t ld_sums, float *partial, int64_t row, int64_t column, int64_t m, int64_t n)
+{
+    if (block->last) {
+        epilogue_rows(e, sums, ld_sums, block->first ? NULL : partial, block->ld_partial, row, column, m, n);
+        return;
+    }
+    for (int64_t i = 0; i < m; i++) {
+        float *p = partial + i * block->ld_partial;
+        for (int64_t l = 0; l < n; l += VF) {
+            vf x = vf_get(sums + i * ld_sums, l, n, DTYPE_F32);
+            if (!block->first)
+                x += vf_get(p, l, n, DTYPE_F32);
+            vf_put(p, l, n, x, DTYPE_F32);
+        }
+    }
+}
+
 static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct block *block,
                                          const struct packed *packed, int64_t row_panel, int64_t row_panels,
                                          int64_t column_panel, struct ahead *ahead, int mr, micro_kernel *micro)
 {
-    _Alignas(64) float tile[TILE_MR * NR];
+    _Alignas(64) float tile[TILE_MR * NR], turned[TILE_MR * NR];
     int64_t row_end = min_i64((row_panel + row_panels) * mr, block->m);
     int64_t column_end = min_i64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
     for (int64_t i = row_panel * mr; i < row_end; i += mr) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
             int64_t m = min_i64(mr, block->m - i), n = min_i64(NR, block->n - j);
             ahead_fetch(ahead, packed->units / 4); /* fast enough to finish in time, slow enough not to stall */
-            float *partial = block->partial ? block->partial + i * block->ld_partial + j : NULL;
+            const int64_t partial_at = block->turned ? j * block->ld_partial + i : i * block->ld_partial + j;
+            float *partial = block->partial ? block->partial + partial_at : NULL;
             if (!block->first)
-                tile_fetch(partial, block->ld_partial * (int64_t)sizeof *partial, m, n * (int64_t)sizeof *partial);
+                tile_fetch(partial, block->ld_partial * (int64_t)sizeof *partial, block->turned ? n : m,
+                           (block->turned ? m : n) * (int64_t)sizeof *partial);
             micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
-            if (block->last) {
-                epilogue_rows(e, tile, NR, block->first ? NULL : partial, block->ld_partial, block->row + i,
-                              block->column + j, m, n);
+            if (block->turned) {
+                tile_turn(turned, tile, m, mr);
+                tile_store(e, block, turned, mr, partial, block->column + j, block->row + i, n, m);
             } else {
-                for (int64_t row = 0; row < m; row++) {
-                    float *p = partial + row * block->ld_partial;
-                    for (int64_t l = 0; l < n; l += VF) {
-                        vf x = vf_get(tile + row * NR, l, n, DTYPE_F32);
-                        if (!block->first)
-                            x += vf_get(p, l, n, DTYPE_F32);
-                        vf_put(p, l, n, x, DTYPE_F32);
-                    }
-                }
+                tile_store(e, block, tile, NR, partial, block->row + i, block->column + j, m, n);
             }
         }
     }
@@ -200,6 +232,19 @@ static enum unit_kind gemm_product_kind(const struct cpu_kernels *kernels, enum 
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : gemm_block_kind(kernels, dtype);
 }
 
+/* Whether tiles of C's transpose are filled so much better that turning them is worth it. */
+static bool gemm_turns(enum unit_kind kind, const struct product *p)
+{
+    const int64_t mr = panel_rows(kind), as_it_is = round_up(p->m, mr) * round_up(p->n, NR),
+                  turned = round_up(p->n, mr) * round_up(p->m, NR);
+    return p->n <= GEMM_TURNED_COLUMNS && 8 * turned <= 7 * as_it_is;
+}
+
+static struct product gemm_turned(const struct product *p)
+{
+    return (struct product){!p->transpose_b, !p->transpose_a, p->n, p->m, p->k, p->b, p->a, p->ldb, p->lda};
+}
+
 struct cuts {
     enum unit_kind kind;
     int mr;
@@ -236,7 +281,8 @@ struct gemm_job {
     struct cuts cuts;
     struct epilogue finish;
     uint32_t *a, *b; /* packed */
-    float *partial;  /* (m_outer, GEMM_NC) if sums wait apart */
+    float *partial;  /* (m_outer, GEMM_NC) if sums wait apart; turned: (GEMM_NC, GEMM_MC) */
+    bool turned;     /* p is the product of C's transpose */
     _Atomic int64_t next_task;
 };
 
@@ -301,6 +347,15 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     heartbeat_beat();
 }
 
+/* Where the sums of a block wait; `row` of those that are finished together. */
+static float *block_partial(const struct gemm_job *job, const struct block *block, int64_t row)
+{
+    const int64_t ld = block->ld_partial;
+    if (job->cuts.wait_apart)
+        return job->partial + (job->turned ? row : row * ld);
+    return (float *)job->finish.c + (job->turned ? block->column * ld + block->row : block->row * ld + block->column);
+}
+
 static void multiply_blocks(struct gemm_job *job, bool continues)
 {
     const struct product *p = job->p;
@@ -318,13 +373,15 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
                                       .k = min_i64(c->k_step, p->k - k),
                                       .first = k == 0 && !continues,
                                       .last = k + c->k_step >= p->k,
-                                      .ld_partial = c->wait_apart ? GEMM_NC : e->ldc};
+                                      .turned = job->turned,
+                                      .ld_partial = !c->wait_apart ? e->ldc
+                                                    : job->turned  ? GEMM_MC
+                                                                   : GEMM_NC};
                 pack_b(job, &block);
                 for (int64_t row = outer; row < m_end; row += c->m_step) {
                     block.row = row;
                     block.m = min_i64(c->m_step, m_end - row);
-                    block.partial =
-                        c->wait_apart ? job->partial + (row - outer) * GEMM_NC : (float *)e->c + row * e->ldc + column;
+                    block.partial = block_partial(job, &block, row - outer);
                     uint32_t *a = c->whole_a ? job->a + k / panel_elements_of_unit(c->kind) * c->padded_m : job->a;
                     if (c->whole_a ? column == 0 : packed_row != row || packed_k != k)
                         pack_a(job, a, &block);
@@ -339,7 +396,9 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
 
 static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const struct product *p, const struct epilogue *e)
 {
-    struct gemm_job job = {.p = p, .cuts = cuts_of(kind, p, e), .finish = *e};
+    const bool turned = gemm_turns(kind, p);
+    const struct product computed = turned ? gemm_turned(p) : *p;
+    struct gemm_job job = {.p = &computed, .cuts = cuts_of(kind, &computed, e), .finish = *e, .turned = turned};
     job.a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *job.a);
     job.b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *job.b);
     if (job.cuts.wait_apart)
@@ -348,8 +407,8 @@ static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const stru
      * precision wait in scratch, a block of C at a time */
     const bool c_is_f32 = e->c_dtype == DTYPE_F32;
     job.finish.accumulate = e->accumulate && !c_is_f32;
-    job.finish.streamed =
-        e->streamed && job.cuts.k_step >= p->k && !e->accumulate && (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
+    job.finish.streamed = e->streamed && !turned && job.cuts.k_step >= p->k && !e->accumulate &&
+                          (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
 #pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
     {
         amx_begin(kind);

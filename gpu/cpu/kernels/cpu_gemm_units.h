@@ -27,6 +27,7 @@ enum {
     GEMM_COLUMN_PANELS = 128 / NR, /* of a task: 512 KiB of packed B stay in the second-level cache */
     GEMM_FEW_ROWS = 528,           /* up to this many rows of A, the next block of B is fetched ahead … */
     GEMM_AHEAD_BYTES = 256 << 10,  /* … at most this much of it for each thread */
+    GEMM_TURNED_COLUMNS = 96,      /* up to this many columns of B, the transpose of C may be computed */
 };
 _Static_assert(MR % 4 == 0 && NR % 4 == 0, "panels are transposed four by four");
 _Static_assert((int)MR <= (int)GEMM_MAX_MR && (int)NR <= (int)GEMM_MAX_NR, "ops_cpu_scratch.h bounds a tile");
