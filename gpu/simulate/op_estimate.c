@@ -107,9 +107,10 @@ static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *est
         estimate->parts[estimate->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
 
-static enum time_kind estimate_product_kind(int64_t row_distance, enum time_kind otherwise)
+/* Rows that are apart are those of logits, unless the other matrix has such rows too or is added to: an adapter's. */
+static enum time_kind estimate_product_kind(int64_t row_distance, bool adapter, enum time_kind otherwise)
 {
-    return row_distance ? TIME_HEAD : otherwise;
+    return row_distance && !adapter ? TIME_HEAD : otherwise;
 }
 
 struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const struct linear_fwd_args *a)
@@ -119,15 +120,16 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
         args.y_dtype = a->dtype;
     const bool fused = a->gated && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
-    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, estimate_bytes(args.y_dtype));
+    double out = estimate_bytes(args.y_dtype) * (a->accumulate ? 2 : 1);
+    double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, out);
     double matrix = (double)a->M * (double)a->N * estimate_bytes(a->dtype), aux = a->gelu ? matrix : 0;
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
     if (gpu_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, matrix / 2, matrix / 2);
-    struct op_estimate estimate =
-        product(s, estimate_product_kind(a->ld_y, TIME_GEMM_FORWARD), a->dtype, op_cost_linear_fwd(&args), gemm, extra);
+    struct op_estimate estimate = product(s, estimate_product_kind(a->ld_y, a->accumulate, TIME_GEMM_FORWARD), a->dtype,
+                                          op_cost_linear_fwd(&args), gemm, extra);
     estimate.parts[0].launches = products;
     const struct swiglu_fwd_args gate = linear_gate_fwd(a);
     if (a->gated && !fused)
@@ -137,7 +139,8 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
 
 struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, const struct linear_bwd_input_args *a)
 {
-    double size = estimate_bytes(a->dtype), gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size);
+    double size = estimate_bytes(a->dtype);
+    double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size * (a->accumulate ? 2 : 1));
     const bool fused = a->gate_up && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
@@ -145,7 +148,8 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
         extra = 0;
     if (fused)
         extra = epilogue_seconds(s, 2 * matrix, matrix);
-    struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, TIME_GEMM_DGRAD), a->dtype,
+    const bool adapter = a->accumulate || a->ld_dx;
+    struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, adapter, TIME_GEMM_DGRAD), a->dtype,
                                           op_cost_linear_bwd_input(a), gemm, extra);
     if (a->gelu_aux && a->gelu_erf) /* the pass over GELU's matrices gives the sums as well, but for their last step */
         estimate.parts[0].launches += a->dbias ? 2 : 1;
@@ -162,8 +166,8 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct assumed_gpu *s, co
     bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
     double size = estimate_bytes(narrow ? a->dtype : a->dw_dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
-    struct op_estimate estimate =
-        product(s, estimate_product_kind(a->ld_dy, TIME_GEMM_WGRAD), a->dtype, op_cost_linear_bwd_weight(a), gemm, 0);
+    struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, a->ld_x != 0, TIME_GEMM_WGRAD), a->dtype,
+                                          op_cost_linear_bwd_weight(a), gemm, 0);
     if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
     if (a->dbias && gpu_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */

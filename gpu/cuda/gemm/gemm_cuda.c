@@ -146,6 +146,7 @@ static void run_linear_plain(struct stream *stream, const struct gemm_product *p
 static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
+    ASSERT(!a->accumulate || !a->gated);
     if (a->M == 0 || a->N == 0)
         return;
     struct gemm_product p = gemm_product_fwd(&g->rules, a);
@@ -165,7 +166,9 @@ static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args 
 static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
-    ASSERT(!a->accumulate || (!a->gelu_aux && !a->dbias));
+    const int64_t ld_dx = a->ld_dx ? a->ld_dx : a->K;
+    ASSERT(!a->gate_up || !a->accumulate);
+    ASSERT(ld_dx == a->K || (!a->gelu_aux && !a->gate_up));
     if (a->M == 0 || a->K == 0) {
         if (a->dbias && !a->accumulate_dbias)
             stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
@@ -179,7 +182,7 @@ static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd
         run_linear_plain(stream, &p, "linear_bwd_input");
     }
     if (a->dbias)
-        cuda_column_sums(stream, a->M, a->K, a->dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
+        cuda_column_sums(stream, a->M, a->K, a->dx, ld_dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
                          gemm_sums_scratch(stream, cuda_column_sums_bytes(a->M, a->K)));
     else if (aux)
         cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);

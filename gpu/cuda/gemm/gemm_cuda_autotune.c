@@ -214,7 +214,7 @@ static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, cons
     add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
     if (a->gelu_aux)
         add_gemm_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
-    add_gemm_tensor(p, &a->dx, a->dtype, a->M, a->K, a->K,
+    add_gemm_tensor(p, &a->dx, a->dtype, a->M, a->K, a->ld_dx ? a->ld_dx : a->K,
                     a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
     if (a->dbias)
         add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
@@ -229,7 +229,7 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     *a = *args;
     t->op.bwd_weight = a;
     add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
-    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
     add_gemm_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
     if (a->dbias)
         add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");

@@ -238,7 +238,7 @@ template <typename Y, typename T> void bias_gelu(struct stream *stream, const st
     });
 }
 
-/* A matrix of M rows, ld apart, of which N columns are summed. aux: slopes of GELU to multiply by first (ld is N). */
+/* A matrix of M rows, ld apart, of which N columns are summed. aux: slopes of GELU to multiply by first, likewise. */
 struct columns {
     int64_t M, N, ld;
     struct null_columns null;
@@ -319,10 +319,10 @@ void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *
     sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
 }
 
-void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, const void *aux, bool erf_form,
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int64_t ld, const void *aux, bool erf_form,
                       enum dtype dtype, float *sums, bool accumulate, void *scratch)
 {
-    const struct columns columns = {M, N, N, {N, 0}, x, aux, erf_form};
+    const struct columns columns = {M, N, ld, {N, 0}, x, aux, erf_form};
     if (M > 0 && N > 0)
         sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
 }

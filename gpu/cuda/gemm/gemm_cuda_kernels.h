@@ -20,9 +20,10 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
 void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *args, void *scratch);
 size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *args);
 
-/* sums (N) (+)= sums of x (M, N; dtype) over its rows, in an order that depends only on M and N; with aux, x is first
- * multiplied as cuda_gelu_backward() does. scratch: cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
-void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, const void *aux, bool erf_form,
+/* sums (N) (+)= sums of x (M, N; dtype; rows ld apart) over its rows, in an order that depends only on M and N; with
+ * aux, whose rows are as far apart, x is first multiplied as cuda_gelu_backward() does. scratch:
+ * cuda_column_sums_bytes(M, N) (gpu/cuda/cuda_workspace.h). */
+void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int64_t ld, const void *aux, bool erf_form,
                       enum dtype dtype, float *sums, bool accumulate, void *scratch);
 
 /* sums (n) += x (n) */

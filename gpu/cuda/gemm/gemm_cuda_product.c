@@ -75,6 +75,7 @@ struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struc
                               .transpose_a = !a->weights_in_out,
                               .output = a->y_dtype};
     p.key.epilogue = gelu ? (a->bias ? GEMM_GELU_AUX_BIAS : GEMM_GELU_AUX) : a->bias ? GEMM_BIAS : GEMM_PLAIN;
+    p.key.accumulate = a->accumulate;
     return completed(rules, &p, a->dtype);
 }
 
@@ -87,7 +88,7 @@ struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const
                               .k = a->N,
                               .lda = a->weights_in_out ? a->N : a->K,
                               .ldb = a->ld_dy ? a->ld_dy : a->N,
-                              .ldd = a->K,
+                              .ldd = a->ld_dx ? a->ld_dx : a->K,
                               .ld_aux = aux ? a->K : 0,
                               .transpose_a = a->weights_in_out,
                               .output = a->dtype,
@@ -99,14 +100,14 @@ struct gemm_product gemm_product_bwd_input(const struct gemm_rules *rules, const
 struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, const struct linear_bwd_weight_args *a,
                                             float *sums)
 {
-    int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N;
+    const int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N, ld_x = a->ld_x ? a->ld_x : a->K;
     struct gemm_product p = {.a = a->weights_in_out ? a->dy : a->x, .b = a->weights_in_out ? a->x : a->dy, .d = a->dw};
     p.vector = a->dw_dtype == DTYPE_F32 ? sums : NULL; /* an epilogue's sums have the type of D */
     p.key = (struct gemm_key){.m = a->weights_in_out ? a->N : a->K,
                               .n = a->weights_in_out ? a->K : a->N,
                               .k = a->M,
-                              .lda = a->weights_in_out ? ld_dy : a->K,
-                              .ldb = a->weights_in_out ? a->K : ld_dy,
+                              .lda = a->weights_in_out ? ld_dy : ld_x,
+                              .ldb = a->weights_in_out ? ld_x : ld_dy,
                               .ldd = a->weights_in_out ? a->N : a->K,
                               .transpose_b = true,
                               .output = a->dw_dtype,

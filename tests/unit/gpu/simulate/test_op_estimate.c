@@ -5,6 +5,7 @@
 
 #include "gpu/device_backend.h"
 #include "gpu/model/transformer.h"
+#include "gpu/op_cost.h"
 #include "gpu/simulate/simulated_device.h"
 
 #include <jansson.h>
@@ -206,6 +207,27 @@ static void a_loss_reads_again_what_it_does_not_keep(void **state)
     check_near(op_estimate_cross_entropy(&settings, &args).parts[0].expected, 8192.0 * 128256 * 4 / 2.4e12, 0.01);
 }
 
+static void an_adapter_reads_what_it_adds_to(void **state)
+{
+    (void)state;
+    const double bytes = 2 * 16384.0 * 4096; /* of its output; its other matrices are small */
+    struct linear_bwd_input_args add = {
+        .dtype = DTYPE_BF16, .M = 16384, .N = 8, .K = 4096, .weights_in_out = true, .ld_dy = 24, .ld_dx = 6144};
+    check_near(op_cost_linear_bwd_input(&add).bytes, bytes, 0.01);
+    add.accumulate = true;
+    check_near(op_cost_linear_bwd_input(&add).bytes, 2 * bytes, 0.01);
+    const struct op_part part = op_estimate_linear_bwd_input(&settings, &add).parts[0];
+    assert_int_equal(part.kind, TIME_GEMM_DGRAD);
+    assert_true(part.expected > 2 * bytes / 3.35e12);
+    struct linear_fwd_args forward = {
+        .dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = 16384, .N = 4096, .K = 8, .ld_y = 6144};
+    assert_int_equal(op_estimate_linear_fwd(&settings, &forward).parts[0].kind, TIME_HEAD);
+    const double plain = op_estimate_linear_fwd(&settings, &forward).parts[0].expected;
+    forward.accumulate = true;
+    assert_int_equal(op_estimate_linear_fwd(&settings, &forward).parts[0].kind, TIME_GEMM_FORWARD);
+    assert_true(op_estimate_linear_fwd(&settings, &forward).parts[0].expected > 1.5 * plain);
+}
+
 static void assumptions_take_their_loss_away(void **state)
 {
     (void)state;
@@ -222,6 +244,8 @@ static void assumptions_take_their_loss_away(void **state)
                1e-9);
     weight.ld_dy = 1000; /* the rows of logits have a gap between them */
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, TIME_HEAD);
+    weight.ld_x = 24; /* an adapter's */
+    assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, TIME_GEMM_WGRAD);
 
     struct attention_bwd_args attention = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
     struct assumed_gpu unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
@@ -387,6 +411,7 @@ int main(void)
         cmocka_unit_test(products_follow_the_offline_model),
         cmocka_unit_test(products_are_above_400_tflops),
         cmocka_unit_test(a_norm_takes_as_long_as_its_bytes),
+        cmocka_unit_test(an_adapter_reads_what_it_adds_to),
         cmocka_unit_test(assumptions_take_their_loss_away),
         cmocka_unit_test(a_loss_reads_again_what_it_does_not_keep),
         cmocka_unit_test(launches_of_the_embedding_follow_its_keys),
