@@ -29,7 +29,8 @@ from make_golden import BATCH, HERE
 from safetensors.torch import load_file, save_file
 
 golden_loss_sum, classifier_loss_sum = make_golden.loss_sum, make_classifiers.loss_sum
-SAMPLES = make_golden.STEPS * BATCH  # of a golden case's training data
+SHORT = make_golden.STEPS
+SAMPLES = SHORT * BATCH  # of a golden case's training data
 QV = ["q_proj", "v_proj"]
 BLOCK = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # The adapter: the golden case, `peft` of the run spec without peft_type.
@@ -201,7 +202,9 @@ def train(adapter, dtype):
     make_golden.loss_sum = counted
     make_golden.EVAL_SAMPLES = len(adapter.validation) if adapter.classifies else 5
     make_golden.STEPS = STEPS
-    return make_golden.train(adapter, dtype)
+    run = make_golden.train(adapter, dtype)
+    make_golden.STEPS = SHORT  # from which a case has its data
+    return run
 
 
 def make(name):
