@@ -223,7 +223,8 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
             slot->memory = arena_take(used_by_peers(z, local, shared), MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
-        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units) /* only the compute stream uses them */
+        /* only the compute stream uses them, and blocks have one layout */
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && z->all_units == z->units)
             z->buckets[p].memory = z->buckets[2].memory;
         else
             z->buckets[p].memory =
