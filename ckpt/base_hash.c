@@ -26,11 +26,13 @@ static void base_hash_take(struct base_hash *hash)
 {
     if (!hash->written)
         return;
-    const int64_t size = hash->layout->slice[hash->unit], first = size * hash->rank;
-    const int64_t left = hash->table->units[hash->unit].numel - first, count = left < size ? left : size;
+    const struct unit_info *unit = &hash->table->units[hash->unit];
+    const int64_t word = unit->stored_bytes ? hash->table->word : (int64_t)sizeof *hash->written;
+    const int64_t size = hash->layout->slice[hash->unit] * word, first = size * hash->rank;
+    const int64_t end = unit->stored_bytes ? unit->stored_bytes : unit->numel * word;
+    const int64_t count = end - first < size ? end - first : size;
     if (count > 0)
-        hash->sum += base_hash_bytes(hash->unit - hash->layout->num_trained, first * (int64_t)sizeof *hash->written,
-                                     hash->written, (size_t)count * sizeof *hash->written);
+        hash->sum += base_hash_bytes(hash->unit - hash->layout->num_trained, first, hash->written, (size_t)count);
     hash->written = NULL;
 }
 

@@ -27,7 +27,7 @@ BELOW_CMD = CORE + GPU + COMM + CKPT
 ROOMS = {
     "core": [],
     "core/training": ["core"],
-    "core/model": ["core", "core/training"],
+    "core/model": ["core", "core/training", "core/quantization"],
     "core/metrics": ["core"],
     "core/flight": ["core"],
     "core/spec": ["core", "core/training", "core/model", "core/metrics"],

@@ -368,7 +368,7 @@ static void memory_plan_print_layout(const struct engine *t)
 {
     int64_t padding = 0, gaps = -t->table.num_params;
     for (int u = 0; u < t->table.num_units; u++) {
-        padding += shard_padded(&t->layout, u) - t->table.units[u].numel;
+        padding += shard_padded(&t->layout, u) - unit_words(&t->table, u);
         gaps += t->table.units[u].numel;
     }
     log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64

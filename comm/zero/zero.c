@@ -127,6 +127,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(z->offload.first_unit == z->units || config->zero.stage > 0);
     ASSERT(config->layout->parts == 1 || config->ordered || !config->training);
     ASSERT(!zero_ordered(z) || config->grad_dtype == DTYPE_F32);
+    ASSERT(!table->stored || table->word == (int64_t)dtype_size(config->dtype));
     for (int p = 0; p < SLOTS; p++)
         z->slots[p].unit = z->buckets[p].unit = -1;
 
@@ -321,6 +322,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
             arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
     }
     zero_layout_slots(z, local, shared);
+    zero_base_layout(z, local);
     zero_layout_inbox(z, shared);
     /* a rank's own block and those of others lie apart, which NCCL does not allow in memory that it knows */
     zero_muon_layout(z, local, is_on_gpu(z) ? local : shared);
@@ -436,6 +438,10 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
                                  .host = host_slice_in_memory(z, state, unit),
                                  .sparse = zero_is_sparse(z, state, unit),
                                  .unit = unit};
+    if (zero_is_stored(z, unit)) { /* its bytes count as floats */
+        home.count = home.count * (int64_t)dtype_size(home.dtype) / (int64_t)sizeof(float);
+        home.dtype = DTYPE_F32;
+    }
     if (zero_is_offloaded(z, unit)) {
         zero_offload_sync(z);
         home.disk = z->offload.disk;

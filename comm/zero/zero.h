@@ -12,7 +12,8 @@
  * stream: the next unit is gathered while this one computes, and gradients are reduced while backward continues.
  *
  * With the same bits: offload_optimizer (zero_offload.c), offload_param at stage 3 (zero_offload_params.c). Muon:
- * zero_muon.c. Other types of gradients than fp32: zero_gather_reduce.c; then every stage has buckets.
+ * zero_muon.c. A frozen base in 4 or 8 bits: zero_base.c. Other types of gradients than fp32: zero_gather_reduce.c;
+ * then every stage has buckets.
  *
  * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
  * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do
@@ -88,7 +89,8 @@ bool zero_has_matrix_sums(const struct zero *zero);
 void *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
 /* Access to this rank's slices in host memory, between steps. After writing all that change, call
- * zero_params_changed(). On the CPU a slice is the state itself, on a GPU a pinned copy. */
+ * zero_params_changed(). On the CPU a slice is the state itself, on a GPU a pinned copy. The slice of a frozen
+ * unit that is kept as bytes is its bytes: as many as slice[unit] elements in the compute dtype have. */
 struct state_slices zero_slices(struct zero *zero);
 
 /* A copy of this rank's slices in host memory (zero_snapshot.c). Decide before zero_snapshot_layout(). */

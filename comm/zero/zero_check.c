@@ -94,8 +94,9 @@ static enum status check_hash_tensor(struct zero *z, int array, int unit, const 
                                      uint64_t *hash, struct error *err)
 {
     const struct zero_kept kept = zero_kept_of(z, array, unit);
-    const int64_t from = max64(tensor->offset, kept.first);
-    const int64_t count = min64(tensor->offset + tensor->numel, kept.end) - from;
+    const struct zero_words words = zero_tensor_words(z, tensor);
+    const int64_t from = max64(words.first, kept.first);
+    const int64_t count = min64(words.first + words.count, kept.end) - from;
     *hash = 0;
     if (count <= 0)
         return STATUS_OK;

@@ -151,7 +151,8 @@ static enum status gather_acquire(void *self, int unit, enum param_pass pass, st
         stream_wait(stream, z->fetched[unit]);
         if (zero_is_offloaded(z, unit) && !zero_parallel(z))
             stream_wait(stream, z->offload.h2d_done[unit]);
-        *params = (struct unit_params){zero_param(z, unit, 0), frozen ? zero_param(z, frozen, 0) : NULL};
+        params->trained = zero_param(z, unit, 0);
+        params->frozen = frozen ? zero_base_decode(z, unit, zero_param(z, frozen, 0), stream) : NULL;
         return comm_status(z->comm, err);
     }
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
@@ -163,7 +164,8 @@ static enum status gather_acquire(void *self, int unit, enum param_pass pass, st
     gather_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
     stream_wait(stream, slot->gathered);
     const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
-    *params = (struct unit_params){slot->memory, frozen ? slot->memory + trained : NULL};
+    params->trained = slot->memory;
+    params->frozen = frozen ? zero_base_decode(z, unit, slot->memory + trained, stream) : NULL;
     if (z->observer)
         TRY(z->observer->gathered(z, unit, slot->memory, err));
     TRY(zero_disk_status(z, err));

@@ -4,7 +4,7 @@
  *     zero_replicas.c, zero_check.c -> zero_hash.c; zero_snapshot.c
  *     zero.c (creation, memory, slices); zero_step.c (the end of a step) -> zero_muon.c
  *     zero_gather_reduce.c (the verbs)
- *     zero_offload.c, zero_offload_params.c
+ *     zero_offload.c, zero_offload_params.c, zero_base.c
  *     zero_update.c, slice_file.c */
 #pragma once
 
@@ -142,7 +142,8 @@ struct zero {
     /* Whether an array is kept whole; else it holds the own slices, one after the other. What is offloaded is in
      * `offload` instead. */
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
-    char *params;                  /* compute dtype */
+    char *params;                  /* compute dtype; of frozen units that are bytes, words of its size */
+    char *decoded[SLOTS];          /* compute dtype: the values of those bytes; NULL: unused */
     char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params */
     char *grads;                   /* config.grad_dtype */
     struct gather_slot slots[SLOTS];
@@ -250,6 +251,12 @@ static inline int64_t zero_largest_slice(const struct zero *zero, int first, int
 static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_kind state)
 {
     return state == STATE_MASTER ? zero->config.master_dtype : zero->config.moment_dtype;
+}
+
+/* Whether the unit is kept as bytes. */
+static inline bool zero_is_stored(const struct zero *zero, int unit)
+{
+    return zero->config.table->units[unit].stored_bytes > 0;
 }
 
 /* A frozen unit has only STATE_MASTER: its parameters. */
@@ -468,6 +475,19 @@ static inline bool zero_is_summed(const struct zero *zero, const struct tensor_i
 {
     return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
 }
+
+/* Takes the memory of decoded units. */
+void zero_base_layout(struct zero *zero, struct arena *local);
+
+/* The values of the frozen tensors of `unit`, which are at `bytes`, for work on `compute`: decoded, if they are stored.
+ */
+const void *zero_base_decode(struct zero *zero, int unit, const char *bytes, struct stream *compute);
+
+/* Which elements of its unit a tensor has; of bytes, words. */
+struct zero_words {
+    int64_t first, count;
+};
+struct zero_words zero_tensor_words(const struct zero *zero, const struct tensor_info *tensor);
 
 enum status zero_offload_params_init(struct zero *zero, struct error *err);
 void zero_offload_params_release(struct zero *zero);

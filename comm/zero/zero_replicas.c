@@ -35,7 +35,8 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
             for (int t = 0; t < difference->unit->num_tensors && !difference->tensor; t++) {
                 const struct tensor_info *tensor = &table->tensors[difference->unit->first_tensor + t];
                 hash = 0;
-                TRY(zero_hash_array(z, array, u, tensor->offset, tensor->numel, &hash, err));
+                const struct zero_words words = zero_tensor_words(z, tensor);
+                TRY(zero_hash_array(z, array, u, words.first, words.count, &hash, err));
                 TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
                 if (!zero_same_hashes(all, z->world, difference))
                     difference->tensor = tensor;

@@ -23,7 +23,7 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
     layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
     layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
-        int64_t part = (table->units[u].numel + slices - 1) / slices;
+        int64_t part = (unit_words(table, u) + slices - 1) / slices;
         int64_t slice = (part ? round_up(part, SHARD_ALIGN) : SHARD_ALIGN) * parts;
         layout->slice[u] = slice;
         layout->shard_offset[u] = layout->shard_numel;

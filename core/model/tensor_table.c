@@ -365,6 +365,7 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
 void tensor_table_release(struct tensor_table *table)
 {
     free(table->units);
+    free(table->stored);
     free(table->tensors);
     memset(table, 0, sizeof *table);
 }

@@ -98,16 +98,21 @@ struct unit_info {
     int first_tensor, num_tensors; /* in the table, in order of offset */
     int64_t numel;                 /* elements with gaps, without the shard padding; 0 if all tensors are frozen */
     int frozen;                    /* the unit of its frozen tensors; 0: none */
+    int64_t stored_bytes;          /* of a frozen unit that is kept as bytes (stored_base.h); 0: it is elements */
 };
+
+struct stored_tensor;
 
 struct tensor_table {
     int num_tensors, num_units;
     struct tensor_info *tensors;
     struct unit_info *units;
-    int64_t num_params;    /* elements of all tensors, without gaps; tied ones once */
-    int64_t frozen_params; /* of these, not trained */
-    int num_frozen;        /* of the units, the last ones: the frozen tensors of others */
-    bool adapted;          /* they are the base of an adapter: checkpoints hold a hash of them only */
+    int64_t num_params;           /* elements of all tensors, without gaps; tied ones once */
+    int64_t frozen_params;        /* of these, not trained */
+    int num_frozen;               /* of the units, the last ones: the frozen tensors of others */
+    struct stored_tensor *stored; /* [num_tensors] (stored_base.h); NULL: no unit is kept as bytes */
+    int64_t word;                 /* with stored: bytes of an element in the compute dtype */
+    bool adapted;                 /* they are the base of an adapter: checkpoints hold a hash of them only */
 };
 
 void tensor_table_build(const struct model_desc *desc, struct tensor_table *table);
@@ -123,6 +128,13 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
 void tensor_table_freeze_and_add(struct tensor_table *table,
                                  bool (*is_frozen)(void *context, const struct tensor_info *tensor), void *context,
                                  const struct tensor_info *added, int num_added);
+
+/* Elements of the unit in the shard layout; of bytes, words. */
+static inline int64_t unit_words(const struct tensor_table *table, int unit)
+{
+    const struct unit_info *info = &table->units[unit];
+    return info->stored_bytes ? (info->stored_bytes + table->word - 1) / table->word : info->numel;
+}
 
 /* The last unit of the model: the head. */
 static inline int tensor_table_head(const struct tensor_table *table)

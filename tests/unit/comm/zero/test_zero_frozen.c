@@ -162,6 +162,40 @@ static void test_blocks_that_differ(void **state)
     munmap(outcome, sizeof *outcome);
 }
 
+/* A base that is kept as bytes: each unit that is acquired has the values that they stand for, and what is trained is
+ * the same in every stage and home. */
+static void test_bytes_are_decoded(void **state)
+{
+    (void)state;
+    static const struct stored_settings bases[] = {
+        {.quantization = {.method = QUANTIZATION_NF4, .double_quant = true}, .plain = DTYPE_BF16},
+        {.quantization = {.method = QUANTIZATION_FP8}, .plain = DTYPE_F32},
+        {.plain = DTYPE_BF16},
+        {.quantization = {.method = QUANTIZATION_NF4}, .weights = DTYPE_BF16, .plain = DTYPE_F32}};
+    int turn = 0;
+    struct outcome *outcome = ranks_memory(sizeof *outcome);
+    for (int world = 1; world <= 3; world++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (size_t h = 0; h < COUNT_OF(homes); h += 1 + (size_t)turn % sample_distance(2), turn++) {
+                struct setting setting = setting_of(turn % 3 ? FP32 : BF16, stage, turn);
+                if (stage < homes[h].first_stage)
+                    continue;
+                setting.frozen = turn % 2 ? is_last : is_chosen;
+                setting.stored = &bases[setting.dtype == DTYPE_BF16 ? 2 * (turn % 2) + 1 : turn % 4];
+                setting.offload_optimizer = homes[h].optimizer;
+                setting.offload_param = homes[h].params;
+                setting.virtual_ranks = turn % 3 && turn % 5 == 0 ? 6 : 0;
+                setting.outcome = outcome;
+                if (!ranks_run(world, NULL, training_body, &setting))
+                    fail_msg("world %d, stage %d, home %d, turn %d", world, stage, (int)h, turn);
+                setting.micros = 1;
+                setting.virtual_ranks = 0;
+                if (turn % 3 == 0 && !ranks_run(world, NULL, restart_body, &setting))
+                    fail_msg("restart: world %d, stage %d, home %d, turn %d", world, stage, (int)h, turn);
+            }
+    munmap(outcome, sizeof *outcome);
+}
+
 /* A step that is checked finds nothing; a changed bit of a frozen tensor is found: by the rank, or against its peers.
  */
 static void checked_body(struct bootstrap *bootstrap, void *context)
@@ -205,8 +239,10 @@ static void test_a_changed_bit_is_found(void **state)
     (void)state;
     for (int world = 1; world <= 3; world++)
         for (int stage = 0; stage <= 3; stage++) {
+            static const struct stored_settings base = {.plain = DTYPE_F16, .quantization.method = QUANTIZATION_NF4};
             struct setting setting = setting_of(stage % 2 ? BF16 : FP32, stage, 2 * world);
             setting.frozen = is_last;
+            setting.stored = (stage + world) % 2 ? &base : NULL;
             if (!ranks_run(world, NULL, checked_body, &setting))
                 fail_msg("world %d, stage %d", world, stage);
         }
@@ -270,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_same_bits_as_without_gradients),
         cmocka_unit_test(test_blocks_that_differ),
+        cmocka_unit_test(test_bytes_are_decoded),
         cmocka_unit_test(test_a_changed_bit_is_found),
     };
     return cmocka_run_group_tests_name("zero_frozen", tests, make_folder, remove_folder);

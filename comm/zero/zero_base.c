@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero_base.c: frozen units that are kept as bytes (core/model/stored_base.h). They are sharded, gathered and copied as
+ * words; whoever acquires a unit gets it decoded, on the compute stream, in memory that belongs to its slot. Blocks
+ * share theirs: one is in use at a time, and the stream puts the next one's values there after that. */
+#include "comm/zero/zero_internal.h"
+#include "core/model/stored_base.h"
+
+static int base_slot(const struct zero *z, int unit)
+{
+    const int slot = zero_slot(z, unit);
+    return slot == 3 ? 2 : slot;
+}
+
+void zero_base_layout(struct zero *z, struct arena *local)
+{
+    const struct tensor_table *table = z->config.table;
+    int64_t room[SLOTS] = {0};
+    for (int u = 0; u < z->units; u++) {
+        const struct unit_info *frozen = &table->units[zero_frozen(z, u)];
+        if (zero_frozen(z, u) && frozen->stored_bytes)
+            room[base_slot(z, u)] = max64(frozen->numel, room[base_slot(z, u)]);
+    }
+    for (int p = 0; p < SLOTS; p++)
+        if (room[p])
+            z->decoded[p] = arena_take(local, MEM_PARAMS, (size_t)room[p] * dtype_size(z->config.dtype));
+}
+
+const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct stream *compute)
+{
+    const struct tensor_table *table = z->config.table;
+    const struct unit_info *frozen = &table->units[zero_frozen(z, unit)];
+    const enum dtype dtype = z->config.dtype;
+    char *decoded = z->decoded[base_slot(z, unit)];
+    if (!frozen->stored_bytes)
+        return bytes;
+    for (int t = frozen->first_tensor; t < frozen->first_tensor + frozen->num_tensors; t++) {
+        const struct tensor_info *tensor = &table->tensors[t];
+        const struct stored_tensor *stored = &table->stored[t];
+        const char *from = bytes + stored->offset;
+        char *to = decoded + (size_t)tensor->offset * dtype_size(dtype);
+        if (stored->quantized) {
+            const struct dequantize_args args = stored_dequantize(tensor, stored, from, dtype, to);
+            z->device->ops->dequantize(compute, &args);
+        } else {
+            const struct cast_args args = {
+                .dst_dtype = dtype, .src_dtype = stored->dtype, .n = tensor->numel, .dst = to, .src = from};
+            z->device->ops->cast(compute, &args);
+        }
+    }
+    return decoded;
+}
+
+struct zero_words zero_tensor_words(const struct zero *z, const struct tensor_info *tensor)
+{
+    const struct tensor_table *table = z->config.table;
+    if (!table->units[tensor->unit].stored_bytes)
+        return (struct zero_words){tensor->offset, tensor->numel};
+    const struct stored_tensor *stored = &table->stored[tensor - table->tensors];
+    return (struct zero_words){stored->offset / table->word, stored->begin[STORED_PARTS] / table->word};
+}

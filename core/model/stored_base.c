@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/model/stored_base.h"
+
+#include "core/memory.h"
+#include "core/quantization/nf4.h"
+#include "core/round_up.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which tensors ------------------------------------------------------- */
+
+static bool stored_is_head(const struct tensor_info *tensor)
+{
+    return tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W;
+}
+
+/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. */
+static bool stored_is_linear(const struct tensor_info *tensor)
+{
+    const bool embedding = tensor->role == ROLE_WTE || tensor->role == ROLE_WPE || tensor->role == ROLE_WSE;
+    return tensor->part == PART_BASE && tensor->ndim == 2 && !embedding;
+}
+
+/* As transformers' should_convert_module, of names that are no regular expressions. */
+static bool stored_is_skipped(const struct quantization_settings *settings, const struct tensor_info *tensor)
+{
+    const char *end = strrchr(tensor->name, '.');
+    const size_t length = end ? (size_t)(end - tensor->name) : strlen(tensor->name);
+    for (int i = 0; i < settings->skip.count; i++) {
+        const char *key = settings->skip.items[i];
+        const size_t n = strlen(key);
+        if (n > 0 && n <= length && (!memcmp(tensor->name, key, n) || !memcmp(tensor->name + length - n, key, n)))
+            return true;
+    }
+    return !settings->has_skip && stored_is_head(tensor);
+}
+
+static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
+{
+    return settings->method != QUANTIZATION_NONE && tensor->frozen && stored_is_linear(tensor) &&
+           !stored_is_skipped(settings, tensor);
+}
+
+enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
+                              const struct tensor_table *table, struct error *err)
+{
+    const enum quantization_method method = settings->quantization.method;
+    const int64_t multiple = method == QUANTIZATION_MXFP4 ? MXFP4_BLOCK : method == QUANTIZATION_NF4 ? 2 : 1;
+    if (method == QUANTIZATION_NONE)
+        return STATUS_OK;
+    if (desc->weights_in_out) {
+        error_set(err, STATUS_USAGE, "the matrices of %s are (in, out), and are not quantized",
+                  model_family_name(desc->family));
+        return error_hint(err, "another model, or its unquantized weights without model.quantization_config");
+    }
+    for (int t = 0; t < table->num_tensors; t++) {
+        const struct tensor_info *tensor = &table->tensors[t];
+        if (stored_is_quantized(&settings->quantization, tensor) && tensor->shape[1] % multiple)
+            return error_set(err, STATUS_USAGE,
+                             "'%s' has %" PRId64 " columns; in 4 bits they are a multiple of %" PRId64, tensor->name,
+                             tensor->shape[1], multiple);
+    }
+    return STATUS_OK;
+}
+
+/* ---- layout -------------------------------------------------------------- */
+
+static int64_t stored_blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+static void stored_lay_out_quantized(const struct tensor_info *tensor, struct stored_tensor *stored)
+{
+    const int64_t scales = stored->format == QUANTIZED_NF4     ? stored_blocks(tensor->numel, stored->block)
+                           : stored->format == QUANTIZED_MXFP4 ? tensor->numel / MXFP4_BLOCK
+                                                               : stored_blocks(tensor->shape[0], FP8_BLOCK) *
+                                                                     stored_blocks(tensor->shape[1], FP8_BLOCK);
+    const bool bytes = stored->nested || stored->format == QUANTIZED_MXFP4;
+    stored->bytes[STORED_CODES] = stored->format == QUANTIZED_FP8 ? tensor->numel : tensor->numel / 2;
+    stored->bytes[STORED_SCALES] = scales * (bytes ? 1 : (int64_t)sizeof(float));
+    if (!stored->nested)
+        return;
+    stored->bytes[STORED_NESTED_SCALES] = stored_blocks(scales, stored->nested_block) * (int64_t)sizeof(float);
+    stored->bytes[STORED_MAP] = DYNAMIC_MAP_SIZE * (int64_t)sizeof(float);
+    stored->bytes[STORED_OFFSET] = sizeof(float);
+}
+
+static struct stored_tensor stored_new(const struct tensor_info *tensor, const struct stored_settings *settings)
+{
+    static const enum quantized_format formats[] = {
+        [QUANTIZATION_NF4] = QUANTIZED_NF4, [QUANTIZATION_FP8] = QUANTIZED_FP8, [QUANTIZATION_MXFP4] = QUANTIZED_MXFP4};
+    struct stored_tensor stored = {.quantized = stored_is_quantized(&settings->quantization, tensor)};
+    if (stored.quantized) {
+        stored.format = formats[settings->quantization.method];
+        stored.nested = stored.format == QUANTIZED_NF4 && settings->quantization.double_quant;
+        stored.dtype = stored.format == QUANTIZED_NF4 ? settings->weights : DTYPE_F32;
+        stored.block = NF4_BLOCK;
+        stored.nested_block = NF4_NESTED_BLOCK;
+        stored_lay_out_quantized(tensor, &stored);
+    } else {
+        stored.dtype = settings->plain;
+        stored.bytes[STORED_CODES] = tensor->numel * (int64_t)dtype_size(stored.dtype);
+    }
+    for (int part = 0; part < STORED_PARTS; part++)
+        stored.begin[part + 1] = stored.begin[part] + round_up(stored.bytes[part], STORED_ALIGN);
+    return stored;
+}
+
+void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const struct stored_settings *settings)
+{
+    struct stored_tensor *all = memory_zeroed((size_t)table->num_tensors, sizeof *all);
+    bool any = false;
+    ASSERT(!table->stored);
+    table->word = (int64_t)dtype_size(compute);
+    for (int u = tensor_table_head(table) + 1; u < table->num_units; u++) {
+        struct unit_info *unit = &table->units[u];
+        bool needed = false;
+        int64_t bytes = 0;
+        for (int t = unit->first_tensor; t < unit->first_tensor + unit->num_tensors; t++) {
+            all[t] = stored_new(&table->tensors[t], settings);
+            all[t].offset = bytes;
+            bytes += all[t].begin[STORED_PARTS];
+            needed = needed || all[t].quantized || all[t].dtype != compute;
+        }
+        unit->stored_bytes = needed ? bytes : 0;
+        any = any || needed;
+    }
+    if (any)
+        table->stored = all;
+    else
+        free(all);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+enum { STORED_PIECE = 1 << 18 }; /* elements at a time; whole blocks */
+
+static void stored_round(float *x, int64_t n, enum dtype dtype)
+{
+    for (int64_t i = 0; i < n && dtype != DTYPE_F32; i++)
+        x[i] = dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x[i])) : f16_to_f32(f16_from_f32(x[i]));
+}
+
+static enum status stored_quantize(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
+                                   const struct stored_source *source, uint8_t *out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    const int64_t blocks = stored_blocks(info->numel, stored->block);
+    uint8_t *codes = out + stored->begin[STORED_CODES], *scale_codes = out + stored->begin[STORED_SCALES];
+    float *piece = memory_alloc(STORED_PIECE * sizeof *piece), *map = (void *)(out + stored->begin[STORED_MAP]);
+    float *scales = stored->nested ? memory_alloc((size_t)blocks * sizeof *scales) : (void *)scale_codes;
+    ASSERT(stored->format == QUANTIZED_NF4 && stored->block == NF4_BLOCK && stored->nested_block == NF4_NESTED_BLOCK);
+    for (int64_t at = 0; at < info->numel; at += STORED_PIECE) {
+        const int64_t n = min64(info->numel - at, STORED_PIECE);
+        TRY_END(source->values(source->context, tensor, at, n, piece, err));
+        stored_round(piece, n, stored->dtype);
+        nf4_encode(piece, n, at + n == info->numel, codes + at / 2, scales + at / NF4_BLOCK);
+    }
+    if (stored->nested) {
+        dynamic_map_signed(map);
+        nf4_encode_scales(scales, blocks, map, (void *)(out + stored->begin[STORED_OFFSET]), scale_codes,
+                          (void *)(out + stored->begin[STORED_NESTED_SCALES]));
+    }
+end:
+    if (stored->nested)
+        free(scales);
+    free(piece);
+    return status;
+}
+
+enum status stored_tensor_read(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
+                               const struct stored_source *source, uint8_t *out, struct error *err)
+{
+    ASSERT(stored->quantized);
+    memset(out, 0, (size_t)stored->begin[STORED_PARTS]);
+    if (!source->part)
+        return stored_quantize(info, stored, tensor, source, out, err);
+    for (int part = 0; part < STORED_PARTS; part++)
+        if (stored->bytes[part])
+            TRY(source->part(source->context, tensor, (enum stored_part)part, out + stored->begin[part], err));
+    return STATUS_OK;
+}
+
+static void stored_narrow(uint16_t *out, const float *x, int64_t n, enum dtype dtype)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = dtype == DTYPE_BF16 ? bf16_from_f32(x[i]) : f16_from_f32(x[i]);
+}
+
+/* Elements of a plain tensor. */
+static enum status stored_read_plain(const struct stored_tensor *stored, int tensor, const struct stored_source *source,
+                                     int64_t first, int64_t count, uint8_t *out, struct error *err)
+{
+    enum status status = STATUS_OK;
+    float *piece = stored->dtype == DTYPE_F32 ? NULL : memory_alloc(STORED_PIECE * sizeof *piece);
+    for (int64_t at = 0; at < count; at += STORED_PIECE) {
+        const int64_t n = min64(count - at, STORED_PIECE);
+        void *to = out + at * (int64_t)dtype_size(stored->dtype);
+        TRY_END(source->values(source->context, tensor, first + at, n, piece ? piece : to, err));
+        if (piece)
+            stored_narrow(to, piece, n, stored->dtype);
+    }
+end:
+    free(piece);
+    return status;
+}
+
+enum status stored_unit_read(const struct tensor_table *table, int unit, const struct stored_source *source,
+                             int64_t first, int64_t count, void *out, struct error *err)
+{
+    const struct unit_info *info = &table->units[unit];
+    memset(out, 0, (size_t)count);
+    for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
+        const struct stored_tensor *stored = &table->stored[t];
+        const int64_t size = stored->quantized ? 1 : (int64_t)dtype_size(stored->dtype);
+        const int64_t end = stored->quantized ? stored->begin[STORED_PARTS] : stored->bytes[STORED_CODES];
+        const int64_t from = max64(first - stored->offset, 0), to = min64(first + count - stored->offset, end);
+        uint8_t *at = (uint8_t *)out + (stored->offset + from - first);
+        if (from >= to)
+            continue;
+        if (!stored->quantized) {
+            TRY(stored_read_plain(stored, t, source, from / size, (to - from) / size, at, err));
+            continue;
+        }
+        uint8_t *whole = memory_alloc((size_t)end);
+        const enum status status = stored_tensor_read(&table->tensors[t], stored, t, source, whole, err);
+        memcpy(at, whole + from, (size_t)(to - from));
+        free(whole);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+struct dequantize_args stored_dequantize(const struct tensor_info *info, const struct stored_tensor *stored,
+                                         const void *bytes, enum dtype dtype, void *out)
+{
+    const uint8_t *tensor = bytes, *scales = tensor + stored->begin[STORED_SCALES];
+    const bool codes = stored->nested || stored->format == QUANTIZED_MXFP4;
+    struct dequantize_args args = {.dtype = dtype,
+                                   .format = stored->format,
+                                   .through = stored->dtype,
+                                   .rows = info->shape[0],
+                                   .cols = info->shape[1],
+                                   .out = out,
+                                   .codes = tensor + stored->begin[STORED_CODES],
+                                   .code_bytes = stored->bytes[STORED_CODES],
+                                   .block = stored->block,
+                                   .scales = codes ? NULL : (const void *)scales,
+                                   .scale_codes = codes ? scales : NULL,
+                                   .num_scales = stored->bytes[STORED_SCALES] / (codes ? 1 : (int64_t)sizeof(float))};
+    if (stored->nested) {
+        args.nested_scales = (const void *)(tensor + stored->begin[STORED_NESTED_SCALES]);
+        args.num_nested = stored->bytes[STORED_NESTED_SCALES] / (int64_t)sizeof(float);
+        args.nested_block = stored->nested_block;
+        args.map = (const void *)(tensor + stored->begin[STORED_MAP]);
+        args.offset = (const void *)(tensor + stored->begin[STORED_OFFSET]);
+    }
+    return args;
+}
