@@ -80,7 +80,7 @@ static const struct operand operands_norm_bwd[] = {TENSOR(norm_bwd, dx, OUT, DT,
                                                    TENSOR(norm_bwd, dbias, INOUT | SIDE | MAYBE, F32, C),
                                                    TENSOR(norm_bwd, dx_sums, INOUT | SIDE | MAYBE, F32, C)};
 static const struct operand operands_linear_fwd[] = {ROWS(linear_fwd, y, INOUT, AT(linear_fwd, y_dtype), ld_y, M, N),
-                                                     TENSOR(linear_fwd, x, IN, DT, M, K),
+                                                     ROWS(linear_fwd, x, IN, DT, ld_x, M, K),
                                                      TENSOR(linear_fwd, w, IN, DT, N, K),
                                                      TENSOR(linear_fwd, bias, IN | SIDE | MAYBE, DT, N),
                                                      TENSOR(linear_fwd, aux, OUT | MAYBE, DT, M, N),

@@ -49,7 +49,7 @@ static void linear_fwd_setup(struct harness *h)
     const struct op_case *c = h->c;
     int64_t ld = c->N + c->pad;
     linear_limits(h);
-    h->x = input(h, "x", c->M * c->K);
+    h->x = input(h, "x", c->M * (c->K + c->gap));
     h->w = weight(h, "w", c->N * c->K);
     h->b = has(h, BIAS) ? input(h, "bias", c->N) : NULL;
     h->y = tensor_out(h, "y", wide_dtype(h), c->M * ld, has(h, ADDED));
@@ -64,6 +64,7 @@ static void linear_fwd_setup(struct harness *h)
                                                   .y = h->y->device,
                                                   .ld_y = c->pad ? ld : 0,
                                                   .x = h->x->device,
+                                                  .ld_x = c->gap ? c->K + c->gap : 0,
                                                   .w = h->w->device,
                                                   .bias = h->b ? h->b->device : NULL,
                                                   .gelu = h->aux != NULL,
@@ -74,12 +75,22 @@ static void linear_fwd_setup(struct harness *h)
                                                   .accumulate = has(h, ADDED)};
 }
 
+/* The case's M rows of n elements, `pad` elements between them. */
+static double *dense_rows(struct harness *h, const double *rows, int64_t n, int64_t pad)
+{
+    double *dense = host_memory(h, (size_t)(h->c->M * n) * sizeof *dense);
+    for (int64_t i = 0; i < h->c->M; i++)
+        memcpy(dense + i * n, rows + i * (n + pad), (size_t)n * sizeof *dense);
+    return dense;
+}
+
 static void linear_fwd_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
     int64_t ld = c->N + c->pad;
     double *y = host_memory(h, (size_t)(c->M * c->N) * sizeof *y);
-    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), h->x->host, h->w->host, h->b ? h->b->host : NULL, y);
+    ref_linear(c->M, c->N, c->K, has(h, IN_OUT), dense_rows(h, h->x->host, c->K, c->gap), h->w->host,
+               h->b ? h->b->host : NULL, y);
     for (int64_t i = 0; i < c->M; i++) {
         for (int64_t j = 0; j < c->N; j++) {
             double v = y[i * c->N + j] + (has(h, ADDED) ? h->y->host[i * ld + j] : 0);
@@ -90,15 +101,6 @@ static void linear_fwd_reference(struct harness *h)
     }
     if (h->q)
         gate_values(h, c->N / 2, h->y->expected, h->q->expected);
-}
-
-/* The case's M rows of n elements, `pad` elements between them. */
-static double *dense_rows(struct harness *h, const double *rows, int64_t n, int64_t pad)
-{
-    double *dense = host_memory(h, (size_t)(h->c->M * n) * sizeof *dense);
-    for (int64_t i = 0; i < h->c->M; i++)
-        memcpy(dense + i * n, rows + i * (n + pad), (size_t)n * sizeof *dense);
-    return dense;
 }
 
 static double *dense_dy(struct harness *h)

@@ -193,7 +193,7 @@ static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const stru
     struct linear_fwd_args *a = &t->fwd;
     *a = *args;
     t->op.fwd = a;
-    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
     add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
     if (a->bias)
         add_gemm_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);

@@ -69,7 +69,7 @@ struct gemm_product gemm_product_fwd(const struct gemm_rules *rules, const struc
                               .n = a->M,
                               .k = a->K,
                               .lda = a->weights_in_out ? a->N : a->K,
-                              .ldb = a->K,
+                              .ldb = a->ld_x ? a->ld_x : a->K,
                               .ldd = a->ld_y ? a->ld_y : a->N,
                               .ld_aux = gelu ? a->N : 0,
                               .transpose_a = !a->weights_in_out,
