@@ -82,7 +82,7 @@ void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const 
         spec_error(ctx, blocks->key_pos,
                    "'peft.layers_to_transform' needs a list of peft.target_modules, as in PEFT; hint: list them, or "
                    "name the blocks in the regular expression");
-    if (adapter->layers_pattern.count && pattern && !adapter->num_layers_to_transform)
+    if (adapter->layers_pattern.count && pattern && !blocks)
         spec_error(ctx, pattern->key_pos,
                    "'peft.layers_pattern' has no meaning without peft.layers_to_transform; hint: remove it");
 }
