@@ -309,17 +309,23 @@ inline float __fdiv_rn(float a, float b)
 {
     return a / b;
 }
+/* As with nvcc, products and sums of a kernel may become FMAs, but not those that these functions round. */
+template <typename T> inline T emulation_rounded(T x)
+{
+    asm("" : "+x"(x));
+    return x;
+}
 inline float __fadd_rn(float a, float b)
 {
-    return a + b;
+    return emulation_rounded(a) + emulation_rounded(b);
 }
 inline float __fsub_rn(float a, float b)
 {
-    return a - b;
+    return emulation_rounded(a) - emulation_rounded(b);
 }
 inline float __fmul_rn(float a, float b)
 {
-    return a * b;
+    return emulation_rounded(a * b);
 }
 inline float __fmaf_rn(float a, float b, float c)
 {
@@ -327,11 +333,11 @@ inline float __fmaf_rn(float a, float b, float c)
 }
 inline double __dadd_rn(double a, double b)
 {
-    return a + b;
+    return emulation_rounded(a) + emulation_rounded(b);
 }
 inline double __dmul_rn(double a, double b)
 {
-    return a * b;
+    return emulation_rounded(a * b);
 }
 inline double __fma_rn(double a, double b, double c)
 {

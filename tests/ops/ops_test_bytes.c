@@ -81,6 +81,16 @@ static void add_tables(struct floor *floor, const struct harness *h)
     }
 }
 
+/* The threads that decode a block of 4-bit codes, eight each, are of one warp, which reads their scale by one access:
+ * the count takes it for as many. */
+static void add_scales(struct floor *floor, const struct dequantize_args *a)
+{
+    enum { TOGETHER = 8 };
+    const int64_t block = a->format == QUANTIZED_NF4 ? a->block : MXFP4_BLOCK, size = a->scales ? sizeof(float) : 1;
+    if (a->format != QUANTIZED_FP8)
+        floor->again += (double)((block / TOGETHER - 1) * a->num_scales * size);
+}
+
 static struct floor floor_of(const struct harness *h, double cost)
 {
     const struct op_case *c = h->c;
@@ -94,6 +104,8 @@ static struct floor floor_of(const struct harness *h, double cost)
         add_pass(&floor, (double)(c->M * c->K) * size, c->flags & GELU);
     else if (!strcmp(c->op, "embedding_bwd"))
         add_tables(&floor, h);
+    else if (!strcmp(c->op, "dequantize"))
+        add_scales(&floor, &h->args.dequantize);
     return floor;
 }
 

@@ -484,6 +484,12 @@ const struct op_case op_cases[] = {
     {.op = "dequantize", .M = 256, .N = 384, .K = QUANTIZED_FP8},
     {.op = "dequantize", .M = 3, .N = 64, .K = QUANTIZED_MXFP4},
     {.op = "dequantize", .M = 70, .N = 288, .K = QUANTIZED_MXFP4},
+    {.op = "dequantize", .M = 5, .N = 96, .K = QUANTIZED_MXFP4, .flags = EXTREME},
+    {.op = "dequantize", .M = 9, .N = 22, .pad = -60, .flags = TYPES}, /* vectors span blocks */
+    {.op = "dequantize", .M = 256, .N = 768, .flags = COUNTED},
+    {.op = "dequantize", .M = 256, .N = 768, .flags = TYPES | HALVES | COUNTED},
+    {.op = "dequantize", .M = 256, .N = 768, .K = QUANTIZED_FP8, .flags = COUNTED},
+    {.op = "dequantize", .M = 256, .N = 768, .K = QUANTIZED_MXFP4, .flags = COUNTED},
     {.op = "dequantize", .M = 1024, .N = 4096, .flags = TYPES | PERF},
     {.op = "dequantize", .M = 1024, .N = 4096, .K = QUANTIZED_FP8, .flags = PERF},
     {.op = "dequantize", .M = 8192, .N = 8192, .flags = TYPES | GPU_PERF},

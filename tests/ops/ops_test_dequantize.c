@@ -17,7 +17,7 @@ static uint8_t byte_at(int64_t i, int64_t salt)
     return (uint8_t)(mixed >> 19);
 }
 
-/* Of FP8 none is NaN; exponents are near that of 1. */
+/* Of FP8 none is NaN; exponents are near that of 1, or with EXTREME the smallest and largest. */
 static uint8_t code_byte(const struct harness *h, int64_t i)
 {
     const uint8_t byte = byte_at(i, 1);
@@ -26,7 +26,10 @@ static uint8_t code_byte(const struct harness *h, int64_t i)
 
 static uint8_t scale_byte(const struct harness *h, int64_t i)
 {
-    return h->c->K == QUANTIZED_MXFP4 ? (uint8_t)(120 + byte_at(i, 2) % 16) : byte_at(i, 2);
+    static const uint8_t extreme[] = {0, 1, 2, 254, 255};
+    if (h->c->K != QUANTIZED_MXFP4)
+        return byte_at(i, 2);
+    return has(h, EXTREME) ? extreme[i % (int)sizeof extreme] : (uint8_t)(120 + byte_at(i, 2) % 16);
 }
 
 static const uint8_t *byte_operand(struct harness *h, uint8_t (*at)(const struct harness *h, int64_t i), int64_t n)
