@@ -149,6 +149,7 @@ struct checkpoint {
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
     int virtual_ranks, num_states;            /* virtual_ranks 0: none */
+    bool moment_blocks;                       /* moments are in 8 bits: tensor_table_build_for() */
     bool hashed;                              /* the manifest has hashes */
     uint64_t hashes[STATE_KIND_COUNT];        /* (num_states) of the state: state_hash.h */
     int64_t bytes;

@@ -58,6 +58,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->world = manifest->world;
     checkpoint->virtual_ranks = manifest->virtual_ranks;
     checkpoint->num_states = manifest->num_states;
+    checkpoint->moment_blocks = manifest->map.first != NULL;
     checkpoint->hashed = manifest->hashed;
     memcpy(checkpoint->hashes, manifest->hashes, sizeof checkpoint->hashes);
     checkpoint->data_fingerprint = manifest->data_fingerprint;

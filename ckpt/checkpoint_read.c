@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "core/model/adapter.h"
 #include "core/model/adapter_config.h"
+#include "core/round_up.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ struct range {
 struct span {
     int rank;
     int64_t frame, end;       /* end 0: not known before the file is open */
-    int64_t first, count, at; /* elements of the rank's slice, and the place of the first one in the range */
+    int64_t first, count, at; /* values of the rank's slice, and the place of the first one in the range */
 };
 
 struct stream {
@@ -39,8 +40,8 @@ struct stream {
     const struct range *ranges;     /* NULL: frames of the files in their order, which are only verified */
     struct rankfile_stream *frames; /* NULL: there are none */
     /* of the threads that read, one at a time */
-    int range;    /* that `span` belongs to */
-    int64_t done; /* elements of it before the end of `span` */
+    int range;            /* that `span` belongs to */
+    int64_t done, values; /* elements of it before the end of `span`, and what the file has for them */
     struct span span;
 };
 
@@ -95,20 +96,35 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
     return STATUS_OK;
 }
 
+/* Values of a file for elements [from, to) of a unit, which lie in one slice; moments in 8 bits have fewer. */
+static int64_t read_values(const struct manifest *manifest, const struct range *range, int64_t from, int64_t to)
+{
+    return range->state == STATE_MASTER ? to - from : moment_map_words(&manifest->map, range->unit, from, to);
+}
+
+/* The part of a range that begins after its first `done` elements and ends with it or with a rank's slice. */
+static struct span read_span(const struct manifest *manifest, const struct range *range, int64_t done, int64_t *count)
+{
+    const int64_t slice = manifest->slice[range->unit], first = range->first + done, own = first / slice * slice;
+    *count = min64(range->count - done, own + slice - first);
+    return (struct span){.rank = (int)(first / slice),
+                         .first = read_values(manifest, range, own, first),
+                         .count = read_values(manifest, range, first, first + *count)};
+}
+
 /* ---- the threads that read ----------------------------------------------- */
 
 static void next_read_span(struct stream *stream)
 {
     while (stream->done == stream->ranges[stream->range].count) {
         stream->range++;
-        stream->done = 0;
+        stream->done = stream->values = 0;
     }
-    const struct range *range = &stream->ranges[stream->range];
-    int64_t slice = stream->reader->manifest->slice[range->unit], first = range->first + stream->done;
-    int64_t left = range->count - stream->done, room = slice - first % slice;
-    stream->span = (struct span){
-        .rank = (int)(first / slice), .first = first % slice, .count = left < room ? left : room, .at = stream->done};
-    stream->done += stream->span.count;
+    int64_t count;
+    stream->span = read_span(stream->reader->manifest, &stream->ranges[stream->range], stream->done, &count);
+    stream->span.at = stream->values;
+    stream->values += stream->span.count;
+    stream->done += count;
 }
 
 static enum status name_read_frame(void *context, struct read_ahead_piece *piece, struct error *err)
@@ -157,11 +173,10 @@ static enum status read_frame_again(void *context, struct read_ahead_piece *piec
 
 static int64_t frames_to_read(const struct manifest *manifest, const struct range *range)
 {
-    int64_t slice = manifest->slice[range->unit], frames = 0;
+    int64_t frames = 0;
     for (int64_t done = 0, n; done < range->count; done += n) {
-        int64_t first = (range->first + done) % slice, left = range->count - done;
-        n = left < slice - first ? left : slice - first;
-        frames += (first + n - 1) / RANKFILE_FRAME_ELEMENTS - first / RANKFILE_FRAME_ELEMENTS + 1;
+        const struct span span = read_span(manifest, range, done, &n);
+        frames += (span.first + span.count - 1) / RANKFILE_FRAME_ELEMENTS - span.first / RANKFILE_FRAME_ELEMENTS + 1;
     }
     return frames;
 }
@@ -283,6 +298,11 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
                          manifest->adapter ? "an adapter" : "a whole model",
                          table->adapted ? "an adapter" : "a whole model");
+    if ((manifest->map.first != NULL) != table->moment_blocks)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "the checkpoint '%s' has moments in %s, this run in %s; hint: set optimizer.type as it was",
+                         checkpoint->path, manifest->map.first ? "8 bits" : "fp32",
+                         table->moment_blocks ? "8 bits" : "fp32");
     if (manifest->num_units - manifest->num_trained != table->num_frozen)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
                          checkpoint->path, manifest->num_units - manifest->num_trained, table->num_frozen);
@@ -366,7 +386,7 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     memset(desc, 0, sizeof *desc);
     memset(table, 0, sizeof *table);
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
-    tensor_table_build(desc, table);
+    tensor_table_build_for(desc, checkpoint->moment_blocks, table);
     if (checkpoint->adapter)
         return adapt_read_table(checkpoint, desc, table, err);
     checkpoint_freeze_table(checkpoint, table);
@@ -390,7 +410,10 @@ static enum status read_state_slices(struct stream *stream, int count, const str
         float *own;
         TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
         TRY(read_range(stream, range, own, err));
-        memset(own + range->count, 0, (size_t)(layout->slice[range->unit] - range->count) * sizeof *own); /* padding */
+        const struct manifest *manifest = stream->reader->manifest;
+        const int64_t read = read_values(manifest, range, range->first, range->first + range->count);
+        const int64_t words = state_words(layout, (enum state_kind)range->state, range->unit);
+        memset(own + read, 0, (size_t)(words - read) * sizeof *own); /* padding */
     }
     return STATUS_OK;
 }

@@ -162,7 +162,8 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
                                    .num_units = writer->layout->num_stored,
                                    .num_trained = writer->layout->num_trained,
                                    .slice = writer->layout->slice,
-                                   .state_name = state_kind_names};
+                                   .state_name = state_kind_names,
+                                   .moments = writer->layout->room};
     manifest_rank_name(save->rank, name);
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
     TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
@@ -379,7 +380,7 @@ void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct 
     ASSERT(writer->layout->world == save->world && writer->layout->num_units == writer->table->num_units);
     ASSERT(position->step >= 0 && position->epoch >= position->epoch_end);
     save->reports = memory_zeroed((size_t)save->world, sizeof *save->reports);
-    state_hash_init(&save->hash, writer->layout, slices.count);
+    state_hash_init(&save->hash, writer->layout, save->rank, slices.count);
     checkpoint_name(position, save->name);
     *saving = save;
 }

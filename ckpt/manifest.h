@@ -13,7 +13,7 @@
 #define TEMPLATES_FOLDER "additional_chat_templates"
 
 enum {
-    MANIFEST_VERSION = 4, /* the latest */
+    MANIFEST_VERSION = 5, /* the latest */
     MANIFEST_MAX_BYTES = 64 << 20,
     MANIFEST_MAX_WORLD = 1 << 17,
     MANIFEST_NAME_MAX = 64, /* of a file, with its NUL */
@@ -55,6 +55,8 @@ struct manifest {
     int num_stored;                  /* units that rank files hold: all, or with an adapter those that are trained */
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
+    struct moment_map map;           /* moments in 8 bits; else without blocks */
+    int64_t *moments;                /* [num_units] owned: words of each unit's slice of a moment */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
     struct manifest_file *files;     /* [num_files] owned */
     int64_t bytes;                   /* of all files, including the manifest */

@@ -10,6 +10,8 @@
 #include "core/io.h"
 #include "core/memory.h"
 #include "core/metrics/eval_part.h"
+#include "core/model/shard.h"
+#include "core/round_up.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -39,6 +41,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
         .num_trained = manifest->num_trained,
         .slice = manifest->slice,
         .state_name = state_kind_names,
+        .moments = manifest->moments,
     };
 }
 
@@ -407,6 +410,31 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
     return STATUS_OK;
 }
 
+/* Which tensors have moments in 8 bits follows from their sizes and offsets. */
+static enum status read_moments(const struct place *top, struct manifest *manifest, struct error *err)
+{
+    int block;
+    if (!json_object_get(manifest->root, "moment_block"))
+        return STATUS_OK;
+    TRY(manifest_get_int(top, manifest->root, "moment_block", MOMENT_BLOCK, MOMENT_BLOCK, &block, err));
+    moment_map_init(&manifest->map, manifest->num_units, manifest->num_tensors);
+    for (int i = 0; i < manifest->num_tensors; i++) {
+        const struct manifest_tensor *tensor = &manifest->tensors[i];
+        if (tensor->unit < manifest->num_trained && moments_fit_blocks(tensor->offset, tensor->numel))
+            moment_map_add(&manifest->map, manifest->num_units, tensor->unit, tensor->offset, tensor->numel);
+    }
+    manifest->moments = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->moments);
+    for (int u = 0; u < manifest->num_units; u++) {
+        const struct place at = {top->path, "units", u};
+        const int64_t slice = manifest->slice[u];
+        if (slice % MOMENT_BLOCK)
+            return bad_manifest(&at, "slice", err, "expected a multiple of %d", MOMENT_BLOCK);
+        manifest->moments[u] =
+            round_up(moment_map_room(&manifest->map, u, slice, manifest->world, 0, slice), SHARD_ALIGN);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_files(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
@@ -482,6 +510,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     TRY_GOTO(read_position(&top, manifest, err));
     TRY_GOTO(read_units(&top, manifest, version, err));
     TRY_GOTO(read_tensors(&top, manifest, err));
+    TRY_GOTO(read_moments(&top, manifest, err));
     TRY_GOTO(read_files(&top, manifest, err));
     *out = manifest;
     return STATUS_OK;
@@ -553,6 +582,8 @@ void manifest_free(struct manifest *manifest)
         return;
     json_decref(manifest->root);
     free(manifest->units);
+    free(manifest->moments);
+    moment_map_release(&manifest->map);
     free(manifest->slice);
     free(manifest->tensors);
     free(manifest->files);

@@ -165,6 +165,8 @@ static json_t *base_to_manifest(const struct checkpoint_base *base)
 
 static int manifest_version(const struct checkpoint_writer *writer, int num_states)
 {
+    if (writer->table->moment_blocks)
+        return 5;
     if (writer->adapter)
         return 4;
     return writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
@@ -192,6 +194,8 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
     json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
     json_object_set_new(root, "states", states);
+    if (writer->table->moment_blocks)
+        json_object_set_new(root, "moment_block", json_integer(MOMENT_BLOCK));
     if (hashes)
         json_object_set_new(root, "hashes", hashes_to_manifest(hashes, num_states));
     json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));

@@ -25,6 +25,7 @@ struct rankfile_shape {
     int num_trained;               /* units of all states but the first, which has all units */
     const int64_t *slice;          /* [num_units] elements of each unit's slice, >= 1 */
     const char *const *state_name; /* [num_states] for messages */
+    const int64_t *moments;        /* [num_trained] as `slice`, of all states but the first; NULL: `slice` */
 };
 
 /* The facts about a file that go into the manifest. */

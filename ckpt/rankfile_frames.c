@@ -80,7 +80,8 @@ static int64_t shape_elements(const struct rankfile_shape *shape)
     int64_t sum = 0;
     for (int state = 0; state < shape->num_states; state++)
         for (int unit = 0; unit < rankfile_units(shape, state); unit++)
-            if (shape->slice[unit] < 1 || __builtin_add_overflow(sum, shape->slice[unit], &sum))
+            if (rankfile_elements(shape, state, unit) < 1 ||
+                __builtin_add_overflow(sum, rankfile_elements(shape, state, unit), &sum))
                 return -1;
     return sum > INT64_MAX / 8 ? -1 : sum;
 }
@@ -92,7 +93,7 @@ int64_t rankfile_num_frames(const struct rankfile_shape *shape)
     int64_t frames = 0;
     for (int state = 0; state < shape->num_states; state++)
         for (int unit = 0; unit < rankfile_units(shape, state); unit++)
-            frames += frames_of(shape->slice[unit]);
+            frames += frames_of(rankfile_elements(shape, state, unit));
     return frames <= (int64_t)(UINT32_MAX / ENTRY_BYTES) ? frames : -1;
 }
 
@@ -117,13 +118,13 @@ void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame
     frame->state = before ? before->state : 0;
     frame->unit = before ? before->unit : 0;
     frame->first = before ? before->first + before->count : 0;
-    if (frame->first == shape->slice[frame->unit]) {
+    if (frame->first == rankfile_elements(shape, (int)frame->state, (int)frame->unit)) {
         frame->first = 0;
         if (++frame->unit == (uint32_t)rankfile_units(shape, (int)frame->state)) {
             frame->unit = 0;
             frame->state++;
         }
     }
-    int64_t left = shape->slice[frame->unit] - frame->first;
+    int64_t left = rankfile_elements(shape, (int)frame->state, (int)frame->unit) - frame->first;
     frame->count = (uint32_t)(left < RANKFILE_FRAME_ELEMENTS ? left : RANKFILE_FRAME_ELEMENTS);
 }

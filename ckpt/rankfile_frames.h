@@ -65,6 +65,11 @@ static inline int rankfile_units(const struct rankfile_shape *shape, int state)
     return state == 0 ? shape->num_units : shape->num_trained;
 }
 
+static inline int64_t rankfile_elements(const struct rankfile_shape *shape, int state, int unit)
+{
+    return state && shape->moments ? shape->moments[unit] : shape->slice[unit];
+}
+
 void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header); /* HEADER_BYTES */
 
 /* Fills in state, unit, first and count of the frame that follows `before` (NULL: of the first frame). */

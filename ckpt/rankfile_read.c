@@ -48,8 +48,9 @@ struct rankfile {
     struct uncached_file contents; /* of fd */
     struct rankfile_shape shape;   /* its arrays are borrowed */
     int64_t num_frames;
-    struct frame *frames; /* [num_frames] owned; checked */
-    int64_t *first_frame; /* [num_units + 1] owned: first frame of the unit's slice of state 0 */
+    struct frame *frames;  /* [num_frames] owned; checked */
+    int64_t *first_frame;  /* [num_units + 1] owned: first frame of the unit's slice of state 0 */
+    int64_t *first_moment; /* [num_trained + 1] owned: the same of a later state, from that state's first frame on */
 };
 
 /* "'path' is damaged at offset N: WHAT" */
@@ -147,6 +148,9 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     file->first_frame = memory_zeroed((size_t)shape->num_units + 1, sizeof *file->first_frame);
     for (int unit = 0; unit < shape->num_units; unit++)
         file->first_frame[unit + 1] = file->first_frame[unit] + frames_of(shape->slice[unit]);
+    file->first_moment = memory_zeroed((size_t)shape->num_trained + 1, sizeof *file->first_moment);
+    for (int unit = 0; unit < shape->num_trained; unit++)
+        file->first_moment[unit + 1] = file->first_moment[unit] + frames_of(rankfile_elements(shape, 1, unit));
     int64_t bytes;
     TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     uncached_file_init(&file->contents, file->fd, file->path);
@@ -168,6 +172,7 @@ void rankfile_close(struct rankfile *file)
     }
     free(file->frames);
     free(file->first_frame);
+    free(file->first_moment);
     free(file->path);
     free(file);
 }
@@ -342,10 +347,11 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
 {
     const struct rankfile_shape *shape = &file->shape;
     ASSERT(state >= 0 && state < shape->num_states && unit >= 0 && unit < rankfile_units(shape, state));
-    ASSERT(first >= 0 && count > 0 && count <= shape->slice[unit] - first);
+    ASSERT(first >= 0 && count > 0 && count <= rankfile_elements(shape, state, unit) - first);
     int64_t base = file->first_frame[unit];
     if (state > 0)
-        base += file->first_frame[shape->num_units] + (state - 1) * file->first_frame[shape->num_trained];
+        base = file->first_frame[shape->num_units] + (state - 1) * file->first_moment[shape->num_trained] +
+               file->first_moment[unit];
     *begin = base + first / RANKFILE_FRAME_ELEMENTS;
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }

@@ -200,7 +200,7 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
 enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
                                   struct error *err)
 {
-    int64_t begin = writer->done, end = begin + frames_of(writer->shape.slice[unit]);
+    int64_t begin = writer->done, end = begin + frames_of(rankfile_elements(&writer->shape, state, unit));
     ASSERT(end <= writer->num_frames);
     for (int64_t i = begin; i < end; i++)
         rankfile_frame_place(&writer->shape, i ? &writer->frames[i - 1] : NULL, &writer->frames[i]);

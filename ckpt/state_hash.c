@@ -10,9 +10,10 @@
 
 enum { EXCHANGED_HASHES = COMM_EXCHANGE_MAX / sizeof(uint64_t) }; /* of a rank, at a time */
 
-void state_hash_init(struct state_hash *hash, const struct shard_layout *layout, int states)
+void state_hash_init(struct state_hash *hash, const struct shard_layout *layout, int rank, int states)
 {
     *hash = (struct state_hash){.layout = layout,
+                                .rank = rank,
                                 .states = states,
                                 .parts = memory_zeroed((size_t)layout->parts * (size_t)states, sizeof *hash->parts)};
 }
@@ -26,9 +27,12 @@ void state_hash_release(struct state_hash *hash)
 void state_hash_add(struct state_hash *hash, enum state_kind kind, int unit, const float *slice)
 {
     const int64_t part = shard_part(hash->layout, unit);
-    for (int p = 0; p < hash->layout->parts; p++) {
+    int64_t first = hash->layout->slice[unit] * hash->rank;
+    for (int p = 0; p < hash->layout->parts; p++, first += part) {
         uint64_t *own = &hash->parts[(size_t)p * (size_t)hash->states + (size_t)kind];
-        *own = piece_hash(*own, slice + p * part, (size_t)part * sizeof *slice);
+        const int64_t words = state_words_between(hash->layout, kind, unit, first, first + part);
+        *own = piece_hash(*own, slice, (size_t)words * sizeof *slice);
+        slice += words;
     }
 }
 

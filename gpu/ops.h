@@ -487,11 +487,12 @@ struct adam_args {
 
 /* AdamW with moments in 8 bits, n elements, a multiple of MOMENT_BLOCK: block i of m and v has elements 256 i and those
  * after it. The bits of torchao's AdamW8bit (eager, on a CPU with FMA, square roots rounded correctly) at every level
- * of instructions; each operation rounds to fp32, and fma() once: g = grad · grad_scale;  m, v: map value · scale w -=
- * (lr · weight_decay) · w;  m = fma(1-β1, g - m, m);  v = fma(1-β2, g² - v, v)  (of the other end from 1/2 on) w -= lr
- * · (m / c1) / (sqrt(v) / sqrt(c2) + eps), where c = 1 - powf(β, t), or 1 where step->correction is 1 scale =
- * max(1e-12, largest |x| of the block);  code = dynamic_map_code(x / scale): m in the signed map, v in the other If
- * step->skipped, nothing is read or written. */
+ * of instructions; each operation rounds to fp32, and fma() once:
+ *   g = grad · grad_scale;  m, v: map value · scale;  w -= (lr · weight_decay) · w;
+ *   m = fma(1-β1, g - m, m);  v = fma(1-β2, g² - v, v), counted from the other end if 1-β is a half or more;
+ *   w -= lr · (m / c1) / (sqrt(v) / sqrt(c2) + eps);  c = 1 - powf(β, t), or 1 if step->correction is 1;
+ *   scale = max(1e-12, the largest |x| of a block);  code = dynamic_map_code(x / scale), v's in the unsigned map
+ * If step->skipped, nothing is read or written. */
 struct adam8_args {
     int64_t n;
     float *master;

@@ -30,7 +30,7 @@ ROOMS = {
     "core/model": ["core", "core/training", "core/quantization"],
     "core/metrics": ["core"],
     "core/flight": ["core"],
-    "core/spec": ["core", "core/training", "core/model", "core/metrics"],
+    "core/spec": ["core", "core/training", "core/model", "core/metrics", "core/quantization"],
     "core/data": ["core", "core/training"],
     "core/storage": ["core", "core/training"],
     "core/text": ["core"],

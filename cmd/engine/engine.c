@@ -119,7 +119,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
-    tensor_table_build(&t->desc, &t->table);
+    tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     if (t->spec->data.document_mask == SPEC_AUTO) {

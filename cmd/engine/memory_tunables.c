@@ -146,8 +146,8 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
     if (muon && (optimizer || param))
         return false;
-    if (states > 1 &&
-        (muon || optimizer_moments(&spec->optimizer) != 2)) /* only AdamW and Adam round to bf16 weights */
+    const bool rounds = spec->optimizer.type == OPTIMIZER_ADAMW || spec->optimizer.type == OPTIMIZER_ADAM;
+    if (states > 1 && !rounds) /* only AdamW and Adam round to bf16 weights */
         return false;
     if (states != 0 && (spec->dtype != DTYPE_BF16 || (states > 0 && spec->train.virtual_ranks)))
         return false;

@@ -15,7 +15,7 @@ enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct
     const struct state_slices slices = zero_slices(run->engine.zero);
     struct state_hash hash;
     enum status status = STATUS_OK;
-    state_hash_init(&hash, layout, states);
+    state_hash_init(&hash, layout, comm_rank(run->comm), states);
     for (int s = 0; s < states; s++)
         for (int unit = 0; unit < state_units(layout, (enum state_kind)s); unit++) {
             float *own;

@@ -12,6 +12,7 @@
 #include "core/storage/record_file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { NO_RECORD = -1, WRITERS_MAX = 2 };
 
@@ -57,17 +58,31 @@ static int64_t piece_count(const struct slice_file *file, int unit, int64_t at)
     return rest < file->config.piece ? rest : file->config.piece;
 }
 
-static int64_t part_bytes(const struct slice_file *file, int part, int64_t count)
+/* Bytes of elements [from, to) of the own slice in a part; those after the first one are moments. */
+static int64_t part_between(const struct slice_file *file, int part, int unit, int64_t from, int64_t to)
 {
-    return round_up(count * (int64_t)dtype_size(file->config.dtype[part]), ASYNC_IO_ALIGN);
+    const struct shard_layout *layout = file->config.layout;
+    const int64_t own = layout->slice[unit] * file->config.rank;
+    const int64_t words = part ? moment_map_words(&layout->map, unit, own + from, own + to) : to - from;
+    return words * (int64_t)dtype_size(file->config.dtype[part]);
 }
 
-/* Bytes of a record of `count` elements before `part`; of all parts: its size. */
-static int64_t part_offset(const struct slice_file *file, int part, int64_t count)
+/* Bytes of a part of the piece at `at`, the same for all ranks. */
+static int64_t part_bytes(const struct slice_file *file, int part, int unit, int64_t at)
+{
+    const struct shard_layout *layout = file->config.layout;
+    int64_t words = piece_count(file, unit, at);
+    if (part)
+        words = moment_map_room(&layout->map, unit, layout->slice[unit], layout->world, at, words);
+    return round_up(words * (int64_t)dtype_size(file->config.dtype[part]), ASYNC_IO_ALIGN);
+}
+
+/* Bytes of the record of that piece before `part`; of all parts: its size. */
+static int64_t part_offset(const struct slice_file *file, int part, int unit, int64_t at)
 {
     int64_t offset = 0;
     for (int p = 0; p < part; p++)
-        offset += part_bytes(file, p, count);
+        offset += part_bytes(file, p, unit, at);
     return offset;
 }
 
@@ -87,7 +102,7 @@ static void count_records(struct slice_file *file)
     file->bytes = memory_zeroed((size_t)file->records, sizeof *file->bytes);
     for (int u = config->first; u < config->end; u++)
         for (int64_t at = 0; at < config->layout->slice[u]; at += piece)
-            file->bytes[record_of(file, u, at)] = part_offset(file, config->parts, piece_count(file, u, at));
+            file->bytes[record_of(file, u, at)] = part_offset(file, config->parts, u, at);
     file->buffer_bytes = record_file_buffer_bytes(file->bytes, file->records);
 }
 
@@ -184,11 +199,11 @@ static void load_from(struct slice_file *file, int record, int count)
 void slice_file_walk_to(struct slice_file *file, int unit, int64_t at, void *parts[])
 {
     const int record = record_of(file, unit, at);
-    const int64_t within = at % file->config.piece, count = piece_count(file, unit, at - within);
+    const int64_t first = at - at % file->config.piece;
     load_from(file, record, 1 + depth(file)); /* this one first */
     char *memory = record_file_use(file->disk, record, walk_buffer(file, record));
     for (int p = 0; p < file->config.parts; p++)
-        parts[p] = memory + part_offset(file, p, count) + within * (int64_t)dtype_size(file->config.dtype[p]);
+        parts[p] = memory + part_offset(file, p, unit, first) + part_between(file, p, unit, first, at);
 }
 
 void slice_file_walk_store(struct slice_file *file, int unit, int64_t at)
@@ -312,15 +327,24 @@ void slice_file_d2h(struct slice_file *file, int unit, const void *memory, struc
 
 /* ---- between steps ------------------------------------------------------- */
 
+/* Moments in 8 bits have pieces that end anywhere, and the disk takes aligned addresses: what is read there is moved
+ * down, and what is written is moved up. */
 enum status slice_file_transfer(struct slice_file *file, bool write, int unit, int part, void *memory,
                                 struct error *err)
 {
-    const size_t size = dtype_size(file->config.dtype[part]);
-    for (int64_t at = 0; at < file->config.layout->slice[unit]; at += file->config.piece) {
-        const int64_t count = piece_count(file, unit, at), bytes = part_bytes(file, part, count);
-        const int64_t offset = part_offset(file, part, count);
-        TRY((write ? record_file_write_part : record_file_read_part)(file->disk, record_of(file, unit, at), offset,
-                                                                     (char *)memory + (size_t)at * size, bytes, err));
+    const int64_t slice = file->config.layout->slice[unit], piece = file->config.piece;
+    const int64_t last = (slice - 1) / piece * piece;
+    for (int64_t i = 0; i < slice; i += piece) {
+        const int64_t at = write ? last - i : i, bytes = part_bytes(file, part, unit, at);
+        const int64_t place = part_between(file, part, unit, 0, at), count = piece_count(file, unit, at);
+        const size_t own = (size_t)part_between(file, part, unit, at, at + count);
+        char *exact = (char *)memory + place, *aligned = (char *)memory + round_up(place, ASYNC_IO_ALIGN);
+        if (write && aligned != exact)
+            memmove(aligned, exact, own);
+        TRY((write ? record_file_write_part : record_file_read_part)(
+            file->disk, record_of(file, unit, at), part_offset(file, part, unit, at), aligned, bytes, err));
+        if (!write && aligned != exact)
+            memmove(exact, aligned, own);
     }
     return STATUS_OK;
 }

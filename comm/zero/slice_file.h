@@ -83,6 +83,7 @@ void slice_file_end_write(struct slice_file *file, int unit, int64_t at, int wri
 
 /* ---- between steps, when no stream has work on the file ------------------ */
 
-/* Reads or writes a part of a unit. memory: aligned to ASYNC_IO_ALIGN, the bytes of the slice rounded up to it. */
+/* Reads or writes a part of a unit. memory: aligned to ASYNC_IO_ALIGN, the bytes of the slice rounded up to it; with
+ * moments in 8 bits ASYNC_IO_ALIGN more, and a write changes what is there. */
 enum status slice_file_transfer(struct slice_file *file, bool write, int unit, int part, void *memory,
                                 struct error *err);

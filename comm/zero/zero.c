@@ -29,7 +29,9 @@ static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tenso
 static bool zero_same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)
 {
     const bool all = z->config.optimizer.weight_decay_all;
-    return tensor_decays(a, all) == tensor_decays(b, all) && !is_muon_matrix(z, a) && !is_muon_matrix(z, b);
+    const struct tensor_table *table = z->config.table;
+    return tensor_decays(a, all) == tensor_decays(b, all) && !is_muon_matrix(z, a) && !is_muon_matrix(z, b) &&
+           tensor_has_blocks(table, a) == tensor_has_blocks(table, b);
 }
 
 /* Muon's second moments lie in the order of the ranges that have them. */
@@ -41,32 +43,50 @@ static void zero_add_range(struct zero *z, int *n, struct decay_range range)
     z->ranges[(*n)++] = range;
 }
 
-/* Ranges with one weight decay in the state kept here; a gap belongs to the tensor before it, unless that is Muon's. */
-static void zero_new_ranges(struct zero *z)
+/* The ranges of a unit in its elements [first, end). A gap belongs to the tensor before it, unless that is Muon's or
+ * has blocks. */
+static void zero_add_ranges(struct zero *z, int u, int64_t first, int64_t end, int *n)
 {
     const struct tensor_table *table = z->config.table;
+    const struct unit_info *unit = &table->units[u];
+    const struct tensor_info *tensors = table->tensors + unit->first_tensor;
+    for (int t = 0; t < unit->num_tensors;) {
+        const struct tensor_info *matrix = is_muon_matrix(z, &tensors[t]) ? &tensors[t] : NULL;
+        const bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
+        const bool blocks = tensor_has_blocks(table, &tensors[t]);
+        int next = t + 1;
+        while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next]))
+            next++;
+        const int64_t from = zero_clamp(t == 0 ? 0 : tensors[t].offset, first, end);
+        const int64_t after = next < unit->num_tensors ? tensors[next].offset : shard_padded(z->config.layout, u);
+        const int64_t last = tensors[next - 1].offset + tensors[next - 1].numel;
+        const int64_t to = zero_clamp(matrix || blocks ? last : after, first, end);
+        if (from < to)
+            zero_add_range(z, n, (struct decay_range){from, to - from, decays, blocks, matrix, 0, 0});
+        t = next;
+    }
+}
+
+/* Slices of a unit whose ranges are apart: moments in 8 bits have words between slices. */
+static int zero_sections(const struct zero *z)
+{
+    return z->state_whole[STATE_EXP_AVG] && z->config.table->moment_blocks ? z->world : 1;
+}
+
+/* Ranges with one weight decay in the state kept here. */
+static void zero_new_ranges(struct zero *z)
+{
     const struct shard_layout *layout = z->config.layout;
-    bool whole = z->state_whole[STATE_EXP_AVG];
+    const bool whole = z->state_whole[STATE_EXP_AVG];
+    const int sections = zero_sections(z);
     int n = 0;
     z->muon.seconds = 0;
     for (int u = 0; u < z->units; u++) {
-        const struct unit_info *unit = &table->units[u];
-        const struct tensor_info *tensors = table->tensors + unit->first_tensor;
-        int64_t first = whole ? 0 : zero_own(z, u), end = first + (whole ? shard_padded(layout, u) : layout->slice[u]);
+        const int64_t first = whole ? 0 : zero_own(z, u);
+        const int64_t size = (whole ? shard_padded(layout, u) : layout->slice[u]) / sections;
         z->first_range[u] = n;
-        for (int t = 0; t < unit->num_tensors;) {
-            const struct tensor_info *matrix = is_muon_matrix(z, &tensors[t]) ? &tensors[t] : NULL;
-            bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
-            int next = t + 1;
-            while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next]))
-                next++;
-            int64_t from = zero_clamp(t == 0 ? 0 : tensors[t].offset, first, end);
-            int64_t to = next < unit->num_tensors ? tensors[next].offset : shard_padded(layout, u);
-            to = zero_clamp(matrix ? matrix->offset + matrix->numel : to, first, end);
-            if (from < to)
-                zero_add_range(z, &n, (struct decay_range){from, to - from, decays, matrix, 0, 0});
-            t = next;
-        }
+        for (int s = 0; s < sections; s++)
+            zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
     }
     z->first_range[z->units] = n;
     zero_join_ranges(z);
@@ -128,6 +148,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(config->layout->parts == 1 || config->ordered || !config->training);
     ASSERT(!zero_ordered(z) || config->grad_dtype == DTYPE_F32);
     ASSERT(!table->stored || table->word == (int64_t)dtype_size(config->dtype));
+    ASSERT(!table->moment_blocks || !config->training ||
+           (config->optimizer.type == OPTIMIZER_ADAMW8BIT && config->moment_dtype == DTYPE_F32));
     for (int p = 0; p < SLOTS; p++)
         z->slots[p].unit = z->buckets[p].unit = -1;
 
@@ -136,9 +158,10 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->fetched = memory_zeroed(units, sizeof *z->fetched);
     z->open = memory_zeroed(units, sizeof *z->open);
     z->bad_rank_records = memory_zeroed(ZERO_STEPS * units, sizeof *z->bad_rank_records);
-    z->ranges = memory_zeroed((size_t)table->num_tensors, sizeof *z->ranges);
+    const size_t ranges = (size_t)table->num_tensors * (size_t)zero_sections(z);
+    z->ranges = memory_zeroed(ranges, sizeof *z->ranges);
     z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
-    z->segments = memory_zeroed((size_t)table->num_tensors, sizeof *z->segments);
+    z->segments = memory_zeroed(ranges, sizeof *z->segments);
     zero_new_ranges(z);
     TRY_GOTO(zero_offload_params_init(z, err));
     if (comm)
@@ -256,7 +279,8 @@ static bool has_narrow_state(const struct zero *z)
 static size_t size_host_slice(struct zero *z)
 {
     const int64_t largest = zero_largest_slice(z, 0, z->all_units);
-    const int64_t floats = round_up(largest * (int64_t)sizeof *z->host_slice, ASYNC_IO_ALIGN);
+    const int64_t room = z->config.table->moment_blocks ? ASYNC_IO_ALIGN : 0; /* of slice_file_transfer() */
+    const int64_t floats = round_up(largest * (int64_t)sizeof *z->host_slice, ASYNC_IO_ALIGN) + room;
     const int64_t halves = round_up(largest * (int64_t)sizeof *z->host_halves, ASYNC_IO_ALIGN);
     z->host_slice_bytes = (size_t)(floats + (has_narrow_state(z) ? halves : 0));
     return (size_t)floats;
@@ -284,6 +308,12 @@ static void lay_out_host_slice(struct zero *z, struct arena *host)
         set_host_slice(z, memory);
 }
 
+/* Of a state's array on the device. */
+static int64_t zero_words_here(const struct zero *z, enum state_kind state)
+{
+    return z->state_whole[state] ? zero_trained_words(z, state) * z->world : zero_kept_words(z, state);
+}
+
 void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
@@ -306,8 +336,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         else if (k == STATE_EXP_AVG_SQ && z->muon.on)
             z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)z->muon.seconds * state_size);
         else if (k == STATE_MASTER || config->training)
-            z->state[k] =
-                arena_take(local, MEM_OPTIMIZER, (size_t)(z->state_whole[k] ? trained * z->world : kept) * state_size);
+            z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)zero_words_here(z, (enum state_kind)k) * state_size);
     }
     if (config->training) {
         z->grads = arena_take(zero_peers_read_grads(z) ? shared : used_by_peers(z, local, shared), MEM_GRADS,
@@ -434,7 +463,7 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
 {
     struct zero *z = owner;
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
-                                 .count = z->config.layout->slice[unit],
+                                 .count = state_words(z->config.layout, state, unit),
                                  .host = host_slice_in_memory(z, state, unit),
                                  .sparse = zero_is_sparse(z, state, unit),
                                  .unit = unit};
@@ -481,9 +510,11 @@ static void zero_gather_state(struct zero *z, int unit)
     for (int s = 0; s < zero_states(z); s++)
         if (z->state[s] && z->state_whole[s] && zero_is_sparse(z, (enum state_kind)s, unit))
             zero_muon_gather_seconds(z, unit);
+        else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit) && s != STATE_MASTER)
+            zero_gather_moment(z, (enum state_kind)s, unit);
         else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
-            zero_gather(z, COMM_OTHER, unit, zero_slice(z, s, unit), zero_state_at(z, s, unit, 0),
-                        zero_state_dtype(z, (enum state_kind)s));
+            zero_gather(z, COMM_OTHER, unit, zero_slice(z, STATE_MASTER, unit), zero_state_at(z, STATE_MASTER, unit, 0),
+                        zero_state_dtype(z, STATE_MASTER));
 }
 
 static void zero_compute_params(struct zero *z, struct stream *compute)

@@ -33,7 +33,7 @@ typedef void collective(struct comm *comm, const struct data_op *ops, int count,
 /* Enqueues `run` in pieces of at most `bucket` elements of all ranks together; whole: on whole slices. */
 static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
 {
-    const int64_t slice = z->config.layout->slice[whole.unit];
+    const int64_t slice = (int64_t)whole.count;
     int64_t piece = slice;
     if (bucket > 0 && bucket < slice * z->world)
         piece = max64(bucket / z->world / SHARD_ALIGN * SHARD_ALIGN, SHARD_ALIGN);
@@ -47,7 +47,8 @@ static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op
     }
 }
 
-/* Enqueues gathers, or else reductions, of whole slices: as one group, or each in pieces. */
+/* Enqueues gathers, or else reductions, of whole slices (or of op.count elements of each rank): as one group, or each
+ * in pieces. */
 static void run_group(struct zero *z, bool gathers, struct data_op *ops, int count)
 {
     const int64_t bucket = gathers ? z->config.zero.allgather_bucket_size : z->config.zero.reduce_bucket_size;
@@ -55,7 +56,8 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
     const bool in_pieces = comm_takes_pieces(z->comm), ordered = count > 0 && ops->ordered && z->inbox;
     const int64_t room = bucket > 0 ? min64(bucket, z->inbox_numel) : z->inbox_numel;
     for (int i = 0; i < count; i++) {
-        ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
+        if (!ops[i].count)
+            ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
         if (in_pieces || ordered)
             gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
     }
@@ -72,6 +74,14 @@ static struct data_op gather_of(enum comm_purpose purpose, int unit, const void 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
     struct data_op op = gather_of(purpose, unit, send, recv, dtype);
+    run_group(z, true, &op, 1);
+}
+
+void zero_gather_moment(struct zero *z, enum state_kind state, int unit)
+{
+    struct data_op op = gather_of(COMM_OTHER, unit, zero_state_at(z, state, unit, zero_own(z, unit)),
+                                  zero_state_at(z, state, unit, 0), zero_state_dtype(z, state));
+    op.count = (size_t)z->config.layout->room[unit];
     run_group(z, true, &op, 1);
 }
 

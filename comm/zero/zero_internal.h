@@ -63,6 +63,7 @@ struct step_record {
 struct decay_range {
     int64_t offset, count;
     bool decays;
+    bool blocks;                      /* its moments are in 8 bits */
     const struct tensor_info *matrix; /* that Muon updates, and that has this part; NULL: another optimizer's */
     int64_t second; /* optimizer Muon, matrix NULL: the element of state[STATE_EXP_AVG_SQ] with its first value */
     int joined;     /* ranges, this one and those after it, that one launch updates; 0: a range before it has it */
@@ -211,6 +212,17 @@ static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, 
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
+/* The same in words of a moment (moment_map.h); without blocks it is zero_index(). */
+static inline int64_t zero_moment_index(const struct zero *zero, bool whole, int unit, int64_t offset)
+{
+    const struct shard_layout *layout = zero->config.layout;
+    const int64_t rank = offset / layout->slice[unit], first = rank * layout->slice[unit];
+    const int64_t words = moment_map_words(&layout->map, unit, first, offset);
+    if (whole)
+        return layout->room_offset[unit] * zero->world + layout->room[unit] * rank + words;
+    return layout->room_offset[unit] + layout->room[unit] * (rank - zero->rank) + words;
+}
+
 /* Offset of the own slice in the unit. */
 static inline int64_t zero_own(const struct zero *zero, int unit)
 {
@@ -237,6 +249,21 @@ static inline int zero_frozen(const struct zero *zero, int unit)
 static inline int64_t zero_shard_offset(const struct shard_layout *layout, int unit)
 {
     return unit < layout->num_units ? layout->shard_offset[unit] : layout->shard_numel;
+}
+
+/* Words of the own slices on the device, which are those of the units before the offloaded ones. */
+static inline int64_t zero_kept_words(const struct zero *zero, enum state_kind state)
+{
+    const struct shard_layout *layout = zero->config.layout;
+    const int unit = zero->offload.first_unit;
+    return state == STATE_MASTER ? zero_shard_offset(layout, unit) : layout->room_offset[unit];
+}
+
+/* Words of all own slices of units that are trained. */
+static inline int64_t zero_trained_words(const struct zero *zero, enum state_kind state)
+{
+    const struct shard_layout *layout = zero->config.layout;
+    return state == STATE_MASTER ? layout->trained_numel : layout->room_offset[zero->units];
 }
 
 /* Elements of the largest own slice of units [first, end). */
@@ -301,11 +328,12 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
         const struct decay_range *range = &zero->ranges[zero->first_range[unit]];
         return zero_second_at(zero, range) + (offset - range->offset);
     }
-    if (zero_is_offloaded(zero, unit))
-        return zero->offload.state[state] + (size_t)(zero_index(zero, false, unit, offset) -
-                                                     zero->config.layout->shard_offset[zero->offload.first_unit]) *
-                                                size;
-    return zero->state[state] + (size_t)zero_index(zero, zero->state_whole[state], unit, offset) * size;
+    const bool moment = state != STATE_MASTER, offloaded = zero_is_offloaded(zero, unit);
+    const bool whole = !offloaded && zero->state_whole[state];
+    int64_t index = (moment ? zero_moment_index : zero_index)(zero, whole, unit, offset);
+    if (offloaded)
+        index -= zero_kept_words(zero, state);
+    return (offloaded ? zero->offload.state[state] : zero->state[state]) + (size_t)index * size;
 }
 
 /* In config.grad_dtype. */
@@ -513,9 +541,11 @@ void zero_slots_clear(struct zero *zero);
 void zero_join_ranges(struct zero *zero);
 float zero_weight_decay(const struct zero *zero, const struct decay_range *range);
 
-/* Runs the optimizer's op of `ops`. args: n, weight decay, segments and addresses (NULL: the optimizer does not have
- * that state; param NULL: the master weights are the parameters); dtypes and settings are filled here. */
-void zero_update(const struct zero *zero, const struct op_table *ops, struct adam_args args, struct stream *stream);
+/* Runs the optimizer's op of `ops`; blocks: m and v are struct moment_block. args: n, weight decay, segments and
+ * addresses (NULL: the optimizer does not have that state; param NULL: the master weights are the parameters); dtypes
+ * and settings are filled here. */
+void zero_update(const struct zero *zero, const struct op_table *ops, bool blocks, struct adam_args args,
+                 struct stream *stream);
 
 /* On the device, for `range` of z->ranges and all that are joined to it. args: addresses of its first element. */
 void zero_update_joined(const struct zero *zero, const struct decay_range *range, struct adam_args args,
@@ -592,3 +622,6 @@ void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 /* Gathers the ranks' own slices `send` of a unit into `recv` (shard_padded), in pieces. */
 void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
                  enum dtype dtype);
+
+/* Stage 0: gathers the ranks' slices of a moment, in words. */
+void zero_gather_moment(struct zero *zero, enum state_kind state, int unit);

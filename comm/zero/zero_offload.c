@@ -138,7 +138,10 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *rece
         if (s == STATE_MASTER && zero_master_is_params(z))
             o->state[s] = zero_param(z, o->first_unit, zero_own(z, o->first_unit));
         else
-            o->state[s] = arena_take(host, MEM_OPTIMIZER, own * dtype_size(zero_state_dtype(z, (enum state_kind)s)));
+            o->state[s] = arena_take(
+                host, MEM_OPTIMIZER,
+                (size_t)(zero_trained_words(z, (enum state_kind)s) - zero_kept_words(z, (enum state_kind)s)) *
+                    dtype_size(zero_state_dtype(z, (enum state_kind)s)));
     if (o->grads_disk)
         slice_file_layout(o->grads_disk, host, MEM_GRADS);
     else
@@ -369,18 +372,19 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
         const int64_t last = min64(range->offset - own + range->count, end);
         if (first >= last)
             continue;
+        const int64_t words = moment_map_words(&config->layout->map, piece.unit, own + piece.at, own + first);
         const struct adam_args args = {
             .n = last - first,
             .weight_decay = zero_weight_decay(z, range),
             .master = offload_element(state[STATE_MASTER], first - piece.at, config->master_dtype),
-            .m = offload_element(state[STATE_EXP_AVG], first - piece.at, config->moment_dtype),
-            .v = offload_element(state[STATE_EXP_AVG_SQ], first - piece.at, config->moment_dtype),
+            .m = offload_element(state[STATE_EXP_AVG], words, config->moment_dtype),
+            .v = offload_element(state[STATE_EXP_AVG_SQ], words, config->moment_dtype),
             .grad = offload_element(grads, first - piece.at, config->grad_dtype),
             .rounding = {config->rounding_seed, piece.unit, own + first},
             .step = z->offload.step,
             .param = offload_element(param, first - piece.at, config->dtype),
         };
-        zero_update(z, z->device->host_ops, args, NULL);
+        zero_update(z, z->device->host_ops, range->blocks, args, NULL);
     }
 }
 

@@ -23,7 +23,7 @@ bool zero_has_snapshot(const struct zero *zero)
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return (state_numel(layout, STATE_MASTER) + (zero_states(zero) - 1) * layout->trained_numel) *
+    return (state_numel(layout, STATE_MASTER) + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
            (int64_t)sizeof *zero->snapshot;
 }
 
@@ -37,9 +37,10 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    const int64_t before =
-        kind == STATE_MASTER ? 0 : state_numel(layout, STATE_MASTER) + (kind - 1) * layout->trained_numel;
-    return zero->snapshot + before + zero_shard_offset(layout, unit);
+    if (kind == STATE_MASTER)
+        return zero->snapshot + zero_shard_offset(layout, unit);
+    return zero->snapshot + state_numel(layout, STATE_MASTER) + (kind - 1) * layout->room_offset[zero->units] +
+           layout->room_offset[unit];
 }
 
 static bool snapshot_directly(const struct zero *zero, enum state_kind kind, int unit)
@@ -51,7 +52,7 @@ static bool snapshot_directly(const struct zero *zero, enum state_kind kind, int
 
 static enum status snapshot_slice(struct zero *zero, enum state_kind kind, int unit, struct error *err)
 {
-    const size_t bytes = (size_t)zero->config.layout->slice[unit] * sizeof *zero->snapshot;
+    const size_t bytes = (size_t)state_words(zero->config.layout, kind, unit) * sizeof *zero->snapshot;
     float *to = snapshot_at(zero, kind, unit), *from;
     heartbeat_beat();
     if (snapshot_directly(zero, kind, unit)) {

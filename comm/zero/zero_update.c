@@ -26,7 +26,27 @@ static void update_by_momentum(const struct zero *z, const struct op_table *ops,
     ops->momentum(stream, &args);
 }
 
-void zero_update(const struct zero *z, const struct op_table *ops, struct adam_args args, struct stream *stream)
+static void update_blocks(const struct op_table *ops, const struct adam_args *adam, struct stream *stream)
+{
+    const struct adam8_args args = {
+        .n = adam->n,
+        .master = adam->master,
+        .m = adam->m,
+        .v = adam->v,
+        .grad = adam->grad,
+        .grad_dtype = adam->grad_dtype,
+        .step = adam->step,
+        .param = adam->param,
+        .param_dtype = adam->param_dtype,
+        .eps = adam->eps,
+        .weight_decay = adam->weight_decay,
+        .segments = adam->segments,
+    };
+    ops->adam8(stream, &args);
+}
+
+void zero_update(const struct zero *z, const struct op_table *ops, bool blocks, struct adam_args args,
+                 struct stream *stream)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     args.master_dtype = z->config.master_dtype;
@@ -35,7 +55,9 @@ void zero_update(const struct zero *z, const struct op_table *ops, struct adam_a
     args.param_dtype = z->config.dtype;
     args.eps = (float)optimizer->eps;
     args.adamw = optimizer->type != OPTIMIZER_ADAM;
-    if (optimizer_moments(optimizer) == 2)
+    if (blocks)
+        update_blocks(ops, &args, stream);
+    else if (optimizer_moments(optimizer) == 2)
         ops->adam(stream, &args);
     else
         update_by_momentum(z, ops, &args, stream);
@@ -54,13 +76,17 @@ void zero_update_joined(const struct zero *z, const struct decay_range *range, s
     args.n = z->segments[last].end;
     args.weight_decay = zero_weight_decay(z, range);
     args.segments = range->joined > 1 ? &z->range_segments[first] : NULL;
-    zero_update(z, z->device->ops, args, stream);
+    zero_update(z, z->device->ops, range->blocks, args, stream);
 }
 
 /* Whether the range after `range` lies beside it in every array, at a place where a segment may begin. */
-static bool update_joins(const struct zero *z, const struct decay_range *first, const struct decay_range *range)
+static bool update_joins(const struct zero *z, int unit, const struct decay_range *first,
+                         const struct decay_range *range)
 {
     const struct decay_range *next = range + 1;
+    if (range->blocks != next->blocks ||
+        (z->config.table->moment_blocks && next->offset % z->config.layout->slice[unit] == 0))
+        return false;
     return !range->matrix && !next->matrix && next->offset == range->offset + range->count &&
            (next->offset - first->offset) % DECAY_ALIGN == 0 &&
            (!z->muon.on || next->second == range->second + range->count);
@@ -73,7 +99,7 @@ void zero_join_ranges(struct zero *z)
         for (int i = z->first_range[u]; i < z->first_range[u + 1]; i++) {
             struct decay_range *range = &z->ranges[i];
             range->joined = 0;
-            if (i == z->first_range[u] || !update_joins(z, first, range - 1))
+            if (i == z->first_range[u] || !update_joins(z, u, first, range - 1))
                 first = range;
             first->joined++;
             z->segments[i] =

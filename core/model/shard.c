@@ -10,10 +10,29 @@
 const char *const state_kind_names[] = {
     [STATE_MASTER] = "master", [STATE_EXP_AVG] = "exp_avg", [STATE_EXP_AVG_SQ] = "exp_avg_sq"};
 
+/* After all slices are known. */
+static void shard_layout_moments(struct shard_layout *layout, const struct tensor_table *table)
+{
+    if (table->moment_blocks)
+        moment_map_init(&layout->map, table->num_units, table->num_tensors);
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        if (tensor_has_blocks(table, tensor))
+            moment_map_add(&layout->map, table->num_units, tensor->unit, tensor->offset, tensor->numel);
+    }
+    layout->room = memory_zeroed((size_t)table->num_units, sizeof *layout->room);
+    layout->room_offset = memory_zeroed((size_t)table->num_units + 1, sizeof *layout->room_offset);
+    for (int u = 0; u < table->num_units; u++) {
+        const int64_t slice = layout->slice[u];
+        layout->room[u] = round_up(moment_map_room(&layout->map, u, slice, layout->world, 0, slice), SHARD_ALIGN);
+        layout->room_offset[u + 1] = layout->room_offset[u] + layout->room[u];
+    }
+}
+
 void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_table *table, int world, int parts)
 {
     ASSERT(world >= 1 && parts >= 1 && table->num_units > 0);
-    const int64_t slices = (int64_t)world * parts;
+    const int64_t slices = (int64_t)world * parts, align = table->moment_blocks ? MOMENT_BLOCK : SHARD_ALIGN;
     memset(layout, 0, sizeof *layout);
     layout->world = world;
     layout->parts = parts;
@@ -24,7 +43,7 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
     layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
         int64_t part = (unit_words(table, u) + slices - 1) / slices;
-        int64_t slice = (part ? round_up(part, SHARD_ALIGN) : SHARD_ALIGN) * parts;
+        int64_t slice = (part ? round_up(part, align) : align) * parts;
         layout->slice[u] = slice;
         layout->shard_offset[u] = layout->shard_numel;
         layout->shard_numel += slice;
@@ -32,11 +51,15 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
         if (slice * world > layout->max_padded)
             layout->max_padded = slice * world;
     }
+    shard_layout_moments(layout, table);
 }
 
 void shard_layout_release(struct shard_layout *layout)
 {
     free(layout->slice);
     free(layout->shard_offset);
+    free(layout->room);
+    free(layout->room_offset);
+    moment_map_release(&layout->map);
     memset(layout, 0, sizeof *layout);
 }

@@ -16,10 +16,11 @@
  * any N. */
 #pragma once
 
+#include "core/model/moment_map.h"
 #include "core/model/state_slices.h"
 #include "core/model/tensor_table.h"
 
-enum { SHARD_ALIGN = 64 }; /* elements */
+enum { SHARD_ALIGN = 64 }; /* elements; with moments in 8 bits MOMENT_BLOCK */
 
 struct shard_layout {
     int world, num_units;
@@ -31,6 +32,9 @@ struct shard_layout {
     int64_t shard_numel;   /* sum of slice[] */
     int64_t trained_numel; /* of the first num_trained */
     int64_t max_padded;    /* largest world × slice[u] */
+    struct moment_map map; /* moments in 8 bits, which have fewer words than elements; else without blocks */
+    int64_t *room;         /* [num_units] words that unit u's slice of a moment has room for; without blocks slice[] */
+    int64_t *room_offset;  /* [num_units + 1] the same of all units before u */
 };
 
 /* Computes the layout of the table's units; release it with shard_layout_release(). parts: see above. */
@@ -64,4 +68,17 @@ static inline int state_units(const struct shard_layout *layout, enum state_kind
 static inline int64_t state_numel(const struct shard_layout *layout, enum state_kind kind)
 {
     return state_units(layout, kind) == layout->num_trained ? layout->trained_numel : layout->shard_numel;
+}
+
+/* The words of 4 bytes of a rank's slice of this kind of state, padding included. */
+static inline int64_t state_words(const struct shard_layout *layout, enum state_kind kind, int unit)
+{
+    return kind == STATE_MASTER ? layout->slice[unit] : layout->room[unit];
+}
+
+/* Those of elements [from, to) of the unit, which lie in one slice. */
+static inline int64_t state_words_between(const struct shard_layout *layout, enum state_kind kind, int unit,
+                                          int64_t from, int64_t to)
+{
+    return kind == STATE_MASTER ? to - from : moment_map_words(&layout->map, unit, from, to);
 }

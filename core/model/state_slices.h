@@ -9,7 +9,7 @@
 /* Each is one fp32 value for each parameter that is trained: the master weights, Adam's m (Lion's, SGD's and Muon's
  * momentum) and Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs
  * (optimizer_moments()). Frozen tensors have their parameters as master weights, and no other state; those under an
- * adapter are in no checkpoint. */
+ * adapter are in no checkpoint. Moments in 8 bits are words of another meaning (moment_map.h). */
 enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUNT };
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */
@@ -22,8 +22,8 @@ enum slice_access { SLICE_READ, SLICE_WRITE };
 struct state_slices {
     void *owner;
     int count; /* kinds of state that the rank has: the first ones of enum state_kind */
-    /* Sets *slice to the rank's slice of `unit` (shard_layout.slice[unit] floats, padding included) in host memory,
-     * valid until the next call. */
+    /* Sets *slice to the rank's slice of `unit` (state_words() floats, padding included) in host memory, valid until
+     * the next call. */
     enum status (*get)(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
                        struct error *err);
 };

@@ -231,9 +231,9 @@ static bool tensor_is_present(const struct model_desc *desc, enum presence prese
     BUG("presence %d", (int)presence);
 }
 
-static void take_tensor(struct unit_info *unit, struct tensor_info *tensor)
+static void take_tensor(const struct tensor_table *table, struct unit_info *unit, struct tensor_info *tensor)
 {
-    tensor->offset = tensor->joined ? unit->numel : round_up(unit->numel, TENSOR_ALIGN);
+    tensor->offset = tensor->joined ? unit->numel : round_up(unit->numel, tensor_table_align(table));
     unit->numel = tensor->offset + tensor->numel;
     unit->num_tensors++;
 }
@@ -266,14 +266,15 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
         tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
         table->num_params += tensor->numel;
-        take_tensor(unit, tensor);
+        take_tensor(table, unit, tensor);
     }
     table->num_units++;
 }
 
-void tensor_table_build(const struct model_desc *desc, struct tensor_table *table)
+void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, struct tensor_table *table)
 {
     memset(table, 0, sizeof *table);
+    table->moment_blocks = moment_blocks;
     const struct family_rules *rules = desc->family == FAMILY_GPT2   ? &GPT2_RULES
                                        : desc->family == FAMILY_BERT ? &BERT_RULES
                                                                      : &LLAMA_RULES;
@@ -307,7 +308,7 @@ static void move_tensors(struct tensor_table *table, const struct tensor_table *
         *moved = *tensor;
         moved->unit = to;
         table->frozen_params += frozen ? tensor->numel : 0;
-        take_tensor(unit, moved);
+        take_tensor(table, unit, moved);
     }
 }
 
@@ -323,7 +324,7 @@ static void add_tensors(struct tensor_table *table, int to, const struct tensor_
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         tensor->zero_row = -1;
         table->num_params += tensor->numel;
-        take_tensor(&table->units[to], tensor);
+        take_tensor(table, &table->units[to], tensor);
     }
 }
 

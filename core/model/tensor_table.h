@@ -19,10 +19,13 @@
  *
  *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head
  *
+ * With moments in 8 bits offsets are multiples of MOMENT_BLOCK: tensor_has_blocks() says which tensors have such ones.
+ *
  * An adapter freezes the table and adds its tensors to the trained part of units (adapter.h). */
 #pragma once
 
 #include "core/model/model_config.h"
+#include "core/quantization/moment_block.h"
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
@@ -113,9 +116,14 @@ struct tensor_table {
     struct stored_tensor *stored; /* [num_tensors] (stored_base.h); NULL: no unit is kept as bytes */
     int64_t word;                 /* with stored: bytes of an element in the compute dtype */
     bool adapted;                 /* they are the base of an adapter: checkpoints hold a hash of them only */
+    bool moment_blocks;           /* the optimizer's moments are in 8 bits (core/quantization/moment_block.h) */
 };
 
-void tensor_table_build(const struct model_desc *desc, struct tensor_table *table);
+void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, struct tensor_table *table);
+static inline void tensor_table_build(const struct model_desc *desc, struct tensor_table *table)
+{
+    tensor_table_build_for(desc, false, table);
+}
 void tensor_table_release(struct tensor_table *table);
 
 /* Freezes the tensors that `is_frozen` names, all or none of a fused group; called once, before anything is derived.
@@ -158,6 +166,24 @@ static inline int tensor_table_first_trained(const struct tensor_table *table)
 
 /* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset);
+
+/* The elements that offsets and slices are multiples of. */
+static inline int64_t tensor_table_align(const struct tensor_table *table)
+{
+    return table->moment_blocks ? MOMENT_BLOCK : TENSOR_ALIGN;
+}
+
+/* Whether moments in 8 bits are so for a tensor at this offset. One that follows others of its group may lie elsewhere
+ * than at the beginning of a block. */
+static inline bool moments_fit_blocks(int64_t offset, int64_t numel)
+{
+    return numel >= MOMENT_LEAST_NUMEL && numel % MOMENT_BLOCK == 0 && offset % MOMENT_BLOCK == 0;
+}
+
+static inline bool tensor_has_blocks(const struct tensor_table *table, const struct tensor_info *tensor)
+{
+    return table->moment_blocks && !tensor->frozen && moments_fit_blocks(tensor->offset, tensor->numel);
+}
 
 /* Whether the optimizer decays the tensor: it has two dimensions, or decay_all. */
 static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)

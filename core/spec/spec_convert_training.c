@@ -96,6 +96,7 @@ struct optimizer_name {
 };
 
 #define EIGHT_BITS "its states are in fp32 here, and not in 8 bits: the update is exact, and takes more memory"
+#define TORCHAO "its states are in 8 bits as torchao's are, which rounds otherwise than bitsandbytes does"
 #define ADAMW_INSTEAD "is not here; AdamW takes its place, whose learning rate may have to be another"
 static const struct optimizer_name optimizer_names[] = {
     {"adamw_torch", "AdamW", NULL},
@@ -109,11 +110,11 @@ static const struct optimizer_name optimizer_names[] = {
     {"paged_adamw_32bit", "AdamW", NULL},
     {"optimi_adamw", "AdamW", NULL},
     {"flash_adamw", "AdamW", NULL},
-    {"adamw_8bit", "AdamW", EIGHT_BITS},
-    {"adamw_bnb_8bit", "AdamW", EIGHT_BITS},
-    {"paged_adamw_8bit", "AdamW", EIGHT_BITS},
-    {"adamw_torch_8bit", "AdamW", EIGHT_BITS},
-    {"ao_adamw_8bit", "AdamW", EIGHT_BITS},
+    {"adamw_8bit", "AdamW8bit", TORCHAO},
+    {"adamw_bnb_8bit", "AdamW8bit", TORCHAO},
+    {"paged_adamw_8bit", "AdamW8bit", TORCHAO},
+    {"adamw_torch_8bit", "AdamW8bit", NULL},
+    {"ao_adamw_8bit", "AdamW8bit", NULL},
     {"ao_adamw_fp8", "AdamW", EIGHT_BITS},
     {"adamw_torch_4bit", "AdamW", "its states are in fp32 here, and not in 4 bits"},
     {"ao_adamw_4bit", "AdamW", "its states are in fp32 here, and not in 4 bits"},
@@ -164,7 +165,7 @@ void convert_optimizer(struct convert *c)
     training_clipping(c);
     const bool wants_muon = convert_take_switch(c, "use_muon");
     const char *type = wants_muon ? "Muon" : training_optimizer(c, given);
-    const bool muon = strcmp(type, "Muon") == 0, adam = strcmp(type, "AdamW") == 0;
+    const bool muon = strcmp(type, "Muon") == 0, adam = strncmp(type, "AdamW", strlen("AdamW")) == 0;
     convert_set_text(c, "optimizer.type", type);
     /* Muon has defaults of its own for these, in every source */
     if (beta1 && beta2 && strcmp(type, "SGD") != 0 && (!muon || convert_is_given(beta1) || convert_is_given(beta2))) {

@@ -377,7 +377,8 @@ static void check_precision(const struct rules *r)
          "bf16_optimizer_states requires bf16_master_weights_and_grads; hint: set both"},
     };
     apply_key_rules(r, rules, COUNT_OF(rules));
-    if (spec->bf16_master && (optimizer_moments(&spec->optimizer) != 2 || spec->optimizer.type == OPTIMIZER_MUON))
+    const enum optimizer_type type = spec->optimizer.type;
+    if (spec->bf16_master && type != OPTIMIZER_ADAMW && type != OPTIMIZER_ADAM)
         spec_error(
             r->ctx, find(r, "bf16.bf16_master_weights_and_grads")->key_pos,
             "bf16_master_weights_and_grads is not supported yet with optimizer %s; hint: remove the key, or use AdamW",

@@ -8,11 +8,12 @@
 #include <stdint.h>
 
 enum optimizer_type {
-    OPTIMIZER_ADAMW, /* weight decay is applied to the weights */
-    OPTIMIZER_ADAM,  /* weight decay is added to the gradient as L2 (adam_w_mode: false) */
-    OPTIMIZER_LION,  /* weight decay as AdamW */
-    OPTIMIZER_SGD,   /* torch.optim.SGD: weight decay is added to the gradient */
-    OPTIMIZER_MUON,  /* torch.optim.Muon for the matrices of the blocks, AdamW for everything else */
+    OPTIMIZER_ADAMW,     /* weight decay is applied to the weights */
+    OPTIMIZER_ADAM,      /* weight decay is added to the gradient as L2 (adam_w_mode: false) */
+    OPTIMIZER_LION,      /* weight decay as AdamW */
+    OPTIMIZER_SGD,       /* torch.optim.SGD: weight decay is added to the gradient */
+    OPTIMIZER_MUON,      /* torch.optim.Muon for the matrices of the blocks, AdamW for everything else */
+    OPTIMIZER_ADAMW8BIT, /* torchao's AdamW8bit: AdamW with moments in 8 bits */
     OPTIMIZER_COUNT
 };
 
@@ -41,7 +42,7 @@ struct optimizer_settings {
 /* "AdamW", "SGD", … as in the run spec */
 static inline const char *optimizer_name(enum optimizer_type type)
 {
-    static const char *const names[] = {"AdamW", "Adam", "Lion", "SGD", "Muon"};
+    static const char *const names[] = {"AdamW", "Adam", "Lion", "SGD", "Muon", "AdamW8bit"};
     STATIC_ASSERT(sizeof names / sizeof *names == OPTIMIZER_COUNT, "every optimizer has a name");
     return names[type];
 }
@@ -66,6 +67,7 @@ static inline int optimizer_moments(const struct optimizer_settings *settings)
     switch (settings->type) {
     case OPTIMIZER_ADAMW:
     case OPTIMIZER_MUON:
+    case OPTIMIZER_ADAMW8BIT:
     case OPTIMIZER_ADAM: return 2;
     case OPTIMIZER_LION: return 1;
     case OPTIMIZER_SGD: return settings->momentum != 0;

@@ -135,7 +135,7 @@ def test_axolotl(folder):
     assert got.spec["data"] == {"train": ["data/recipes", "data/talks"],
                                 "validation": ["data/recipes-validation", "data/talks-validation"],
                                 "seq_length": SEQUENCE, "packing": "first_fit", "document_mask": True}
-    assert got.spec["optimizer"]["type"] == "AdamW" and got.spec["optimizer"]["params"]["weight_decay"] == 0.01
+    assert got.spec["optimizer"]["type"] == "AdamW8bit" and got.spec["optimizer"]["params"]["weight_decay"] == 0.01
     assert got.spec["scheduler"] == {"type": "Cosine", "params": {"warmup_ratio": 0.1}}
     assert got.spec["checkpoint"] == {"keep_last": 4} and "train_batch_size" not in got.spec
     assert (got.spec["train_micro_batch_size_per_gpu"], got.spec["gradient_accumulation_steps"]) == (2, 4)
@@ -526,7 +526,7 @@ def test_values_of_deepspeed_count(folder):
                                    "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "scheduler": {"type": "Odd"}})
     got = convert(folder, {**AXOLOTL, "max_grad_norm": 1.0}, "--deepspeed", ds)
     assert got.spec["gradient_clipping"] == 0.5 and got.spec["flops_profiler"] == {"enabled": True}
-    assert got.spec["zero_optimization"] == {"stage": 2} and got.spec["optimizer"]["type"] == "AdamW"
+    assert got.spec["zero_optimization"] == {"stage": 2} and got.spec["optimizer"]["type"] == "AdamW8bit"
     assert got.spec["scheduler"]["type"] == "Cosine"
     assert got.note("'gradient_clipping' is 0.5 in the DeepSpeed configuration, which counts, and 1.0 in the arguments")
     assert got.note("'zero_optimization.zero_quantized_weights' is left out")

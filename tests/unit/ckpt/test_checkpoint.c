@@ -222,7 +222,7 @@ static void test_machine(void **unused)
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
     struct rankfile_shape shape = {
-        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names, NULL};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1};
     for (size_t i = 0; i < COUNT_OF(machines); i++) {
         const struct train_position position = {.epoch = 1};
@@ -259,7 +259,7 @@ static void test_hashes_of_the_state(void **unused)
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
     struct rankfile_shape shape = {
-        0, 2, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+        0, 2, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names, NULL};
     struct manifest_file files[2] = {{"rank-00000.zst", 1000, rankfile_num_frames(&shape), 1},
                                      {"rank-00001.zst", 1000, rankfile_num_frames(&shape), 1}};
     const struct train_position position = {.epoch = 1};
@@ -299,7 +299,7 @@ static void test_losses_that_json_has_no_number_for(void **unused)
     struct checkpoint_writer writer = {
         .table = &table, .layout = &state.layout, .spec = json_object(), .model = json_object()};
     struct rankfile_shape shape = {
-        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names};
+        0, 1, STATE_KIND_COUNT, CASE_UNITS, CASE_UNITS, state.layout.slice, state_kind_names, NULL};
     struct manifest_file file = {"rank-00000.zst", 1000, rankfile_num_frames(&shape), 0xfedcba9876543210u};
     for (size_t i = 0; i < COUNT_OF(sums); i++) {
         struct train_position position = {.epoch_loss_sum = sums[i]};

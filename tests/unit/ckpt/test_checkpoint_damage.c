@@ -197,7 +197,7 @@ static const struct {
     const char *find, *put, *expected;
 } forgeries[] = {
     {"\"format\": \"ztrain-checkpoint\"", "\"format\": \"zip\"", "format: expected 'ztrain-checkpoint', not 'zip'"},
-    {"\"format_version\": 1", "\"format_version\": 4", "has format version 4; this ztrain reads versions 1 to 3"},
+    {"\"format_version\": 1", "\"format_version\": 6", "has format version 6; this ztrain reads versions 1 to 5"},
     {"\"format_version\": 1", "\"format_version\": \"1\"", "format_version: expected an integer"},
     {"\"dtype\": \"bf16\"", "\"dtype\": \"int8\"", "dtype: expected fp32, bf16 or fp16, not 'int8'"},
     {"\"world\": 2", "\"world\": 0", "world: expected an integer from 1"},
@@ -205,6 +205,10 @@ static const struct {
     {"\"world\": 2", "\"world\": 1", "cannot be a unit of"},
     {"\"exp_avg\",", "\"exp\",", "states: expected master, exp_avg, exp_avg_sq"},
     {"\"frame_elements\": 262144", "\"frame_elements\": 1", "frame_elements: expected an integer"},
+    {"\"frame_elements\": 262144", "\"frame_elements\": 262144, \"moment_block\": 128",
+     "moment_block: expected an integer from 256 to 256"},
+    {"\"frame_elements\": 262144", "\"frame_elements\": 262144, \"moment_block\": 256",
+     "units[0].slice: expected a multiple of 256"},
     {"\"spec\": {", "\"spec\": [{}], \"x\": {", "spec: expected an object"},
     {"\"model\": {", "\"model\": 1, \"x\": {", "model: expected an object"},
     {"\"step\": 4", "\"step\": -1", "position.step: expected an integer"},
@@ -290,7 +294,7 @@ static void test_forged_manifests(void **unused)
 
 static const int64_t slices[] = {100, RANKFILE_FRAME_ELEMENTS + 5};
 static const char *const state_names[] = {"one", "two"};
-static const struct rankfile_shape shape = {1, 3, 2, 2, 2, slices, state_names};
+static const struct rankfile_shape shape = {1, 3, 2, 2, 2, slices, state_names, NULL};
 
 /* A rank file of slices of zeros, in memory; caller frees. */
 static uint8_t *make_rank_file(const char *path, struct rankfile_facts *facts, struct error *err)

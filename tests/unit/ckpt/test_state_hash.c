@@ -62,7 +62,7 @@ static enum status hash_of_ranks(int world, int virtual_ranks, int64_t changed, 
     layout.num_trained = HASH_TRAINED;
     struct state_hash *ranks = memory_zeroed((size_t)world, sizeof *ranks);
     for (int r = 0; r < world; r++) {
-        state_hash_init(&ranks[r], &layout, HASH_STATES);
+        state_hash_init(&ranks[r], &layout, r, HASH_STATES);
         for (int kind = 0; kind < HASH_STATES; kind++)
             for (int unit = 0; unit < state_units(&layout, (enum state_kind)kind); unit++) {
                 const int64_t count = layout.slice[unit];

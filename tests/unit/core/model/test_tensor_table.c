@@ -206,11 +206,65 @@ static void test_shards(void **state)
     model_desc_release(&desc);
 }
 
+/* The words of a moment by a walk over the elements. */
+static int64_t walk_words(const struct tensor_table *table, int unit, int64_t from, int64_t to)
+{
+    int64_t words = 0;
+    for (int64_t i = from; i < to; i++) {
+        const struct tensor_info *tensor = tensor_at(table, unit, i);
+        if (!tensor || !tensor_has_blocks(table, tensor))
+            words++;
+        else if ((i - tensor->offset) % MOMENT_BLOCK == 0)
+            words += MOMENT_BLOCK_WORDS;
+    }
+    return words;
+}
+
+/* q has whole blocks, k and v are too small; gate is no whole number of blocks, and up begins inside one. */
+static void test_moment_blocks(void **state)
+{
+    (void)state;
+    struct model_desc desc;
+    struct tensor_table table;
+    build("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+          "\"num_hidden_layers\":1,\"vocab_size\":96,\"intermediate_size\":66,\"tie_word_embeddings\":true}",
+          &desc, &table);
+    assert_false(tensor_has_blocks(&table, tensor_find(&table, 1, ROLE_Q_W)));
+    tensor_table_release(&table);
+    tensor_table_build_for(&desc, true, &table);
+    for (int i = 0; i < table.num_tensors; i++) {
+        const struct tensor_info *tensor = &table.tensors[i];
+        const bool wanted = tensor->role == ROLE_WTE || tensor->role == ROLE_Q_W || tensor->role == ROLE_O_W;
+        assert_true(tensor->joined || tensor->offset % MOMENT_BLOCK == 0);
+        assert_int_equal(tensor_has_blocks(&table, tensor), wanted);
+    }
+    for (int world = 1; world <= 5; world++) {
+        struct shard_layout layout;
+        shard_layout_init(&layout, &table, world);
+        for (int unit = 0; unit < table.num_units; unit++) {
+            const int64_t slice = layout.slice[unit];
+            int64_t longest = 0;
+            assert_int_equal(slice % MOMENT_BLOCK, 0);
+            for (int r = 0; r < world; r++) {
+                const int64_t words = walk_words(&table, unit, r * slice, (r + 1) * slice);
+                assert_int_equal(state_words_between(&layout, STATE_EXP_AVG, unit, r * slice, (r + 1) * slice), words);
+                assert_int_equal(state_words_between(&layout, STATE_MASTER, unit, r * slice, (r + 1) * slice), slice);
+                longest = words > longest ? words : longest;
+            }
+            assert_true(layout.room[unit] >= longest && layout.room[unit] < longest + SHARD_ALIGN);
+            assert_int_equal(layout.room_offset[unit + 1] - layout.room_offset[unit], layout.room[unit]);
+        }
+        shard_layout_release(&layout);
+    }
+    tensor_table_release(&table);
+    model_desc_release(&desc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout), cmocka_unit_test(test_decay),       cmocka_unit_test(test_init),
-        cmocka_unit_test(test_shards), cmocka_unit_test(test_init_pieces),
+        cmocka_unit_test(test_shards), cmocka_unit_test(test_init_pieces), cmocka_unit_test(test_moment_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
