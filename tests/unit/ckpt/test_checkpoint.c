@@ -161,6 +161,24 @@ static void test_another_base(void **unused)
     checkpoint_close(checkpoint);
 }
 
+static void test_moments_in_other_bits_are_refused(void **unused)
+{
+    (void)unused;
+    char path[FS_PATH_MAX];
+    struct case_save how = {.world = 1, .step = 8};
+    struct tensor_table table;
+    struct checkpoint *checkpoint;
+    struct error err;
+    case_save_ok(&how, path);
+    assert_int_equal(checkpoint_open(path, false, &checkpoint, &err), STATUS_OK);
+    case_table(&table, false);
+    assert_int_equal(checkpoint_check_table(checkpoint, &table, &err), STATUS_OK);
+    table.moment_blocks = true;
+    assert_int_equal(checkpoint_check_table(checkpoint, &table, &err), STATUS_CHECKPOINT);
+    assert_non_null(strstr(err.text, "has moments in fp32, this run in 8 bits; hint: set optimizer.type as it was"));
+    checkpoint_close(checkpoint);
+}
+
 static void test_any_range_can_be_read(void **unused)
 {
     (void)unused;
@@ -500,6 +518,7 @@ int main(void)
         TEST(test_frozen_tensors),
         TEST(test_an_adapter_without_its_base),
         TEST(test_another_base),
+        TEST(test_moments_in_other_bits_are_refused),
         TEST(test_any_range_can_be_read),
         TEST(test_golden_checkpoint),
         TEST(test_machine),
