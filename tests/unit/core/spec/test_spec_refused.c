@@ -260,7 +260,7 @@ static const struct bad_case bad_cases[] = {
      {"'zero_optimization.offload_param' must be a section"}},
     /* DeepSpeed's keys that need more than "not supported" */
     {BASE "optimizer: {type: Adagrad, params: {lr: 1, betas: [0.9, 0.99], whatever: 1}}\n",
-     {":4:19: 'optimizer.type' Adagrad is not supported yet; hint: use AdamW, Adam, Lion, SGD or Muon"}},
+     {":4:19: 'optimizer.type' Adagrad is not supported yet; hint: use AdamW, Adam, Lion, SGD, Muon or AdamW8bit"}},
     {BASE
      "optimizer: {type: Muon, params: {lr: 1, dampening: 0.1, ns_steps: 100, adjust_lr_fn: rms, ns_method: svd}}\n",
      {":4:41: 'optimizer.params.dampening' is not a parameter of Muon; hint: its parameters are lr, betas, eps, ",
