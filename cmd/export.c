@@ -436,7 +436,8 @@ static enum status write_export_adapter(const struct checkpoint *checkpoint, con
         TRY_END(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
         TRY_END(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
     } else {
-        TRY_END(peft_export(checkpoint, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force, err));
+        TRY_END(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
+                            err));
         export_notes_vllm(&table);
     }
 end:

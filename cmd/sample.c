@@ -429,7 +429,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     else
         status = huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err);
     if (status == STATUS_OK && m->adapter.settings.on)
-        status = peft_load(m->found, &m->table, &m->layout, 0, slices, err);
+        status = peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err);
     if (status == STATUS_OK)
         sample_staging_flush(&s);
     free(s.floats);

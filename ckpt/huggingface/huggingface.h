@@ -68,22 +68,25 @@ void peft_base_release(struct peft_base *base); /* all zero is allowed */
 /* Reads this rank's slices of an adapter, its A and B and modules_to_save, from DIR/adapter_model.safetensors as PEFT
  * writes it, in fp32, bf16 or fp16: all trained units of the table. Copies of the base (base_layer) are skipped.
  * STATUS_DATA names a tensor that is missing, extra, misshapen or truncated, or has a NaN or an infinity. */
-enum status peft_load(const char *dir, const struct tensor_table *table, const struct shard_layout *layout, int rank,
-                      struct state_slices slices, struct error *err);
+enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
+                      const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
 /* The same way back: makes folder `out` and writes into it, durably, adapter_model.safetensors, adapter_config.json and
- * the checkpoint's tokenizer files. table: that of the checkpoint, which has an adapter. Errors as of
+ * the checkpoint's tokenizer files. desc, table: those of the checkpoint, which has an adapter. Errors as of
  * huggingface_export(). */
-enum status peft_export(const struct checkpoint *checkpoint, const struct tensor_table *table, const char *out,
-                        enum dtype dtype, bool force, struct error *err);
+enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
+                        const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
+                        struct error *err);
 
 /* Reads the header only: the errors are those of peft_load() but for the ones about values. */
-enum status peft_check(const char *dir, const struct tensor_table *table, struct error *err);
+enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
+                       struct error *err);
 
 /* Makes folder `out` and writes into it, durably, the model with the checkpoint's adapter merged into its base, as
- * peft's merge_and_unload(); config.json, the checkpoint's tokenizer files. The base is read twice: first its hash is
- * compared. dtype: of all tensors; DTYPE_COUNT: each has that of the base's files (fp32 of initial values). Errors as
- * of huggingface_export() and huggingface_load(); STATUS_CHECKPOINT: it is another base. */
+ * peft's merge_and_unload(), but untied if the adapter is on a tied matrix; config.json, the checkpoint's tokenizer
+ * files. The base is read twice: first its hash is compared. dtype: of all tensors; DTYPE_COUNT: each has that of the
+ * base's files (fp32 of initial values). Errors as of huggingface_export() and huggingface_load(); STATUS_CHECKPOINT:
+ * it is another base. */
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err);
 

@@ -2,7 +2,8 @@
 /* peft_import.c: reads an adapter from a PEFT folder; each rank reads its slices of the trained units.
  *
  * First the tensors in the header are matched with those of the table that are trained, then values are read. If an
- * embedding is a target, PEFT puts the base's matrix into the file as well (base_layer): it is skipped. */
+ * embedding is a target, PEFT puts the base's matrix into the file as well (base_layer): it is skipped. If a tied
+ * matrix is trained as a whole, the file has it twice, as the embedding and as the head. */
 #include "ckpt/huggingface/huggingface.h"
 #include "ckpt/huggingface/peft_names.h"
 
@@ -18,10 +19,12 @@
 
 struct peft_import {
     const char *dir;
+    const struct model_desc *desc;
     const struct tensor_table *table;
     char path[FS_PATH_MAX];
     struct safetensors_header header;
     const struct safetensors_entry **entries; /* [num_tensors] owned: of each tensor; NULL: not found */
+    const struct safetensors_entry *head;     /* of a tied matrix that is trained; NULL: none */
     int fd;                                   /* -1: not open */
     float *row;                               /* owned: of a transposed tensor */
 };
@@ -47,9 +50,12 @@ static bool is_peft_base_layer(const char *name)
 }
 
 /* Index in the table of the trained tensor of that name in the file; -1: none. */
-static int find_peft_tensor(const json_t *by_name, const char *name)
+static int find_peft_tensor(const struct peft_import *import, const json_t *by_name, const char *name)
 {
     const size_t prefix = strlen(PEFT_PREFIX);
+    const struct tensor_info *embedding = tensor_find(import->table, 0, ROLE_WTE);
+    if (import->desc->tied && !embedding->frozen && !strcmp(name, PEFT_HEAD))
+        return (int)(embedding - import->table->tensors);
     const json_t *index = strncmp(name, PEFT_PREFIX, prefix) ? NULL : json_object_get(by_name, name + prefix);
     return index ? (int)json_integer_value(index) : -1;
 }
@@ -57,7 +63,7 @@ static int find_peft_tensor(const json_t *by_name, const char *name)
 static enum status match_peft_entry(struct peft_import *import, const json_t *by_name,
                                     const struct safetensors_entry *entry, struct error *err)
 {
-    const int i = find_peft_tensor(by_name, entry->name);
+    const int i = find_peft_tensor(import, by_name, entry->name);
     if (is_peft_base_layer(entry->name))
         return STATUS_OK;
     if (i < 0) {
@@ -77,7 +83,10 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
         return error_set(err, STATUS_DATA,
                          "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and F16 are", import->path,
                          entry->name);
-    import->entries[i] = entry;
+    if (import->desc->tied && !strcmp(entry->name, PEFT_HEAD))
+        import->head = entry;
+    else
+        import->entries[i] = entry;
     return STATUS_OK;
 }
 
@@ -99,11 +108,11 @@ static enum status check_peft_complete(const struct peft_import *import, struct 
     return error_hint(err, "adapter_config.json must be that of the weights");
 }
 
-static enum status peft_begin(struct peft_import *import, const char *dir, const struct tensor_table *table,
-                              struct error *err)
+static enum status peft_begin(struct peft_import *import, const char *dir, const struct model_desc *desc,
+                              const struct tensor_table *table, struct error *err)
 {
     enum status status = STATUS_OK;
-    *import = (struct peft_import){.dir = dir, .table = table, .fd = -1};
+    *import = (struct peft_import){.dir = dir, .desc = desc, .table = table, .fd = -1};
     import->entries = memory_zeroed((size_t)table->num_tensors, sizeof *import->entries);
     TRY(find_peft_file(import, err));
     TRY(safetensors_read_header(import->path, &import->header, err));
@@ -114,6 +123,11 @@ static enum status peft_begin(struct peft_import *import, const char *dir, const
     for (int i = 0; i < import->header.count && status == STATUS_OK; i++)
         status = match_peft_entry(import, by_name, &import->header.entries[i], err);
     json_decref(by_name);
+    const struct safetensors_entry **embedding = &import->entries[tensor_find(table, 0, ROLE_WTE) - table->tensors];
+    if (!*embedding) { /* the head stands for both */
+        *embedding = import->head;
+        import->head = NULL;
+    }
     return status == STATUS_OK ? check_peft_complete(import, err) : status;
 }
 
@@ -154,6 +168,18 @@ static enum status read_peft_transposed(struct peft_import *import, const struct
     return STATUS_OK;
 }
 
+/* The head of a tied matrix has the same values. */
+static enum status compare_peft_head(struct peft_import *import, int64_t first, int64_t count, const float *embedding,
+                                     struct error *err)
+{
+    import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
+    TRY(read_peft_values(import, import->head, first, count, import->row, err));
+    if (memcmp(import->row, embedding, (size_t)count * sizeof *embedding) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_DATA, "%s: tensor '%s' differs from the embedding, and the model ties them",
+                     import->path, import->head->name);
+}
+
 /* out (count) = elements [first, first + count) of tensor i */
 static enum status read_peft_tensor(struct peft_import *import, int i, int64_t first, int64_t count, float *out,
                                     struct error *err)
@@ -164,6 +190,8 @@ static enum status read_peft_tensor(struct peft_import *import, int i, int64_t f
         TRY(read_peft_transposed(import, tensor, entry, first, count, out, err));
     else
         TRY(read_peft_values(import, entry, first, count, out, err));
+    if (import->head && tensor->role == ROLE_WTE)
+        TRY(compare_peft_head(import, first, count, out, err));
     const int64_t bad = huggingface_not_finite(out, count);
     if (bad == count)
         return STATUS_OK;
@@ -189,21 +217,22 @@ static enum status read_peft_unit(struct peft_import *import, int unit, int64_t 
     return STATUS_OK;
 }
 
-enum status peft_check(const char *dir, const struct tensor_table *table, struct error *err)
+enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
+                       struct error *err)
 {
     struct peft_import import;
-    const enum status status = peft_begin(&import, dir, table, err);
+    const enum status status = peft_begin(&import, dir, desc, table, err);
     peft_end(&import);
     return status;
 }
 
-enum status peft_load(const char *dir, const struct tensor_table *table, const struct shard_layout *layout, int rank,
-                      struct state_slices slices, struct error *err)
+enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
+                      const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
     struct peft_import import;
     enum status status;
     ASSERT(table->adapted && rank >= 0 && rank < layout->world);
-    TRY_END(peft_begin(&import, dir, table, err));
+    TRY_END(peft_begin(&import, dir, desc, table, err));
     TRY_END(fs_open_read(import.path, STATUS_DATA, &import.fd, NULL, err));
     for (int unit = 0; unit < layout->num_trained; unit++) {
         float *own;

@@ -38,9 +38,8 @@ struct peft_merge {
     struct huggingface_reader *base;
     struct hf_window window; /* on the trained weights */
     struct hf_writer writer;
-    float *values;                  /* owned: a piece of the tensor */
-    struct merge_update updates[2]; /* of the tensor */
-    int num_updates;
+    float *values;              /* owned: a piece of the tensor */
+    struct merge_update update; /* of the tensor; r 0: none */
 };
 
 /* ---- what is added ------------------------------------------------------- */
@@ -63,8 +62,8 @@ static void transpose_merged(float **matrix, int64_t rows, int64_t columns)
     *matrix = turned;
 }
 
-/* Adds the update by the tensors of a role in a unit, if it has them. */
-static enum status add_merge_update(struct peft_merge *merge, int unit, enum tensor_role role, struct error *err)
+/* By the tensors of a role in a unit, if it has them. */
+static enum status read_merge_update(struct peft_merge *merge, int unit, enum tensor_role role, struct error *err)
 {
     const struct tensor_info *a = tensor_find_part(merge->table, unit, role, PART_LORA_A);
     const struct tensor_info *b = tensor_find_part(merge->table, unit, role, PART_LORA_B);
@@ -72,7 +71,7 @@ static enum status add_merge_update(struct peft_merge *merge, int unit, enum ten
         return STATUS_OK;
     const bool embedding = role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
     const bool in_out = merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
-    struct merge_update *update = &merge->updates[merge->num_updates++];
+    struct merge_update *update = &merge->update;
     *update = (struct merge_update){.r = b->shape[1], .scale = (float)a->lora_scale, .rounded = embedding};
     TRY(read_merged_adapter(merge, embedding || in_out ? a : b, &update->left, err));
     TRY(read_merged_adapter(merge, embedding || in_out ? b : a, &update->right, err));
@@ -83,13 +82,11 @@ static enum status add_merge_update(struct peft_merge *merge, int unit, enum ten
     return STATUS_OK;
 }
 
-static void release_merge_updates(struct peft_merge *merge)
+static void release_merge_update(struct merge_update *update)
 {
-    for (int i = 0; i < merge->num_updates; i++) {
-        free(merge->updates[i].left);
-        free(merge->updates[i].right);
-    }
-    merge->num_updates = 0;
+    free(update->left);
+    free(update->right);
+    *update = (struct merge_update){.r = 0};
 }
 
 /* ---- the arithmetic ------------------------------------------------------ */
@@ -189,8 +186,8 @@ static enum status write_merged(struct peft_merge *merge, const struct tensor_in
         n = rows - row < most ? rows - row : most;
         TRY(huggingface_read(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
                              err));
-        for (int i = 0; i < merge->num_updates; i++)
-            merge_rows(&merge->updates[i], dtype, row, n, columns, merge->values);
+        if (merge->update.r)
+            merge_rows(&merge->update, dtype, row, n, columns, merge->values);
         TRY(write_merged_values(merge, tensor, merge->values, n * columns, err));
     }
     return STATUS_OK;
@@ -205,18 +202,18 @@ static int merge_owner(const struct tensor_table *table, int unit)
     return unit > tensor_table_head(table) ? owner : unit;
 }
 
-static enum status merge_tensor(struct peft_merge *merge, const struct tensor_info *tensor, enum dtype dtype,
-                                struct error *err)
+/* as_head: of a tied matrix, as the head takes it. */
+static enum status merge_tensor(struct peft_merge *merge, const struct tensor_info *tensor, bool as_head,
+                                enum dtype dtype, struct error *err)
 {
     TRY(hf_writer_begin(&merge->writer, err));
     if (!tensor->frozen)
         return write_trained(merge, tensor, err);
-    enum status status = add_merge_update(merge, merge_owner(merge->table, tensor->unit), tensor->role, err);
-    if (status == STATUS_OK && tensor->role == ROLE_WTE && merge->desc->tied)
-        status = add_merge_update(merge, tensor_table_head(merge->table), ROLE_LM_HEAD, err);
+    const int unit = as_head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
+    enum status status = read_merge_update(merge, unit, as_head ? ROLE_LM_HEAD : tensor->role, err);
     if (status == STATUS_OK)
         status = write_merged(merge, tensor, dtype, err);
-    release_merge_updates(merge);
+    release_merge_update(&merge->update);
     return status;
 }
 
@@ -239,7 +236,14 @@ static enum status check_merged_base(struct peft_merge *merge, const char *folde
     return checkpoint_check_base(merge->checkpoint, &base, err);
 }
 
-/* The tensors of the base, in the order of the model. */
+/* Whether the adapter changes one of the two that a tied matrix is. */
+static bool merge_unties(const struct model_desc *desc, const struct tensor_table *table)
+{
+    return desc->tied && (tensor_find_part(table, 0, ROLE_WTE, PART_LORA_A) ||
+                          tensor_find_part(table, tensor_table_head(table), ROLE_LM_HEAD, PART_LORA_A));
+}
+
+/* The tensors of the base, in the order of the model; [count]: the head of a tied one, as if it were a tensor. */
 static void list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors, int *order,
                         int count)
 {
@@ -255,6 +259,11 @@ static void list_merged(const struct peft_merge *merge, enum dtype dtype, struct
                                  .numel = tensor->numel};
         snprintf(to->name, sizeof to->name, "%s", tensor->name);
         order[tensor->number] = i;
+        if (tensor->role == ROLE_WTE) {
+            tensors[count] = *to;
+            order[count] = i;
+            strcpy(tensors[count].name, "lm_head.weight");
+        }
     }
 }
 
@@ -263,14 +272,15 @@ static enum status merge_weights(struct peft_merge *merge, const char *out, enum
     int count = 0;
     for (int i = 0; i < merge->table->num_tensors; i++)
         count += merge->table->tensors[i].part == PART_BASE;
-    struct hf_tensor *tensors = memory_zeroed((size_t)count, sizeof *tensors);
-    int *order = memory_zeroed((size_t)count, sizeof *order);
+    const int written = count + merge_unties(merge->desc, merge->table);
+    struct hf_tensor *tensors = memory_zeroed((size_t)count + 1, sizeof *tensors);
+    int *order = memory_zeroed((size_t)count + 1, sizeof *order);
     enum status status;
     list_merged(merge, dtype, tensors, order, count);
     hf_window_init(&merge->window, merge->checkpoint, merge->table, merge->force);
-    hf_writer_init(&merge->writer, out, "model", tensors, count, 0);
-    for (int i = 0; i < count; i++)
-        TRY_END(merge_tensor(merge, &merge->table->tensors[order[i]], tensors[i].dtype, err));
+    hf_writer_init(&merge->writer, out, "model", tensors, written, 0);
+    for (int i = 0; i < written; i++)
+        TRY_END(merge_tensor(merge, &merge->table->tensors[order[i]], i == count, tensors[i].dtype, err));
     status = hf_writer_finish(&merge->writer, err);
 end:
     hf_writer_release(&merge->writer);
@@ -278,6 +288,14 @@ end:
     free(tensors);
     free(order);
     return status;
+}
+
+static json_t *merged_config(const struct huggingface_source *base, enum dtype dtype)
+{
+    json_t *config = model_desc_export_config(base->desc, dtype);
+    if (merge_unties(base->desc, base->table))
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+    return config;
 }
 
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
@@ -294,8 +312,7 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     TRY_END(hf_make_folder(out, err));
     TRY_END(merge_weights(&merge, out, dtype, err));
     TRY_END(hf_write_tokenizer(checkpoint, out, err));
-    TRY_END(hf_write_json(out, "config.json",
-                          model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype), err));
+    TRY_END(hf_write_json(out, "config.json", merged_config(base, dtype == DTYPE_COUNT ? stored : dtype), err));
     status = fs_sync_dir(out, STATUS_DATA, err);
 end:
     huggingface_close(merge.base);

@@ -6,6 +6,7 @@
 
 #define PEFT_WEIGHTS "adapter_model"
 #define PEFT_PREFIX "base_model.model."
+#define PEFT_HEAD PEFT_PREFIX "lm_head.weight"
 
 /* The A of an embedding is (V, r) in the table, and (r, V) in files. */
 static inline bool peft_transposes(const struct tensor_info *tensor)

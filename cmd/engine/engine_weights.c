@@ -20,7 +20,7 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
     *absent = false;
     if (source.dir)
         TRY(huggingface_check(&source, absent, err));
-    return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->table, err) : STATUS_OK;
+    return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->desc, &t->table, err) : STATUS_OK;
 }
 
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
@@ -41,7 +41,7 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
     if (!t->table.adapted)
         return huggingface_load(&source, &t->layout, t->rank, seed, slices, err);
     if (t->spec->model.adapter)
-        return peft_load(t->spec->model.adapter, &t->table, &t->layout, t->rank, slices, err);
+        return peft_load(t->spec->model.adapter, &t->desc, &t->table, &t->layout, t->rank, slices, err);
     return STATUS_OK;
 }
 

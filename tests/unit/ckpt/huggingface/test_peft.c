@@ -79,7 +79,9 @@ static const char LLAMA_PEFT[] = "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\"
                                  "[\"embed_tokens\",\"q_proj\",\"v_proj\",\"down_proj\",\"lm_head\"],"
                                  "\"modules_to_save\":[\"norm\"]}";
 static const char TIED_PEFT[] = "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":6,\"target_modules\":"
-                                "[\"embed_tokens\",\"o_proj\"]}";
+                                "[\"embed_tokens\",\"lm_head\",\"o_proj\"]}";
+static const char TIED_SAVE[] = "{\"peft_type\":\"LORA\",\"r\":2,\"target_modules\":[\"o_proj\"],"
+                                "\"modules_to_save\":[\"embed_tokens\"],\"ensure_weight_tying\":true}";
 static const char GPT2_PEFT[] = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":5,\"use_rslora\":true,"
                                 "\"target_modules\":[\"c_attn\",\"c_proj\",\"c_fc\"]}";
 
@@ -185,7 +187,8 @@ static void check_load(struct model *model, int world)
     struct error err;
     for (int rank = 0; rank < world; rank++) {
         model_layout(model, world);
-        if (peft_load(folder, &model->table, &model->layout, rank, model_slices(model, 1), &err) != STATUS_OK)
+        if (peft_load(folder, &model->desc, &model->table, &model->layout, rank, model_slices(model, 1), &err) !=
+            STATUS_OK)
             fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             const int64_t slice = model->layout.slice[unit];
@@ -206,7 +209,8 @@ static void check_load(struct model *model, int world)
 static void test_every_rank_reads_its_slices(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {{LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {GPT2, GPT2_PEFT}};
+    static const char *const cases[][2] = {
+        {LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {TIED, TIED_SAVE}, {GPT2, GPT2_PEFT}};
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct model model;
         struct error err;
@@ -214,7 +218,7 @@ static void test_every_rank_reads_its_slices(void **state)
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
             clear();
             write_adapter(&model, (enum dtype)dtype, NO_FAULT, "base_model.model.x.base_layer.weight", 0);
-            assert_int_equal(peft_check(folder, &model.table, &err), STATUS_OK);
+            assert_int_equal(peft_check(folder, &model.desc, &model.table, &err), STATUS_OK);
             for (int world = 1; world <= 5; world++)
                 check_load(&model, world);
         }
@@ -226,7 +230,8 @@ static void expect_fault(struct model *model, const char *words)
 {
     struct error err = {.text = ""};
     model_layout(model, 2);
-    const enum status status = peft_load(folder, &model->table, &model->layout, 0, model_slices(model, 1), &err);
+    const enum status status =
+        peft_load(folder, &model->desc, &model->table, &model->layout, 0, model_slices(model, 1), &err);
     if (status != STATUS_DATA || !strstr(err.text, words))
         fail_msg("'%s' expected, not %d '%s'", words, (int)status, err.text);
 }
@@ -262,8 +267,36 @@ static void test_faults_are_named(void **state)
     write_adapter(&model, DTYPE_F32, NO_FAULT, NULL, 0);
     model_init(&other, TIED, TIED_PEFT);
     struct error err;
-    assert_int_equal(peft_check(folder, &other.table, &err), STATUS_DATA);
+    assert_int_equal(peft_check(folder, &other.desc, &other.table, &err), STATUS_DATA);
     model_release(&other);
+    model_release(&model);
+}
+
+/* A tied matrix that is trained is the embedding, the head, or both. */
+static void test_a_tied_matrix(void **state)
+{
+    (void)state;
+    static const char HEAD[] = "base_model.model.lm_head.weight";
+    struct model model;
+    model_init(&model, TIED, TIED_SAVE);
+    const struct tensor_info *embedding = tensor_find(&model.table, 0, ROLE_WTE);
+    struct tensor_info head = *embedding;
+    strcpy(head.name, HEAD + strlen("base_model.model."));
+    for (int kind = 0; kind < 3; kind++) { /* the head alone, both, both with a difference */
+        struct file file = {.bytes = 0};
+        clear();
+        file_begin(&file);
+        for (int i = 0; i < model.table.num_tensors; i++)
+            if (!model.table.tensors[i].frozen && (kind || &model.table.tensors[i] != embedding))
+                add_tensor(&file, &model.table.tensors[i], DTYPE_F32, NO_FAULT);
+        head.number = embedding->number + (kind == 2);
+        add_tensor(&file, &head, DTYPE_F32, NO_FAULT);
+        file_write(&file, at("adapter_model.safetensors"), 0);
+        if (kind < 2)
+            check_load(&model, 3);
+        else
+            expect_fault(&model, "tensor 'base_model.model.lm_head.weight' differs from the embedding");
+    }
     model_release(&model);
 }
 
@@ -318,7 +351,8 @@ static struct checkpoint *save(struct model *model, const char *config, const st
 static void test_an_export_comes_back(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {{LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {GPT2, GPT2_PEFT}};
+    static const char *const cases[][2] = {
+        {LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {TIED, TIED_SAVE}, {GPT2, GPT2_PEFT}};
     const struct checkpoint_base base = {.hash = 1};
     for (size_t c = 0; c < COUNT_OF(cases); c++)
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
@@ -333,11 +367,14 @@ static void test_an_export_comes_back(void **state)
             model_desc_release(&read.desc);
             assert_int_equal(checkpoint_model(checkpoint, &desc, &read.table, &err), STATUS_OK);
             read.desc = desc;
-            if (peft_export(checkpoint, &read.table, at("out"), (enum dtype)dtype, false, &err) != STATUS_OK)
+            if (peft_export(checkpoint, &read.desc, &read.table, at("out"), (enum dtype)dtype, false, &err) !=
+                STATUS_OK)
                 fail_msg("%s", err.text);
-            assert_int_equal(peft_export(checkpoint, &read.table, at("out"), DTYPE_F32, false, &err), STATUS_DATA);
+            assert_int_equal(peft_export(checkpoint, &read.desc, &read.table, at("out"), DTYPE_F32, false, &err),
+                             STATUS_DATA);
             model_layout(&read, 1);
-            if (peft_load(at("out"), &read.table, &read.layout, 0, model_slices(&read, 1), &err) != STATUS_OK)
+            if (peft_load(at("out"), &read.desc, &read.table, &read.layout, 0, model_slices(&read, 1), &err) !=
+                STATUS_OK)
                 fail_msg("%s", err.text);
             for (int64_t i = 0; i < read.layout.trained_numel; i++) {
                 const float saved = model.shard[i];
@@ -435,7 +472,9 @@ static void check_merged(struct model *model, const char *out, enum dtype dtype,
 {
     struct model whole;
     struct error err;
-    whole = (struct model){.desc = model->desc};
+    whole = (struct model){.shard = NULL};
+    if (model_desc_load(out, &whole.desc, &err) != STATUS_OK)
+        fail_msg("%s", err.text);
     tensor_table_build(&whole.desc, &whole.table);
     model_layout(&whole, 1);
     const struct huggingface_source source = {.dir = out, .desc = &whole.desc, .table = &whole.table};
@@ -461,18 +500,30 @@ static void check_merged(struct model *model, const char *out, enum dtype dtype,
                          (double)expected);
             changed += found != base;
         }
+        if (tensor->role == ROLE_WTE && model->desc.tied && !whole.desc.tied) {
+            struct tensor_info head = *tensor;
+            strcpy(head.name, "lm_head.weight");
+            there = tensor_find(&whole.table, whole.table.num_units - 1, ROLE_LM_HEAD);
+            for (int64_t k = 0; k < tensor->numel; k++)
+                assert_true(whole.shard[whole.layout.shard_offset[there->unit] + there->offset + k] ==
+                            merged_value(model, &head, k, rounded(value_of(tensor, k), dtype), dtype));
+        }
         free(fresh);
     }
     assert_true(changed > 100);
+    const bool on_tied = tensor_find_part(&model->table, 0, ROLE_WTE, PART_LORA_A) != NULL;
+    assert_int_equal(whole.desc.tied, model->desc.tied && !on_tied);
     free(whole.shard);
     shard_layout_release(&whole.layout);
     tensor_table_release(&whole.table);
+    model_desc_release(&whole.desc);
 }
 
 static void test_merging(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {{LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {GPT2, GPT2_PEFT}};
+    static const char *const cases[][2] = {
+        {LLAMA, LLAMA_PEFT}, {TIED, TIED_PEFT}, {TIED, TIED_SAVE}, {GPT2, GPT2_PEFT}};
     for (size_t c = 0; c < COUNT_OF(cases); c++)
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
             struct model model;
@@ -544,8 +595,10 @@ static void test_merging_refuses(void **state)
     assert_int_equal(peft_merge(checkpoint, &found.source, at("out"), DTYPE_COUNT, false, &err), STATUS_DIVERGED);
     assert_non_null(strstr(err.text, "with its adapter holds"));
     assert_int_equal(peft_merge(checkpoint, &found.source, at("forced"), DTYPE_COUNT, true, &err), STATUS_OK);
-    assert_int_equal(peft_export(checkpoint, &model.table, at("adapter"), DTYPE_F32, false, &err), STATUS_DIVERGED);
-    assert_int_equal(peft_export(checkpoint, &model.table, at("forced2"), DTYPE_F32, true, &err), STATUS_OK);
+    assert_int_equal(peft_export(checkpoint, &model.desc, &model.table, at("adapter"), DTYPE_F32, false, &err),
+                     STATUS_DIVERGED);
+    assert_int_equal(peft_export(checkpoint, &model.desc, &model.table, at("forced2"), DTYPE_F32, true, &err),
+                     STATUS_OK);
 
     /* another value of the base */
     struct safetensors_header header;
@@ -570,9 +623,13 @@ static void test_merging_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_rank_reads_its_slices), cmocka_unit_test(test_faults_are_named),
-        cmocka_unit_test(test_an_export_comes_back),        cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_merging_into_initial_values), cmocka_unit_test(test_merging_refuses),
+        cmocka_unit_test(test_every_rank_reads_its_slices),
+        cmocka_unit_test(test_faults_are_named),
+        cmocka_unit_test(test_a_tied_matrix),
+        cmocka_unit_test(test_an_export_comes_back),
+        cmocka_unit_test(test_merging),
+        cmocka_unit_test(test_merging_into_initial_values),
+        cmocka_unit_test(test_merging_refuses),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
