@@ -209,6 +209,11 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
 {
     TRY(adapter_config_load(dir, &m->adapter, err));
     m->adapter.settings.on = true;
+    if (m->adapter.task_type && !strcmp(m->adapter.task_type, "SEQ_CLS")) {
+        error_set(err, STATUS_USAGE, "'%s' is a classifier's adapter, which has no next token to sample",
+                  PRINTABLE(dir));
+        return error_hint(err, "name that of a causal language model");
+    }
     const char *base = moved ? moved : m->adapter.base_model;
     if (!base || !model_folder_find(base, m->base.folder)) {
         error_set(err, STATUS_DATA, "the base model of the adapter '%s' is not there: '%s'", PRINTABLE(dir),

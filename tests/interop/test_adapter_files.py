@@ -175,3 +175,4 @@ def test_a_classifier(folder, case):
     model = model.merge_and_unload().state_dict()
     for name, weight in merged.state_dict().items():
         assert torch.equal(weight, model[name]), name
+    assert "is a classifier's adapter" in folder.ztrain("sample", folder.at("adapter"), "--prompt-tokens", 1, expect=USAGE).final_error
