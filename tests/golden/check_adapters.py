@@ -33,7 +33,7 @@ import zlib
 import check_golden as golden
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STEPS, RATE = 20, 0.01
+STEPS, RATE = 20, 0.004
 SGD_RATE = 64.0  # the gradients are well above what float32 loses of the weights
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HEAD = "base_model.model.lm_head.weight"  # which PEFT's file has beside a tied embedding
@@ -130,6 +130,15 @@ def train(arguments, name, stage, ranks, dtype, mode, out):
         return [json.loads(line) for line in f]
 
 
+def bounds(name, dtype, mode):
+    """Those of check_golden.py; in 16 bits twice what PEFT's run in bf16 strays by, if that is more."""
+    allowed, rounding = golden.bounds(stored()[name], dtype, mode), stored()[name]["rounding"]["bf16"]
+    if dtype != "fp32":
+        allowed["grad_norm"] = max(allowed["grad_norm"], 2 * rounding["norm"] + 0.02)
+        allowed["eval_loss"] = max(allowed["eval_loss"], 2 * rounding["eval"] + 0.005)
+    return allowed
+
+
 def compare_gradients(name, rows, tensors):
     """What the gradients got wrong, and how far they strayed in units of their length."""
     start, worst, wrong = initial_tensors(name), 0.0, []
@@ -191,7 +200,7 @@ def check(arguments, name, stage, ranks, dtype, mode, out):
     else:
         expected = stored()[name] | {"grad_norms_1": {}}
         found, strayed = golden.compare(expected, rows, tensors, reference(name, "final"),
-                                        golden.bounds(expected, dtype, mode), arguments.steps)
+                                        bounds(name, dtype, mode), arguments.steps)
     return wrong + found, strayed
 
 

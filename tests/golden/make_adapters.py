@@ -210,7 +210,10 @@ def train(adapter, dtype):
 def make(name):
     adapter = Adapter(name)
     exact, single, half = (train(adapter, dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
-    strays = {kind: make_golden.rounding(run, exact) for kind, run in (("fp32", single), ("bf16", half))}
+    strays = {kind: make_golden.rounding(run, exact) | {
+        "norm": max(abs(a / b - 1) for a, b in zip(run["norm"], exact["norm"])),
+        "eval": max(abs(run["eval"][step] - loss) for step, loss in exact["eval"].items())}
+        for kind, run in (("fp32", single), ("bf16", half))}
     entry = {
         "name": name, "case": adapter.base, "peft": {"peft_type": "LORA", **adapter.peft}, "config": adapter.config(),
         "loss": short(exact["loss"]), "grad_norm": short(exact["norm"]), "lr": exact["rate"], "eval_loss": short(exact["eval"]),
@@ -223,7 +226,7 @@ def make(name):
                for kind, values in (("grad", exact["grads"]), ("final", exact["final"])) for n, t in values.items()}
     print(f"{name:18s} {len(entry['tensors']):3d} tensors  loss {exact['loss'][0]:.4f} -> {exact['loss'][-1]:.4f}  "
           f"norm {exact['norm'][0]:.2f}  fp32 {strays['fp32']['loss']:.1e} {strays['fp32']['final']:.1e}  "
-          f"bf16 {strays['bf16']['loss']:.1e} {strays['bf16']['final']:.1e}", flush=True)
+          f"bf16 {strays['bf16']['loss']:.1e} {strays['bf16']['norm']:.1e} {strays['bf16']['final']:.1e}", flush=True)
     return entry, tensors
 
 

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from harness import FINISHED, ROOT, write_megatron
+from harness import FINISHED, ROOT, plan_bytes, write_megatron
 
 CONFIGS = sorted(name for name in os.listdir(os.path.join(ROOT, "configs")) if name.endswith(".yaml"))
 
@@ -103,6 +103,14 @@ def test_the_plan_has_the_right_size(folder, name):
     found = re.search(r"(\d+) parameters", done.out)
     assert found, done
     assert low <= int(found.group(1)) / 1e6 <= high, done
+
+
+@pytest.mark.parametrize("name, device, ranks", [("llama-70b-lora.yaml", "h100", 8), ("qwen3-8b-qlora.yaml", "rtx4090", 1)])
+def test_an_adapter_fits_the_cards_that_its_spec_names(folder, name, device, ranks):
+    done = folder.ztrain("plan", "--bytes", "--config", os.path.join(ROOT, "configs", name), "--device", device, "--world", ranks,
+                         *prepare(folder, name))
+    card = {"h100": 79.1, "rtx4090": 23.5}[device] * 2 ** 30
+    assert 0.5 * card < plan_bytes(done.out)["device"]["total"] < card
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])

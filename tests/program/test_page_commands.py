@@ -13,8 +13,8 @@ import pytest
 from harness import LLAMA, ROOT, SLOWNESS, ZTRAIN, Metrics, merged, to_yaml
 from test_sample import byte_tokenizer
 
-PAGES = ("README", "checkpoint-format", "classification", "convert", "cuda", "determinism", "environment", "failures", "fine-tuning", "from-deepspeed",
-         "glossary", "memory", "mixtures", "models", "operations", "plan-speed", "resuming", "run-folder", "run-spec", "run-spec-checkpoint",
+PAGES = ("README", "adapters", "checkpoint-format", "classification", "convert", "cuda", "determinism", "environment", "failures", "fine-tuning",
+         "from-deepspeed", "glossary", "memory", "mixtures", "models", "operations", "plan-speed", "resuming", "run-folder", "run-spec", "run-spec-checkpoint",
          "run-spec-data", "run-spec-deepspeed", "run-spec-model", "run-spec-monitors", "run-spec-names", "run-spec-optimizer",
          "run-spec-refused", "run-spec-train", "run-spec-zero", "sampling", "slurm", "watching")
 
