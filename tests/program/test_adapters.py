@@ -4,11 +4,12 @@ base and keeps in its checkpoints. tests/golden/check_adapters.py compares the n
 import json
 import os
 import shutil
+import signal
 import sys
 
 import pytest
 
-from harness import CHECKPOINT, DATA, GPT2, LLAMA, ROOT, USAGE, merged, plan_bytes, read_safetensors, write_safetensors
+from harness import CHECKPOINT, DATA, GPT2, LLAMA, ROOT, USAGE, merged, plan_bytes, read_safetensors, wait_for_checkpoint, write_safetensors
 from virtual_case import DTYPES, WHOLE, digest_of, numbers_of
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "golden"))
@@ -126,6 +127,20 @@ def test_a_resumed_run_has_the_same_bits(folder, dtype, before, after):
     assert (numbers_of(folder, "cut"), weights(folder, "cut")) == whole
 
 
+def test_a_killed_run_has_the_same_bits(folder):
+    changes = lora(folder, {"train": {"max_steps": 30}, "checkpoint": {"interval_steps": 2}, "zero_optimization": {"stage": 3}})
+    whole = result(folder, changes, "whole", ranks=2)
+    process = folder.start("--config", folder.spec(merged(changes, {"train": {"max_steps": 100000}}), "cut"), "--local-gpus", 2)
+    wait_for_checkpoint(folder, process, name="cut")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    step = folder.whole_checkpoints("cut")[-1]
+    if step < 30:
+        folder.train(changes, "cut", ranks=2, more=["--resume", folder.run_folder("cut")])
+    rows = [row for row in numbers_of(folder, "cut") if row["step"] <= 30]
+    assert rows == whole[0]
+
+
 # ---- the base ----------------------------------------------------------------------------------------------------------
 
 def base_hash(folder, name="run"):
@@ -223,6 +238,13 @@ def test_a_merged_folder_is_a_model(folder):
                  sets=["train.max_steps=1", "optimizer.params.lr=0", "train.eval_interval_steps=1"])
     ours, theirs = (folder.metrics(name).evaluations[-1]["eval_loss"] for name in ("run", "after"))
     assert abs(ours - theirs) < 1e-5
+
+
+def test_a_report_and_an_inspection_of_an_adapters_run(folder):
+    folder.train(lora(folder, {}, PLAIN))
+    assert "eval_loss" in folder.ztrain("report", folder.run_folder()).out
+    said = folder.ztrain("inspect", folder.run_folder(), "--tensors").out
+    assert said.count("lora_A.weight") == said.count("lora_B.weight") == 6 and "o_proj" not in said
 
 
 def test_samples_come_from_base_and_adapter(folder):
