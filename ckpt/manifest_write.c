@@ -96,12 +96,16 @@ static void write_member(FILE *out, bool first, const char *name, const json_t *
     }
 }
 
+/* Those of frozen units that the run keeps as bytes are as if they were elements: checkpoints do not have them. */
 static json_t *units_to_manifest(const struct tensor_table *table, const struct shard_layout *layout)
 {
     json_t *units = json_array();
     for (int u = 0; u < table->num_units; u++) {
+        const int64_t slice = table->units[u].stored_bytes
+                                  ? shard_slice_of(table, table->units[u].numel, layout->world, layout->parts)
+                                  : layout->slice[u];
         json_t *unit = json_pack("{s:s, s:I, s:I}", "name", table->units[u].name, "numel",
-                                 (json_int_t)table->units[u].numel, "slice", (json_int_t)layout->slice[u]);
+                                 (json_int_t)table->units[u].numel, "slice", (json_int_t)slice);
         if (u >= layout->num_trained)
             json_object_set_new(unit, "frozen", json_true());
         json_array_append_new(units, unit);

@@ -8,11 +8,15 @@
  *     this rank's slice            [______________________________________]
  *     read                         [part of A | whole B        | 0 | part of C]
  *
+ * A unit that is kept as bytes (stored_base.h) gets those of quantized matrices as the files have them; where values
+ * are wanted, such a matrix is decoded.
+ *
  * A tied model's file may have the shared matrix as the embedding, as the head, or as both, which must be equal then:
  * transformers would train them as an untied model. */
-#include "ckpt/huggingface/huggingface.h"
+#include "ckpt/huggingface/hf_quantized.h"
 
 #include "core/fsutil.h"
+#include "core/heartbeat.h"
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -57,6 +61,9 @@ struct import {
     json_t *by_name;                  /* name -> index in the table */
     struct string_list files;         /* names in dir */
     struct source *sources;
+    struct hf_quantized *quantized; /* (tensors) of the table; NULL: the folder is not quantized */
+    uint8_t *decoded;               /* bytes of the quantized tensor that was decoded last */
+    int decoded_tensor;
     struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
     json_t *weight_map;      /* of the index, or NULL */
     size_t seen;             /* tensors in the files, skipped ones included */
@@ -244,6 +251,29 @@ static void note_extra(struct import *import, const char *path, const char *name
     snprintf(import->extra_path, sizeof import->extra_path, "%s", path);
 }
 
+/* *matched: the entry is a part of a quantized matrix, which counts as found with its codes. */
+static enum status match_quantized(struct import *import, int file, const char *path,
+                                   const struct safetensors_entry *entry, bool *matched, struct error *err)
+{
+    char matrix[HF_NAME_MAX];
+    enum hf_part part;
+    const struct tensor_info *tensor = NULL;
+    *matched = false;
+    if (!import->quantized || !hf_quantized_part(import->desc->quantization.method, entry, matrix, &part))
+        return STATUS_OK;
+    tensor = find_tensor(import, matrix);
+    if (!tensor || tensor->part != PART_BASE || tensor->ndim != 2)
+        return STATUS_OK;
+    const ptrdiff_t index = tensor - import->table->tensors;
+    *matched = true;
+    if (part == HF_CODES)
+        import->sources[index] =
+            (struct source){.file = file,
+                            .dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32,
+                            .begin = entry->begin};
+    return hf_quantized_add(&import->quantized[index], part, file, path, entry, err);
+}
+
 static enum status match_entry(struct import *import, int file, const char *path, const struct safetensors_entry *entry,
                                struct error *err)
 {
@@ -263,7 +293,10 @@ static enum status match_entry(struct import *import, int file, const char *path
         import->left_out++;
         return STATUS_OK;
     }
-    bool tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
+    bool matched, tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
+    TRY(match_quantized(import, file, path, entry, &matched, err));
+    if (matched)
+        return STATUS_OK;
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
     if (!tensor || starts_fresh(import, tensor)) {
@@ -471,12 +504,97 @@ static enum status compare_tied_head(struct import *import, int64_t first, int64
     return STATUS_OK;
 }
 
+/* ---- quantized folders --------------------------------------------------- */
+
+static enum status import_read_bytes(void *context, int file, int64_t begin, int64_t bytes, void *out,
+                                     struct error *err)
+{
+    struct import *import = context;
+    TRY(open_source(import, file, err));
+    return fs_pread(import->fd, import->open_path, out, (size_t)bytes, begin, STATUS_DATA, err);
+}
+
+static struct hf_files import_files(struct import *import)
+{
+    return (struct hf_files){import, import_read_bytes};
+}
+
+static bool import_is_quantized(const struct import *import, int tensor)
+{
+    return import->quantized && import->quantized[tensor].parts[HF_CODES].found;
+}
+
+static enum status open_quantized(struct import *import, struct error *err)
+{
+    const struct tensor_table *table = import->table;
+    const struct hf_files files = import_files(import);
+    for (int t = 0; import->quantized && t < table->num_tensors; t++) {
+        const bool wanted = table->stored && table->stored[t].quantized;
+        if (import_is_quantized(import, t)) {
+            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &files, err));
+        } else if (wanted) {
+            error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
+            return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status import_part(void *context, int tensor, enum stored_part part, void *out, struct error *err)
+{
+    struct import *import = context;
+    const struct hf_files files = import_files(import);
+    return hf_quantized_read(&import->quantized[tensor], &import->table->tensors[tensor], part, &files, out, err);
+}
+
+/* Elements of a quantized matrix; its bytes are kept for the next ones. */
+static enum status import_decode(struct import *import, int tensor, int64_t first, int64_t count, float *out,
+                                 struct error *err)
+{
+    const struct tensor_info *info = &import->table->tensors[tensor];
+    const struct stored_tensor *stored = &import->quantized[tensor].stored;
+    const struct stored_source source = {.context = import, .part = import_part};
+    if (import->decoded_tensor != tensor) {
+        import->decoded_tensor = -1;
+        free(import->decoded);
+        import->decoded = memory_alloc((size_t)stored->begin[STORED_PARTS]);
+        TRY(stored_tensor_read(info, stored, tensor, &source, import->decoded, err));
+        import->decoded_tensor = tensor;
+    }
+    stored_values(info, stored, import->decoded, first, count, out);
+    return STATUS_OK;
+}
+
+/* Elements [first, first + count) of a tensor of the table. */
+static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
+{
+    struct import *import = context;
+    const struct tensor_info *info = &import->table->tensors[tensor];
+    const struct source *source = &import->sources[tensor];
+    if (starts_fresh(import, info)) {
+        tensor_init_range(import->table, tensor, import->seed, first, count, out);
+        return STATUS_OK;
+    }
+    if (import_is_quantized(import, tensor))
+        return import_decode(import, tensor, first, count, out, err);
+    TRY(read_range(import, source, first, count, out, err));
+    TRY(check_finite(import, info, source, first, out, count, err));
+    if (info->role == ROLE_WTE && import->tied_head.file >= 0)
+        return compare_tied_head(import, first, count, out, err);
+    return STATUS_OK;
+}
+
 /* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
 static enum status read_unit(struct import *import, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err)
 {
     const struct unit_info *info = &import->table->units[unit];
     int64_t end = begin + count, filled = begin;
+    if (info->stored_bytes) {
+        const struct stored_source source = {import, import_values, import->quantized ? import_part : NULL};
+        const int64_t word = import->table->word;
+        return stored_unit_read(import->table, unit, &source, begin * word, count * word, out, err);
+    }
     for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
         const struct tensor_info *tensor = &import->table->tensors[i];
         int64_t from = tensor->offset > begin ? tensor->offset : begin;
@@ -484,17 +602,8 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
         if (from >= to)
             continue;
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
-        float *part = out + (from - begin);
-        const struct source *source = &import->sources[i];
         filled = to;
-        if (starts_fresh(import, tensor)) {
-            tensor_init_range(import->table, i, import->seed, from - tensor->offset, to - from, part);
-            continue;
-        }
-        TRY(read_range(import, source, from - tensor->offset, to - from, part, err));
-        TRY(check_finite(import, tensor, source, from - tensor->offset, part, to - from, err));
-        if (tensor->role == ROLE_WTE && import->tied_head.file >= 0)
-            TRY(compare_tied_head(import, from - tensor->offset, to - from, part, err));
+        TRY(import_values(import, i, from - tensor->offset, to - from, out + (from - begin), err));
     }
     memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
     return STATUS_OK;
@@ -513,9 +622,12 @@ static enum status import_begin(struct import *import, const struct huggingface_
                               .table = table,
                               .ignore = source->ignore,
                               .tied_head.file = -1,
+                              .decoded_tensor = -1,
                               .open_file = -1};
     import->by_name = json_object();
     import->sources = memory_zeroed(tensors, sizeof *import->sources);
+    if (source->dir && source->desc->quantization.method != QUANTIZATION_NONE)
+        import->quantized = memory_zeroed(tensors, sizeof *import->quantized);
     import->compared = memory_alloc(COMPARED_BYTES);
     for (size_t i = 0; i < tensors; i++) {
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
@@ -529,7 +641,8 @@ static enum status import_begin(struct import *import, const struct huggingface_
     resolve_pooler(import);
     if (rank == 0)
         tell_differences(import);
-    return check_complete(import, err);
+    TRY(check_complete(import, err));
+    return open_quantized(import, err);
 }
 
 static void import_end(struct import *import)
@@ -541,6 +654,8 @@ static void import_end(struct import *import)
     json_decref(import->by_name);
     free(import->compared);
     free(import->sources);
+    free(import->quantized);
+    free(import->decoded);
 }
 
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)
@@ -606,11 +721,26 @@ enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor
     return import->sources[tensor].dtype;
 }
 
+static enum status initial_import_values(void *context, int tensor, int64_t first, int64_t count, float *out,
+                                         struct error *err)
+{
+    const struct huggingface_reader *reader = context;
+    (void)err;
+    heartbeat_beat();
+    tensor_init_range(reader->table, tensor, reader->seed, first, count, out);
+    return STATUS_OK;
+}
+
 enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err)
 {
     if (reader->opened)
         return read_unit(&reader->import, unit, begin, count, out, err);
+    if (reader->table->units[unit].stored_bytes) {
+        const struct stored_source source = {reader, initial_import_values, NULL};
+        const int64_t word = reader->table->word;
+        return stored_unit_read(reader->table, unit, &source, begin * word, count * word, out, err);
+    }
     initial_weights_fill(reader->table, unit, reader->seed, begin, count, out);
     return STATUS_OK;
 }

@@ -35,7 +35,8 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
                              struct huggingface_reader **reader, struct error *err);
 /* The dtype of a tensor in the files; of one with initial values that of the embedding, or fp32. */
 enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor);
-/* out (count) = elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
+/* out (count) = elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. Of a unit that is
+ * kept as bytes (stored_base.h) they are words. */
 enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err);
 void huggingface_close(struct huggingface_reader *reader);
@@ -99,10 +100,14 @@ int64_t huggingface_not_finite(const float *x, int64_t count);
  * without holes or overlaps. */
 enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_MAX_DIMS = 8 };
 
+/* Dtypes that are the codes of quantized matrices. */
+enum stored_codes { CODES_NONE, CODES_U8, CODES_E4M3 };
+
 struct safetensors_entry {
     char *name; /* owned */
     enum dtype dtype;
-    bool known_dtype; /* false: a dtype that ztrain does not read (I64, …) */
+    bool known_dtype;        /* false: a dtype that ztrain does not read (I64, …), or codes */
+    enum stored_codes codes; /* CODES_NONE: another dtype */
     int ndim;
     int64_t shape[SAFETENSORS_MAX_DIMS];
     int64_t begin, end; /* bytes from the start of the file */

@@ -18,9 +18,9 @@ static const struct {
     int bytes;
     int dtype; /* enum dtype, or -1 */
 } DTYPES[] = {
-    {"F32", 4, DTYPE_F32}, {"BF16", 2, DTYPE_BF16}, {"F16", 2, DTYPE_F16}, {"F64", 8, -1}, {"I64", 8, -1},
-    {"U64", 8, -1},        {"I32", 4, -1},          {"U32", 4, -1},        {"I16", 2, -1}, {"U16", 2, -1},
-    {"I8", 1, -1},         {"U8", 1, -1},           {"BOOL", 1, -1},
+    {"F32", 4, DTYPE_F32}, {"BF16", 2, DTYPE_BF16}, {"F16", 2, DTYPE_F16}, {"F64", 8, -1},     {"I64", 8, -1},
+    {"U64", 8, -1},        {"I32", 4, -1},          {"U32", 4, -1},        {"I16", 2, -1},     {"U16", 2, -1},
+    {"I8", 1, -1},         {"U8", 1, -1},           {"BOOL", 1, -1},       {"F8_E4M3", 1, -1},
 };
 
 enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t file_bytes, const char *where,
@@ -92,6 +92,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
         entry->known_dtype = DTYPES[i].dtype >= 0;
         if (entry->known_dtype)
             entry->dtype = (enum dtype)DTYPES[i].dtype;
+        entry->codes = !strcmp(dtype, "U8") ? CODES_U8 : !strcmp(dtype, "F8_E4M3") ? CODES_E4M3 : CODES_NONE;
     }
     return STATUS_OK;
 }

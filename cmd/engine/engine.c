@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
+#include "core/model/stored_base.h"
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/ops_profile.h"
@@ -114,6 +115,50 @@ static enum status engine_adapt(struct engine *t, struct error *err)
     return status == STATUS_OK ? STATUS_OK : error_prefix(err, "peft");
 }
 
+/* How the run keeps its base: as the folder has it, or as the spec quantizes it. */
+static enum status engine_quantization(const struct engine *t, struct quantization_settings *settings,
+                                       struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    const bool folder = t->desc.quantization.method != QUANTIZATION_NONE, wanted = spec->model.load_in_4bit;
+    const enum dtype dtype = spec->model.quantization.compute_dtype;
+    *settings = (struct quantization_settings){.method = QUANTIZATION_NONE};
+    if (wanted && dtype != DTYPE_COUNT && dtype != spec->dtype) {
+        error_set(err, STATUS_USAGE,
+                  "model.quantization_config.bnb_4bit_compute_dtype is %s, and the run computes in %s",
+                  dtype_name(dtype), dtype_name(spec->dtype));
+        return error_hint(err, "bf16 and fp16 say in which type the run computes");
+    }
+    if (wanted && folder && t->desc.quantization.method != QUANTIZATION_NF4)
+        return error_set(err, STATUS_USAGE,
+                         "model.quantization_config: the model's weights are quantized already; hint: remove it");
+    if (!wanted && !folder)
+        return STATUS_OK;
+    *settings = folder ? t->desc.quantization : spec->model.quantization;
+    settings->has_skip = folder ? settings->has_skip : settings->skip.count > 0;
+    if (!spec->adapter.on) {
+        error_set(err, STATUS_USAGE, "weights in %d bits are not trained",
+                  settings->method == QUANTIZATION_FP8 ? 8 : 4);
+        return error_hint(err, "peft trains an adapter on them; or take the unquantized weights");
+    }
+    if (!spec->model.pretrained && settings->method != QUANTIZATION_NF4)
+        return error_set(err, STATUS_USAGE, "model.config: initial weights are quantized to nf4 only");
+    return STATUS_OK;
+}
+
+static enum status engine_store_base(struct engine *t, struct error *err)
+{
+    const enum dtype plain = t->spec->adapter.base_dtype;
+    struct stored_settings settings = {.weights = t->desc.has_torch_dtype ? t->desc.torch_dtype : DTYPE_F32,
+                                       .plain = plain == DTYPE_COUNT ? t->spec->dtype : plain};
+    TRY(engine_quantization(t, &settings.quantization, err));
+    if (!t->spec->adapter.on)
+        return STATUS_OK;
+    TRY(stored_base_check(&settings, &t->desc, &t->table, err));
+    stored_base_lay_out(&t->table, t->spec->dtype, &settings);
+    return STATUS_OK;
+}
+
 static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
@@ -121,6 +166,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
+    TRY(engine_store_base(t, err));
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = engine_probe_mask(t->spec);

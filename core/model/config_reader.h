@@ -68,6 +68,9 @@ struct rope_facts {
 /* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc);
 
+/* Reads desc->quantization. */
+void model_quantization_read(struct config_reader *reader, struct model_desc *desc);
+
 /* The layers that have the sliding window in transformers. */
 enum window_rule {
     WINDOW_NONE, /* no layer, whatever the config says */

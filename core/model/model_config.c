@@ -95,7 +95,6 @@ struct limited_key {
 
 /* Another value is an error, with a hint. */
 static const struct limited_key REFUSALS[] = {
-    {{"quantization_config"}, ALL, "null", "use the model's unquantized weights"},
     {{"is_encoder_decoder"}, ALL, "false", "ztrain trains decoders only"},
     {{"is_causal"}, CAUSAL, "true", "ztrain trains causal models only"},
     {{"is_causal"}, BERT, "false", "BERT looks both ways"},
@@ -572,6 +571,7 @@ static void config_parts(struct config_reader *reader, struct model_desc *desc)
     model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
     read_padding(reader, desc);
     read_dtype(reader, desc);
+    model_quantization_read(reader, desc);
 }
 
 static enum status read_config(const json_t *config, bool spec, const char *where, struct model_desc *desc,
@@ -670,12 +670,14 @@ void model_desc_release(struct model_desc *desc)
     free(desc->layers);
     json_decref(desc->source);
     string_list_release(&desc->notices);
+    string_list_release(&desc->quantization.skip);
     memset(desc, 0, sizeof *desc);
 }
 
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype)
 {
     json_t *config = json_deep_copy(desc->source);
+    json_object_del(config, "quantization_config");
     bool old_name = json_object_get(config, "torch_dtype") != NULL;
     if (old_name)
         json_object_set_new(config, "torch_dtype", json_string(DTYPE_NAMES[dtype]));

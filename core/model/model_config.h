@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "core/string_list.h"
+#include "core/training/quantization_settings.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -116,6 +117,7 @@ struct model_desc {
     bool scale_residual_init; /* GPT-2: c_proj weights ~ N(0, initializer_range / sqrt(2 L)) */
     bool has_torch_dtype;
     enum dtype torch_dtype;
+    struct quantization_settings quantization; /* of the folder's weights; its list is owned */
     int64_t num_labels; /* of a classifier (…ForSequenceClassification): rows of the head; 0: a language model, or a
                          * model without a head */
     bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
@@ -171,8 +173,8 @@ void model_desc_set_dropout(struct model_desc *desc, double rate);
 /* "gpt2", "llama", …: config.json's model_type */
 const char *model_family_name(enum model_family family);
 
-/* The source's keys with architectures, model_type and the dtype of the written weights ("torch_dtype" if the source
- * used that name, else "dtype"). Caller decrefs. */
+/* The source's keys without quantization_config, with architectures, model_type and the dtype of the written weights
+ * ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
 
 /* inv_freq (rotary_dim / 2): inverse frequencies with scaling, in transformers' roundings to float32. */

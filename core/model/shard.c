@@ -29,10 +29,16 @@ static void shard_layout_moments(struct shard_layout *layout, const struct tenso
     }
 }
 
+int64_t shard_slice_of(const struct tensor_table *table, int64_t numel, int world, int parts)
+{
+    const int64_t slices = (int64_t)world * parts, part = (numel + slices - 1) / slices;
+    const int64_t align = table->moment_blocks ? MOMENT_BLOCK : SHARD_ALIGN;
+    return (part ? round_up(part, align) : align) * parts;
+}
+
 void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_table *table, int world, int parts)
 {
     ASSERT(world >= 1 && parts >= 1 && table->num_units > 0);
-    const int64_t slices = (int64_t)world * parts, align = table->moment_blocks ? MOMENT_BLOCK : SHARD_ALIGN;
     memset(layout, 0, sizeof *layout);
     layout->world = world;
     layout->parts = parts;
@@ -42,8 +48,7 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
     layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
     layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
-        int64_t part = (unit_words(table, u) + slices - 1) / slices;
-        int64_t slice = (part ? round_up(part, align) : align) * parts;
+        const int64_t slice = shard_slice_of(table, unit_words(table, u), world, parts);
         layout->slice[u] = slice;
         layout->shard_offset[u] = layout->shard_numel;
         layout->shard_numel += slice;

@@ -9,6 +9,8 @@
  * shard has shard_numel elements. The optimizer's state (master, m, v) is one such flat array of each kind, of the
  * first num_trained units only: those after them are frozen (tensor_table.h).
  *
+ * A unit that is kept as bytes (stored_base.h) counts in words.
+ *
  * A unit without elements, because all of it is frozen, has a slice of padding.
  *
  * With W virtual ranks (train.virtual_ranks) the unit is laid out for W: it has W canonical slices, and rank r of N
@@ -36,6 +38,9 @@ struct shard_layout {
     int64_t *room;         /* [num_units] words that unit u's slice of a moment has room for; without blocks slice[] */
     int64_t *room_offset;  /* [num_units + 1] the same of all units before u */
 };
+
+/* The slice of a unit of `numel` elements. */
+int64_t shard_slice_of(const struct tensor_table *table, int64_t numel, int world, int parts);
 
 /* Computes the layout of the table's units; release it with shard_layout_release(). parts: see above. */
 void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_table *table, int world, int parts);

@@ -72,40 +72,44 @@ static int64_t stored_blocks(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
-static void stored_lay_out_quantized(const struct tensor_info *tensor, struct stored_tensor *stored)
+static void stored_begin_parts(struct stored_tensor *stored)
 {
-    const int64_t scales = stored->format == QUANTIZED_NF4     ? stored_blocks(tensor->numel, stored->block)
-                           : stored->format == QUANTIZED_MXFP4 ? tensor->numel / MXFP4_BLOCK
-                                                               : stored_blocks(tensor->shape[0], FP8_BLOCK) *
-                                                                     stored_blocks(tensor->shape[1], FP8_BLOCK);
-    const bool bytes = stored->nested || stored->format == QUANTIZED_MXFP4;
-    stored->bytes[STORED_CODES] = stored->format == QUANTIZED_FP8 ? tensor->numel : tensor->numel / 2;
-    stored->bytes[STORED_SCALES] = scales * (bytes ? 1 : (int64_t)sizeof(float));
-    if (!stored->nested)
-        return;
-    stored->bytes[STORED_NESTED_SCALES] = stored_blocks(scales, stored->nested_block) * (int64_t)sizeof(float);
-    stored->bytes[STORED_MAP] = DYNAMIC_MAP_SIZE * (int64_t)sizeof(float);
-    stored->bytes[STORED_OFFSET] = sizeof(float);
+    for (int part = 0; part < STORED_PARTS; part++)
+        stored->begin[part + 1] = stored->begin[part] + round_up(stored->bytes[part], STORED_ALIGN);
 }
 
-static struct stored_tensor stored_new(const struct tensor_info *tensor, const struct stored_settings *settings)
+struct stored_tensor stored_quantized(const struct tensor_info *tensor, const struct stored_settings *settings)
 {
     static const enum quantized_format formats[] = {
         [QUANTIZATION_NF4] = QUANTIZED_NF4, [QUANTIZATION_FP8] = QUANTIZED_FP8, [QUANTIZATION_MXFP4] = QUANTIZED_MXFP4};
-    struct stored_tensor stored = {.quantized = stored_is_quantized(&settings->quantization, tensor)};
-    if (stored.quantized) {
-        stored.format = formats[settings->quantization.method];
-        stored.nested = stored.format == QUANTIZED_NF4 && settings->quantization.double_quant;
-        stored.dtype = stored.format == QUANTIZED_NF4 ? settings->weights : DTYPE_F32;
-        stored.block = NF4_BLOCK;
-        stored.nested_block = NF4_NESTED_BLOCK;
-        stored_lay_out_quantized(tensor, &stored);
-    } else {
-        stored.dtype = settings->plain;
-        stored.bytes[STORED_CODES] = tensor->numel * (int64_t)dtype_size(stored.dtype);
+    const enum quantized_format format = formats[settings->quantization.method];
+    const bool nf4 = format == QUANTIZED_NF4, nested = nf4 && settings->quantization.double_quant;
+    struct stored_tensor stored = {.quantized = true,
+                                   .nested = nested,
+                                   .format = format,
+                                   .dtype = nf4 ? settings->weights : DTYPE_F32,
+                                   .block = NF4_BLOCK,
+                                   .nested_block = NF4_NESTED_BLOCK};
+    const int64_t scales = nf4                         ? stored_blocks(tensor->numel, NF4_BLOCK)
+                           : format == QUANTIZED_MXFP4 ? tensor->numel / MXFP4_BLOCK
+                                                       : stored_blocks(tensor->shape[0], FP8_BLOCK) *
+                                                             stored_blocks(tensor->shape[1], FP8_BLOCK);
+    stored.bytes[STORED_CODES] = format == QUANTIZED_FP8 ? tensor->numel : tensor->numel / 2;
+    stored.bytes[STORED_SCALES] = scales * (nested || format == QUANTIZED_MXFP4 ? 1 : (int64_t)sizeof(float));
+    if (nested) {
+        stored.bytes[STORED_NESTED_SCALES] = stored_blocks(scales, NF4_NESTED_BLOCK) * (int64_t)sizeof(float);
+        stored.bytes[STORED_MAP] = DYNAMIC_MAP_SIZE * (int64_t)sizeof(float);
+        stored.bytes[STORED_OFFSET] = sizeof(float);
     }
-    for (int part = 0; part < STORED_PARTS; part++)
-        stored.begin[part + 1] = stored.begin[part] + round_up(stored.bytes[part], STORED_ALIGN);
+    stored_begin_parts(&stored);
+    return stored;
+}
+
+static struct stored_tensor stored_plain(const struct tensor_info *tensor, enum dtype dtype)
+{
+    struct stored_tensor stored = {.dtype = dtype};
+    stored.bytes[STORED_CODES] = tensor->numel * (int64_t)dtype_size(dtype);
+    stored_begin_parts(&stored);
     return stored;
 }
 
@@ -120,7 +124,9 @@ void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const s
         bool needed = false;
         int64_t bytes = 0;
         for (int t = unit->first_tensor; t < unit->first_tensor + unit->num_tensors; t++) {
-            all[t] = stored_new(&table->tensors[t], settings);
+            const struct tensor_info *tensor = &table->tensors[t];
+            all[t] = stored_is_quantized(&settings->quantization, tensor) ? stored_quantized(tensor, settings)
+                                                                          : stored_plain(tensor, settings->plain);
             all[t].offset = bytes;
             bytes += all[t].begin[STORED_PARTS];
             needed = needed || all[t].quantized || all[t].dtype != compute;
@@ -259,4 +265,19 @@ struct dequantize_args stored_dequantize(const struct tensor_info *info, const s
         args.offset = (const void *)(tensor + stored->begin[STORED_OFFSET]);
     }
     return args;
+}
+
+void stored_values(const struct tensor_info *info, const struct stored_tensor *stored, const void *bytes, int64_t first,
+                   int64_t count, float *out)
+{
+    const struct dequantize_args args = stored_dequantize(info, stored, bytes, DTYPE_F32, NULL);
+    const int64_t unit = dequantize_elements(&args);
+    float *values = memory_alloc((size_t)unit * sizeof *values);
+    for (int64_t at = first; at < first + count;) { /* units that the range has a part of */
+        const int64_t begin = at / unit * unit, end = min64(begin + unit, first + count);
+        dequantize_unit(&args, at / unit, values);
+        memcpy(out + (at - first), values + (at - begin), (size_t)(end - at) * sizeof *out);
+        at = end;
+    }
+    free(values);
 }

@@ -50,6 +50,9 @@ enum status stored_base_check(const struct stored_settings *settings, const stru
 /* Makes bytes of the frozen units that need it. After the table was frozen, before anything is derived from it. */
 void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const struct stored_settings *settings);
 
+/* The form of a matrix that the settings quantize. */
+struct stored_tensor stored_quantized(const struct tensor_info *tensor, const struct stored_settings *settings);
+
 /* Where the bytes come from. */
 struct stored_source {
     void *context;
@@ -70,3 +73,7 @@ enum status stored_tensor_read(const struct tensor_info *info, const struct stor
 /* The op that decodes a quantized tensor, whose first byte is `bytes`. */
 struct dequantize_args stored_dequantize(const struct tensor_info *info, const struct stored_tensor *stored,
                                          const void *bytes, enum dtype dtype, void *out);
+
+/* Elements [first, first + count) of a quantized tensor. */
+void stored_values(const struct tensor_info *info, const struct stored_tensor *stored, const void *bytes, int64_t first,
+                   int64_t count, float *out);

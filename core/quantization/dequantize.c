@@ -56,7 +56,7 @@ static float dequantize_scale(const struct dequantize_args *a, int64_t block)
     return product + *a->offset;
 }
 
-static void dequantize_block(const struct dequantize_args *a, int64_t block)
+static void dequantize_block(const struct dequantize_args *a, int64_t block, void *out)
 {
     const bool nf4 = a->format == QUANTIZED_NF4;
     const int64_t size = nf4 ? a->block : MXFP4_BLOCK, at = block * size, n = min64(size, a->rows * a->cols - at) / 2;
@@ -69,20 +69,20 @@ static void dequantize_block(const struct dequantize_args *a, int64_t block)
         dequantize_store(&table, code, dequantize_load(&through, code, a->through), a->dtype);
     }
     if (a->dtype == DTYPE_F32)
-        dequantize_fp32(a->codes + at / 2, n, table.floats, high, 4 - high, (float *)a->out + at);
+        dequantize_fp32(a->codes + at / 2, n, table.floats, high, 4 - high, out);
     else
-        dequantize_halves(a->codes + at / 2, n, table.halves, high, 4 - high, (uint16_t *)a->out + at);
+        dequantize_halves(a->codes + at / 2, n, table.halves, high, 4 - high, out);
 }
 
 /* ---- FP8 ----------------------------------------------------------------- */
 
-static void dequantize_row(const struct dequantize_args *a, int64_t row)
+static void dequantize_row(const struct dequantize_args *a, int64_t row, void *out)
 {
     const float *scales = a->scales + row / FP8_BLOCK * ((a->cols + FP8_BLOCK - 1) / FP8_BLOCK);
     const uint8_t *codes = a->codes + row * a->cols;
     for (int64_t first = 0; first < a->cols; first += FP8_BLOCK)
         for (int64_t j = first; j < min64(first + FP8_BLOCK, a->cols); j++)
-            dequantize_store(a->out, row * a->cols + j, fp8_value(codes[j]) * scales[first / FP8_BLOCK], a->dtype);
+            dequantize_store(out, j, fp8_value(codes[j]) * scales[first / FP8_BLOCK], a->dtype);
 }
 
 /* ---- both ---------------------------------------------------------------- */
@@ -92,12 +92,23 @@ int64_t dequantize_count(const struct dequantize_args *a)
     return a->cols == 0 ? 0 : a->format == QUANTIZED_FP8 ? a->rows : a->num_scales;
 }
 
-void dequantize_units(const struct dequantize_args *a, int64_t first, int64_t end)
+int64_t dequantize_elements(const struct dequantize_args *a)
+{
+    return a->format == QUANTIZED_FP8 ? a->cols : a->format == QUANTIZED_NF4 ? a->block : MXFP4_BLOCK;
+}
+
+void dequantize_unit(const struct dequantize_args *a, int64_t unit, void *out)
 {
     ASSERT(a->format == QUANTIZED_FP8 || a->cols % 2 == 0);
+    if (a->format == QUANTIZED_FP8)
+        dequantize_row(a, unit, out);
+    else
+        dequantize_block(a, unit, out);
+}
+
+void dequantize_units(const struct dequantize_args *a, int64_t first, int64_t end)
+{
+    const int64_t bytes = dequantize_elements(a) * (int64_t)dtype_size(a->dtype);
     for (int64_t unit = first; unit < end; unit++)
-        if (a->format == QUANTIZED_FP8)
-            dequantize_row(a, unit);
-        else
-            dequantize_block(a, unit);
+        dequantize_unit(a, unit, (char *)a->out + unit * bytes);
 }

@@ -35,6 +35,12 @@ struct dequantize_args {
 /* The units in which a matrix can be decoded: blocks of 4-bit codes, rows of FP8. */
 int64_t dequantize_count(const struct dequantize_args *args);
 
-/* Decodes units [first, end). */
+/* The elements of a unit; the last one may have less. */
+int64_t dequantize_elements(const struct dequantize_args *args);
+
+/* Decodes a unit into `out`. */
+void dequantize_unit(const struct dequantize_args *args, int64_t unit, void *out);
+
+/* Decodes units [first, end) into args->out. */
 void dequantize_units(const struct dequantize_args *args, int64_t first, int64_t end);
 #endif

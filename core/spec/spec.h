@@ -53,10 +53,12 @@ struct run_spec {
         char *folder;           /* where pretrained or config_path is: a folder, or a file; NULL: a mapping */
         char *tokenizer_folder; /* where tokenizer is, or else `folder` if it is one; NULL: there is none */
         enum model_task task;
-        int64_t num_labels; /* sequence_classification; 0: unset */
-        double dropout;     /* < 0: as config.json says */
-        char *adapter;      /* a PEFT folder to start the adapter from, or NULL */
-        char where[512];    /* "file:line:column" of the key that is set, for messages about its content */
+        int64_t num_labels;                        /* sequence_classification; 0: unset */
+        double dropout;                            /* < 0: as config.json says */
+        char *adapter;                             /* a PEFT folder to start the adapter from, or NULL */
+        bool load_in_4bit;                         /* matrices of the base are quantized when they are read, … */
+        struct quantization_settings quantization; /* … like this; its list is in the spec's arena */
+        char where[512]; /* "file:line:column" of the key that is set, for messages about its content */
     } model;
     struct adapter_settings adapter; /* `peft` */
     struct data_settings data;

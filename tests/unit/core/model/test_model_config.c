@@ -225,7 +225,7 @@ static const struct {
     {"{" GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}", STATUS_USAGE, "scale_attn_by_inverse_layer_idx true"},
     {"{" GPT2 ",\"add_cross_attention\":true}", STATUS_USAGE, "add_cross_attention"},
     {"{" GPT2 ",\"pruned_heads\":{\"0\":[1]}}", STATUS_USAGE, "pruned_heads"},
-    {"{" LLAMA ",\"quantization_config\":{\"bits\":4}}", STATUS_USAGE, "quantization_config {\"bits\":4}"},
+    {"{" LLAMA ",\"quantization_config\":{\"bits\":4}}", STATUS_USAGE, "quant_method '' is not read"},
     {"{" LLAMA ",\"is_encoder_decoder\":true}", STATUS_USAGE, "is_encoder_decoder"},
     {"{" LLAMA ",\"is_causal\":false}", STATUS_USAGE, "is_causal"},
     {"{" LLAMA ",\"per_layer_config\":{\"0\":{}}}", STATUS_USAGE, "per_layer_config"},

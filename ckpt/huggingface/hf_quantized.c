@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/huggingface/hf_quantized.h"
+
+#include "core/fsutil.h"
+#include "core/memory.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const HF_PART_NAMES[HF_PARTS] = {
+    "codes", ".absmax", ".nested_absmax", ".nested_quant_map", ".quant_map", ".quant_state.bitsandbytes__nf4"};
+
+/* ---- names --------------------------------------------------------------- */
+
+struct part_ending {
+    enum quantization_method method;
+    const char *ending;
+    enum hf_part part;
+};
+static const struct part_ending PART_ENDINGS[] = {
+    {QUANTIZATION_NF4, ".nested_absmax", HF_NESTED_SCALES},
+    {QUANTIZATION_NF4, ".nested_quant_map", HF_NESTED_MAP},
+    {QUANTIZATION_NF4, ".absmax", HF_SCALES},
+    {QUANTIZATION_NF4, ".quant_map", HF_MAP},
+    {QUANTIZATION_NF4, ".quant_state.bitsandbytes__nf4", HF_STATE},
+    {QUANTIZATION_FP8, "_scale_inv", HF_SCALES},
+    {QUANTIZATION_MXFP4, "_blocks", HF_CODES},
+    {QUANTIZATION_MXFP4, "_scales", HF_SCALES},
+};
+
+bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry, char matrix[HF_NAME_MAX],
+                       enum hf_part *part)
+{
+    const size_t length = strlen(entry->name);
+    for (size_t i = 0; i < COUNT_OF(PART_ENDINGS); i++) {
+        const struct part_ending *row = &PART_ENDINGS[i];
+        const size_t kept = length - strlen(row->ending);
+        if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_NAME_MAX)
+            continue;
+        memcpy(matrix, entry->name, kept);
+        matrix[kept] = '\0';
+        *part = row->part;
+        return true;
+    }
+    const enum stored_codes codes = method == QUANTIZATION_NF4   ? CODES_U8
+                                    : method == QUANTIZATION_FP8 ? CODES_E4M3
+                                                                 : CODES_NONE;
+    *part = HF_CODES;
+    return codes != CODES_NONE && entry->codes == codes &&
+           snprintf(matrix, HF_NAME_MAX, "%s", entry->name) < HF_NAME_MAX;
+}
+
+enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, int file, const char *path,
+                             const struct safetensors_entry *entry, struct error *err)
+{
+    struct hf_place *place = &quantized->parts[part];
+    if (place->found)
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
+    *place = (struct hf_place){.found = true,
+                               .file = file,
+                               .begin = entry->begin,
+                               .bytes = entry->end - entry->begin,
+                               .dtype = entry->dtype,
+                               .known_dtype = entry->known_dtype};
+    return STATUS_OK;
+}
+
+/* ---- checks -------------------------------------------------------------- */
+
+static enum status hf_bad_part(const struct tensor_info *tensor, enum hf_part part, const char *what, struct error *err)
+{
+    error_set(err, STATUS_DATA, "'%s': %s (%s)", tensor->name, what, HF_PART_NAMES[part]);
+    return error_hint(err, "config.json's quantization_config must be that of the weights");
+}
+
+static enum status hf_check_part(const struct hf_quantized *quantized, const struct tensor_info *tensor,
+                                 enum hf_part part, int64_t elements, int64_t size, struct error *err)
+{
+    const struct hf_place *place = &quantized->parts[part];
+    const bool halves = part == HF_SCALES && size == 4 && quantized->stored.format == QUANTIZED_FP8 &&
+                        place->known_dtype && place->dtype != DTYPE_F32;
+    if (!place->found)
+        return hf_bad_part(tensor, part, "a tensor of the quantized matrix is missing", err);
+    if (place->bytes != elements * (halves ? 2 : size) || (size == 4 && !place->known_dtype))
+        return hf_bad_part(tensor, part, "a tensor of the quantized matrix has another size than its shape asks for",
+                           err);
+    return STATUS_OK;
+}
+
+static bool hf_state_is(const json_t *state, const char *key, int64_t wanted)
+{
+    const json_t *value = json_object_get(state, key);
+    return json_is_integer(value) && json_integer_value(value) == wanted;
+}
+
+/* bitsandbytes' quant_state: a JSON object as bytes. */
+static enum status hf_read_state(struct hf_quantized *quantized, const struct tensor_info *tensor,
+                                 const struct hf_files *files, struct error *err)
+{
+    enum { LONGEST = 1 << 16 };
+    static const char *const dtypes[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+    const struct hf_place *place = &quantized->parts[HF_STATE];
+    const struct stored_tensor *stored = &quantized->stored;
+    if (!place->found || place->bytes > LONGEST)
+        return hf_bad_part(tensor, HF_STATE, "a tensor of the quantized matrix is missing", err);
+    char *text = memory_alloc((size_t)place->bytes + 1);
+    enum status status = STATUS_OK;
+    json_t *state = NULL;
+    TRY_END(files->read(files->context, place->file, place->begin, place->bytes, text, err));
+    state = json_loadb(text, (size_t)place->bytes, 0, NULL);
+    const char *dtype = json_string_value(json_object_get(state, "dtype"));
+    const json_t *offset = json_object_get(state, "nested_offset");
+    if (!hf_state_is(state, "blocksize", stored->block) ||
+        (stored->nested && (!hf_state_is(state, "nested_blocksize", stored->nested_block) || !json_is_real(offset))))
+        TRY_END(hf_bad_part(tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err));
+    if (!dtype || strcmp(dtype, dtypes[stored->dtype]) != 0)
+        TRY_END(hf_bad_part(tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)", err));
+    quantized->offset = (float)json_real_value(offset);
+end:
+    json_decref(state);
+    free(text);
+    return status;
+}
+
+/* The values of codes are part of the format. */
+static enum status hf_check_map(const struct hf_quantized *quantized, const struct tensor_info *tensor,
+                                const struct hf_files *files, struct error *err)
+{
+    float map[NF4_VALUES];
+    TRY(hf_check_part(quantized, tensor, HF_MAP, NF4_VALUES, sizeof *map, err));
+    TRY(files->read(files->context, quantized->parts[HF_MAP].file, quantized->parts[HF_MAP].begin, sizeof map, map,
+                    err));
+    for (int code = 0; code < NF4_VALUES; code++)
+        if (map[code] != nf4_value(code))
+            return hf_bad_part(tensor, HF_MAP, "the values of its codes are not those of nf4", err);
+    return STATUS_OK;
+}
+
+enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
+                              const struct tensor_info *tensor, const struct hf_files *files, struct error *err)
+{
+    const struct stored_settings settings = {.quantization = desc->quantization,
+                                             .weights = desc->has_torch_dtype ? desc->torch_dtype : DTYPE_F32};
+    struct stored_tensor *stored = &quantized->stored;
+    *stored = stored_quantized(tensor, &settings);
+    const int64_t scale_size = stored->nested || stored->format == QUANTIZED_MXFP4 ? 1 : (int64_t)sizeof(float);
+    TRY(hf_check_part(quantized, tensor, HF_CODES, stored->bytes[STORED_CODES], 1, err));
+    TRY(hf_check_part(quantized, tensor, HF_SCALES, stored->bytes[STORED_SCALES] / scale_size, scale_size, err));
+    if (stored->nested) {
+        TRY(hf_check_part(quantized, tensor, HF_NESTED_SCALES, stored->bytes[STORED_NESTED_SCALES] / 4, 4, err));
+        TRY(hf_check_part(quantized, tensor, HF_NESTED_MAP, DYNAMIC_MAP_SIZE, 4, err));
+    }
+    if (stored->format != QUANTIZED_NF4)
+        return STATUS_OK;
+    TRY(hf_check_map(quantized, tensor, files, err));
+    return hf_read_state(quantized, tensor, files, err);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* FP8's scales may have 16 bits. */
+static enum status hf_read_halves(const struct hf_place *place, const struct hf_files *files, float *out,
+                                  struct error *err)
+{
+    uint16_t *halves = memory_alloc((size_t)place->bytes);
+    const enum status status = files->read(files->context, place->file, place->begin, place->bytes, halves, err);
+    for (int64_t i = 0; i < place->bytes / 2 && status == STATUS_OK; i++)
+        out[i] = place->dtype == DTYPE_BF16 ? bf16_to_f32(halves[i]) : f16_to_f32(halves[i]);
+    free(halves);
+    return status;
+}
+
+/* Scales are numbers, and so are FP8's codes. */
+static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,
+                                    enum stored_part part, const void *data, struct error *err)
+{
+    const struct stored_tensor *stored = &quantized->stored;
+    const int64_t bytes = stored->bytes[part];
+    bool finite = true;
+    if (part == STORED_CODES)
+        for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
+            finite = finite && (((const uint8_t *)data)[i] & 0x7f) != 0x7f;
+    else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
+        for (int64_t i = 0; i < bytes / 4; i++)
+            finite = finite && isfinite(((const float *)data)[i]);
+    if (finite)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "tensor '%s' holds a value that is no number", tensor->name);
+    return error_hint(err, "the file is damaged; take another copy");
+}
+
+enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
+                              enum stored_part part, const struct hf_files *files, void *out, struct error *err)
+{
+    static const enum hf_part places[STORED_PARTS] = {HF_CODES, HF_SCALES, HF_NESTED_SCALES, HF_NESTED_MAP};
+    const struct hf_place *place = &quantized->parts[places[part]];
+    if (part == STORED_OFFSET)
+        memcpy(out, &quantized->offset, sizeof quantized->offset);
+    else if (place->bytes < quantized->stored.bytes[part])
+        TRY(hf_read_halves(place, files, out, err));
+    else
+        TRY(files->read(files->context, place->file, place->begin, place->bytes, out, err));
+    return hf_check_numbers(quantized, tensor, part, out, err);
+}
