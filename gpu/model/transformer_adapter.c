@@ -58,7 +58,7 @@ enum status adapter_find(struct transformer *t, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- pieces ---------------------------------------------------------------- */
+/* ---- pieces -------------------------------------------------------------- */
 
 /* Adapters [begin, end) of a matrix, whose A are one. */
 struct lora_piece {
@@ -255,7 +255,7 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
     }
 }
 
-/* ---- the embedding of tokens ------------------------------------------------ */
+/* ---- the embedding of tokens --------------------------------------------- */
 
 /* xa = scale · A[tokens]: A (V, r) is an embedding of its own; what PEFT adds is multiplied as the embedding is. */
 static void adapter_look_up(const struct pass *pass, const struct unit *unit, const struct tensor_info *a)
@@ -330,7 +330,7 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
     t->device->ops->embedding_bwd(pass->stream, &rows);
 }
 
-/* ---- memory ---------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 void adapter_layout(struct transformer *t, struct arena *arena)
 {
