@@ -85,6 +85,17 @@ static void adapter_defaults(struct convert *c)
         convert_set_yaml(c, "peft.lora_alpha", spec_arena_printf(c->ctx->arena, "%.15g", 2 * rank->real));
 }
 
+/* Whether the targets have what is not among all linear ones: an embedding, the head, or an expression. */
+static bool adapter_has_more(const struct spec_node *targets)
+{
+    static const char *const others[] = {"embed", "wte", "wpe", "head"};
+    bool more = targets && targets->kind == NODE_STRING && strcmp(targets->text, "all-linear") != 0;
+    for (const struct spec_node *name = targets ? targets->first : NULL; name; name = name->next)
+        for (size_t i = 0; i < COUNT_OF(others); i++)
+            more = more || (name->text && strstr(name->text, others[i]));
+    return more;
+}
+
 static void adapter_all_linear(struct convert *c, bool on)
 {
     const bool linear = c->kind == CONVERT_AXOLOTL && convert_take_switch(c, "lora_target_linear");
@@ -94,7 +105,7 @@ static void adapter_all_linear(struct convert *c, bool on)
             convert_nothing(c, "lora_target_linear");
         return;
     }
-    if (listed && !(listed->text && strcmp(listed->text, "all-linear") == 0))
+    if (adapter_has_more(listed))
         convert_note(c, "'lora_target_linear' true: all-linear counts, and not lora_target_modules; embedding and head "
                         "are not among them");
     convert_set_text(c, "peft.target_modules", "all-linear");

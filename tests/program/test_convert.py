@@ -406,6 +406,7 @@ LORA = {"peft_type": "LORA"}
                  "peft_use_rslora": True, "peft_layers_to_transform": [0, 1], "peft_layers_pattern": ["layers"]},
      {"r": 8, "target_modules": ["q_proj", "v_proj"], "modules_to_save": "lm_head", "use_rslora": True,
       "layers_to_transform": [0, 1], "layers_pattern": "layers"}),
+    ("axolotl", {"adapter": "lora", "lora_target_linear": True, "lora_target_modules": ["gate_proj", "up_proj"]}, {"target_modules": "all-linear"}),
     ("axolotl", {"adapter": "lora", "lora_target_modules": ".*self_attn.*_proj", "lora_on_cpu": True}, {"target_modules": ".*self_attn.*_proj"}),
     ("factory", {"finetuning_type": None}, {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}),
     ("factory", {"finetuning_type": "lora", "lora_rank": 64, "lora_target": "q_proj, v_proj", "additional_target": "embed_tokens,lm_head"},
