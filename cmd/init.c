@@ -29,7 +29,8 @@ static const char USAGE[] =
     "  --gpus N             GPUs of all nodes; 0: the CPU (default: those of this machine)\n"
     "  --device NAME        the GPU, as `ztrain plan --help` names them, or cpu (default: this machine's, else h100)\n"
     "  --memory SIZE        memory of each GPU that the run may take, e.g. 40GiB (default: all of it)\n"
-    "  --method NAME        full: all weights are trained (default); lora: an adapter on frozen weights\n"
+    "  --method NAME        full: all weights are trained (default); lora: an adapter on frozen weights;\n"
+    "                       qlora: on frozen weights in 4 bits\n"
     "  --seq-length N       tokens of a sample (default: by the lengths of the documents)\n"
     "  --batch N            samples of a step on all GPUs, train_batch_size (default: about 128 Ki tokens)\n"
     "  --epochs N           passes over the data (default: 3 with a loss mask or labels, else 1)\n"
@@ -81,8 +82,8 @@ static enum status init_take_inputs(struct init *t, struct error *err)
     const struct init_flags *f = &t->flags;
     TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
                        init_take_model, err));
-    TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full or lora)" : NULL, "full", init_take_method,
-                       err));
+    TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full, lora or qlora)" : NULL, "full",
+                       init_take_method, err));
     if (f->data.count > 0) {
         if (init_take_shards(t, &f->data, err) != STATUS_OK)
             return error_prefix(err, "--data");

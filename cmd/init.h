@@ -28,7 +28,7 @@ struct init_machine {
     int64_t memory;           /* bytes of each */
 };
 
-enum init_method { INIT_FULL, INIT_LORA };
+enum init_method { INIT_FULL, INIT_LORA, INIT_QLORA };
 
 enum { INIT_LENGTHS = 32 };
 

@@ -73,14 +73,14 @@ enum status init_take_model(struct init *t, const char *text, struct error *err)
 
 enum status init_find_method(const char *name, enum init_method *method, struct error *err)
 {
-    static const char *const names[] = {[INIT_FULL] = "full", [INIT_LORA] = "lora"};
+    static const char *const names[] = {[INIT_FULL] = "full", [INIT_LORA] = "lora", [INIT_QLORA] = "qlora"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcasecmp(name, names[i]) == 0) {
             *method = (enum init_method)i;
             return STATUS_OK;
         }
     error_set(err, STATUS_USAGE, "'%s' is not known", PRINTABLE(name));
-    return error_hint(err, "full or lora");
+    return error_hint(err, "full, lora or qlora");
 }
 
 enum status init_take_method(struct init *t, const char *text, struct error *err)

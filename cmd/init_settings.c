@@ -233,7 +233,7 @@ enum status init_take_epochs(struct init *t, const char *text, struct error *err
 
 const char *init_usual_lr(const struct init *t, char text[INIT_TEXT])
 {
-    snprintf(text, INIT_TEXT, "%s", t->method == INIT_LORA ? "2e-4" : t->pretrained ? "2e-5" : "3e-4");
+    snprintf(text, INIT_TEXT, "%s", t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4");
     return text;
 }
 

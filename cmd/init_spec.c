@@ -145,12 +145,15 @@ static void init_write_model(const struct init *t, FILE *out)
     fprintf(out, "  # the run's folder in runs/\nmodel:\n  %s: ", t->pretrained ? "pretrained" : "config");
     spec_write_string(out, t->model);
     fprintf(out, "  # %s parameters%s\n", init_count_text(t->params, params),
-            t->method == INIT_LORA ? ", frozen"
+            t->method != INIT_FULL ? ", frozen"
             : t->pretrained        ? ", all of them trained"
                                    : " with random initial values");
     if (t->labels)
         fprintf(out, "  task: sequence_classification  # the data have labels\n");
-    if (t->method == INIT_LORA)
+    if (t->method == INIT_QLORA)
+        fprintf(out, "  quantization_config:  # the frozen matrices in 4 bits, as in the QLoRA paper\n"
+                     "    load_in_4bit: true\n    bnb_4bit_quant_type: nf4\n    bnb_4bit_use_double_quant: true\n");
+    if (t->method != INIT_FULL)
         init_write_adapter(t, out);
 }
 
@@ -212,7 +215,7 @@ static void init_write_training(const struct init *t, FILE *out)
 
 static void init_write_optimizer(const struct init *t, FILE *out)
 {
-    const bool tunes = t->pretrained, adapts = t->method == INIT_LORA;
+    const bool tunes = t->pretrained, adapts = t->method != INIT_FULL;
     fprintf(out, "gradient_clipping: 1.0\noptimizer:\n  type: AdamW\n  params:\n    lr: %.10g  # %s\n", t->lr,
             t->flags.lr ? "as asked for"
             : adapts    ? "usual for LoRA: ten times that of all weights"

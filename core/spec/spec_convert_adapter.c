@@ -140,29 +140,60 @@ static void adapter_start(struct convert *c, bool on)
 
 /* ---- the base ------------------------------------------------------------ */
 
-static bool bits_are(const struct spec_node *node, int bits)
+static bool adapter_has_bits(const struct spec_node *node, int bits)
 {
     return node && node->kind == NODE_INT && node->integer == bits;
+}
+
+/* The key that asks for fewer bits of the base; *four: 4 of bitsandbytes. NULL: none does. */
+static const struct spec_node *adapter_bits(struct convert *c, bool *four)
+{
+    struct spec_node *load4 = convert_take(c, "load_in_4bit"), *load8 = convert_take(c, "load_in_8bit");
+    struct spec_node *bits = convert_take(c, "quantization_bit");
+    const struct spec_node *peft = c->kind == CONVERT_AXOLOTL ? convert_take_mapping(c, "peft") : NULL;
+    const struct spec_node *dtype = convert_child(peft, "weight_dtype");
+    const char *backend = convert_child_text(peft, "backend"), *method = convert_take_text(c, "quantization_method");
+    const bool nf4 = dtype && dtype->text && strcmp(dtype->text, "nf4") == 0;
+    convert_unquote(bits);
+    convert_children(c, "peft", peft);
+    *four = convert_is_on(load4) || (adapter_has_bits(bits, 4) && (!method || strcmp(method, "bnb") == 0)) ||
+            (nf4 && (!backend || strcmp(backend, "bnb") == 0));
+    return convert_is_on(load4) ? load4 : convert_is_on(load8) ? load8 : convert_is_on(bits) ? bits : dtype;
+}
+
+/* Names of the type of the 4 bits and of double quantization, and whether that is on if no file says so. */
+static const char *adapter_nested(struct convert *c, bool *nested)
+{
+    const struct spec_node *more = convert_take_mapping(c, "bnb_config_kwargs"); /* axolotl */
+    const char *type = convert_take_text(c, c->kind == CONVERT_FACTORY ? "quantization_type" : "bnb_4bit_quant_type");
+    const struct spec_node *twice =
+        c->kind == CONVERT_FACTORY ? convert_take(c, "double_quantization") : convert_take(c, "use_bnb_nested_quant");
+    const char *other = convert_child_text(more, "bnb_4bit_quant_type");
+    const struct spec_node *again = convert_child(more, "bnb_4bit_use_double_quant");
+    convert_children(c, "bnb_config_kwargs", more);
+    twice = again ? again : twice;
+    *nested = twice ? convert_truth(c, twice) : c->kind != CONVERT_SFT;
+    return other ? other : type ? type : "nf4";
 }
 
 /* The frozen base in 4 bits. */
 static void adapter_base(struct convert *c, bool on)
 {
-    struct spec_node *four = convert_take(c, "load_in_4bit"), *eight = convert_take(c, "load_in_8bit");
-    struct spec_node *bits = convert_take(c, "quantization_bit"), *odd = NULL;
-    convert_unquote(bits);
-    odd = convert_is_on(eight) ? eight : convert_is_on(bits) && !bits_are(bits, 4) ? bits : NULL;
-    const struct spec_node *asked = convert_is_on(four) ? four : bits_are(bits, 4) ? bits : odd;
+    bool four, nested;
+    const struct spec_node *asked = adapter_bits(c, &four);
+    const char *type = adapter_nested(c, &nested);
     if (!asked)
         return;
-    if (!on)
-        convert_note(c, "'%s' %s: weights are not quantized, as all of them are trained", asked->key,
-                     convert_show(c, asked));
-    else
-        convert_note(c,
-                     "'%s' %s: weights are not quantized: the frozen base is kept in the type that the run computes "
-                     "in",
-                     asked->key, convert_show(c, asked));
+    const char *why =
+        !on ? ", as all of them are trained" : ": the frozen base is kept in the type that the run computes in";
+    if (!on || !four || strcmp(type, "nf4") != 0) {
+        convert_note(c, "'%s' %s%s%s: weights are not quantized%s", asked->key, convert_show(c, asked),
+                     on && four ? " with " : "", on && four ? type : "", why);
+        return;
+    }
+    convert_set_yaml(c, "model.quantization_config.load_in_4bit", "true");
+    convert_set_text(c, "model.quantization_config.bnb_4bit_quant_type", "nf4");
+    convert_set_yaml(c, "model.quantization_config.bnb_4bit_use_double_quant", nested ? "true" : "false");
 }
 
 /* ---- method -------------------------------------------------------------- */

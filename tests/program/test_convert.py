@@ -352,7 +352,8 @@ def test_a_note_on_a_key(folder, keys, words):
     ({"lora_r": 8, "lora_target_linear": True}, ("no meaning here", "lora_r", "lora_target_linear")),
     ({"adapter": "lora", "lora_model_dir": "out/one,out/two"}, ("'lora_model_dir' out/one,out/two is left out",)),
     ({"adapter": "lora", "lora_model_dir": "out/one"}, ("'model.adapter': cannot open 'out/one/adapter_config.json'",)),
-    ({"load_in_4bit": True}, ("'load_in_4bit' true", "not quantized")),
+    ({"load_in_4bit": True}, ("'load_in_4bit' true", "not quantized, as all")),
+    ({"adapter": "lora", "peft": {"loftq_config": {"loftq_bits": 4}}}, ("'peft': left out", "loftq_config")),
     ({"rl": "dpo"}, ("'rl' dpo", "no preference")),
     ({"chat_template": "chatml"}, ("'chat_template' chatml", "chat_template.jinja")),
     ({"train_on_inputs": True}, ("'train_on_inputs' true",)),
@@ -382,6 +383,8 @@ def test_a_note_on_a_key_of_axolotl(folder, keys, words):
 @pytest.mark.parametrize("keys, words", [
     ({"finetuning_type": "freeze"}, ("'finetuning_type' freeze", "all weights are trained")),
     ({"finetuning_type": "lora", "quantization_bit": 8}, ("'quantization_bit' 8", "the frozen base is kept")),
+    ({"finetuning_type": "lora", "quantization_bit": 4, "quantization_type": "fp4"}, ("'quantization_bit' 4 with fp4", "the frozen base is kept")),
+    ({"finetuning_type": "lora", "quantization_bit": 4, "quantization_method": "hqq"}, ("'quantization_bit' 4", "the frozen base is kept")),
     ({"finetuning_type": "lora", "pissa_init": True}, ("'pissa_init' true", "the adapter is LoRA")),
     ({"finetuning_type": "lora", "create_new_adapter": True, "adapter_name_or_path": "out/one"}, ("'adapter_name_or_path' out/one is left out",)),
     ({"stage": "dpo"}, ("'stage' dpo", "no preference")),
@@ -397,6 +400,24 @@ def test_a_note_on_a_key_of_factory(folder, keys, words):
 
 
 LORA = {"peft_type": "LORA"}
+NF4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+
+
+@pytest.mark.parametrize("kind, keys, base", [
+    ("axolotl", {"adapter": "qlora", "load_in_4bit": True}, NF4),
+    ("axolotl", {"adapter": "qlora", "load_in_4bit": True, "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}},
+     {**NF4, "bnb_4bit_use_double_quant": False}),
+    ("axolotl", {"adapter": "lora", "peft": {"backend": "bnb", "weight_dtype": "nf4"}}, NF4),
+    ("factory", {"finetuning_type": "lora", "quantization_bit": 4}, NF4),
+    ("factory", {"finetuning_type": "lora", "quantization_bit": 4, "double_quantization": False},
+     {**NF4, "bnb_4bit_use_double_quant": False}),
+    ("sft", {"use_peft": True, "load_in_4bit": True}, {**NF4, "bnb_4bit_use_double_quant": False}),
+    ("sft", {"use_peft": True, "load_in_4bit": True, "use_bnb_nested_quant": True}, NF4),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_a_base_in_4_bits(folder, kind, keys, base):
+    got = convert(folder, {**KINDS[kind], **keys})
+    assert {**NF4, **got.spec["model"]["quantization_config"]} == base
+    assert not [note for note in got.notes if "quantized" in note or "run spec is not complete" in note]
 
 
 @pytest.mark.parametrize("kind, keys, peft", [

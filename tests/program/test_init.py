@@ -145,6 +145,9 @@ def test_an_adapter_on_trained_weights(place):
         text = file.read()
     (said,) = re.findall(r"peft:  # LoRA: (\d+) parameters are trained", text)
     assert "parameters, frozen" in text and 0 < int(said) < 100000, (text, dry)
+    spec = written(place, "--force", "--method", "qlora", model="trained")
+    assert spec["model.quantization_config.load_in_4bit"] == "true" and spec["peft.r"] == "16" and spec["optimizer.params.lr"] == "0.0002"
+    place.ztrain("--config", place.at("run.yaml"), "--dry-run")
     full = written(place, "--force", model="trained")
     assert "peft.r" not in full and full["optimizer.params.lr"] == "2e-05"
     spec = written(place, "--force", "--method", "LoRA", "--gpus", 8, "--lr", "1e-3", model="trained")
@@ -250,7 +253,7 @@ def test_more_memory_than_the_gpu_has_is_noted(place):
 
 @pytest.mark.parametrize("flags, words", [
     (["--method", "lora"], "--method: an adapter needs trained weights below it, and '"),
-    (["--method", "dpo"], "--method: 'dpo' is not known; hint: full or lora"),
+    (["--method", "dpo"], "--method: 'dpo' is not known; hint: full, lora or qlora"),
     (["--gpus", "two"], "--gpus: 'two' is not a number from 0 to 65536"), (["--gpus", "9"], "--gpus: 9 GPUs are not whole nodes"),
     (["--gpus", "2", "--device", "cpu"], "--gpus: 2 GPUs were asked for, and --device cpu; hint: "),
     (["--gpus", "0", "--device", "h100"], "--device: 'h100' is a GPU, and --gpus is 0"),
@@ -420,7 +423,7 @@ def test_questions_about_what_flags_leave_open(place):
 def test_the_question_of_the_method(place):
     trained_folder(place)
     code, text = asked(place, ["dora", "lora", "0", "1"], "--model", place.at("trained"), "--data", place.at("text"))
-    assert code == 0 and text.count("Method (full or lora) [full]: ") == 2 and "'dora' is not known" in text, text
+    assert code == 0 and text.count("Method (full, lora or qlora) [full]: ") == 2 and "'dora' is not known" in text, text
     with open(place.at("run.yaml"), encoding="utf-8") as file:
         assert "target_modules: all-linear" in file.read()
 
