@@ -639,7 +639,7 @@ static enum status import_begin(struct import *import, const struct huggingface_
         TRY(match_file(import, file, err));
     resolve_tied_head(import);
     resolve_pooler(import);
-    if (rank == 0)
+    if (rank == 0 && !source->quiet)
         tell_differences(import);
     TRY(check_complete(import, err));
     return open_quantized(import, err);

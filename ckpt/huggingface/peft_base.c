@@ -37,7 +37,7 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
                            const struct tensor_table *table, struct peft_base *base, struct error *err)
 {
     memset(base, 0, sizeof *base);
-    base->source = (struct huggingface_source){.desc = desc, .table = table};
+    base->source = (struct huggingface_source){.desc = desc, .table = table, .quiet = true};
     if (!moved && !checkpoint->base.folder)
         return STATUS_OK;
     TRY(find_peft_base(checkpoint, moved, base->folder, err));

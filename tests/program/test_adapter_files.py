@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from harness import BadDisk, CHECKPOINT, DATA, USAGE, merged, read_safetensors, wait_for_steps, wait_until
+from harness import BadDisk, CHECKPOINT, DATA, USAGE, merged, read_safetensors, wait_for_steps, wait_until, write_safetensors
 
 PEFT = {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "q_proj", "down_proj", "lm_head"], "modules_to_save": ["norm"]}
 PROMPT = ("--prompt-tokens", "3,5,7", "--max-tokens", 12, "--dtype", "fp32")
@@ -143,6 +143,19 @@ def test_a_base_that_is_damaged_or_missing(folder):
     assert folder.ztrain("sample", folder.run_folder(), "--base", folder.at("moved"), *PROMPT).out == sample
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge", "--base", folder.at("moved"))
     assert folder.ztrain("sample", folder.at("merged"), *PROMPT).out == sample
+
+
+def test_tensors_that_are_left_out_of_the_base(folder):
+    """model.ignore_tensors counts for whoever reads the base later."""
+    tensors = read_safetensors(os.path.join(base_of(folder), "model.safetensors"))
+    write_safetensors(folder.at("base", "model.safetensors"),
+                      {name: (shape, [value for (value,) in struct.iter_unpack("<f", b"".join(b"\0\0" + raw[i:i + 2]
+                       for i in range(0, len(raw), 2)))]) for name, (_, shape, raw) in tensors.items()} | {"extra.weight": ([2], [1, 2])})
+    folder.train(lora(folder, {"model": {"ignore_tensors": ["extra.*"]}}))
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge")
+    found = read_safetensors(folder.at("merged", "model.safetensors"))
+    assert found.keys() == tensors.keys() and {dtype for dtype, _, _ in found.values()} == {"F32"}
+    assert folder.ztrain("sample", folder.at("merged"), *PROMPT).out == folder.ztrain("sample", folder.run_folder(), *PROMPT).out
 
 
 def test_a_kill_in_a_save_leaves_the_checkpoint_before_it(folder):
