@@ -48,7 +48,7 @@ def test_an_export_loads_with_the_same_loss(folder, family):
         assert all(torch.allclose(ours[name], tensor, rtol=0, atol=1e-6) for name, tensor in theirs.items())
 
 
-@pytest.mark.parametrize("family", ADAPTERS)
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_a_folder_that_peft_saved_starts_a_run(folder, family):
     changes = based(folder, family)
     rows = validation_batch(folder)
