@@ -266,9 +266,9 @@ static float *cut(const void *from, int64_t n)
         free(one);                                                                  \
         free(other);                                                                \
     }
-CUT(linear_fwd, x, a->M * a->K, w, a->N * a->K)
+CUT(linear_fwd, x, a->M *(a->ld_x ? a->ld_x : a->K), w, a->N * a->K)
 CUT(linear_bwd_input, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), w, a->N * a->K)
-CUT(linear_bwd_weight, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), x, a->M * a->K)
+CUT(linear_bwd_weight, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), x, a->M *(a->ld_x ? a->ld_x : a->K))
 
 static int op_number(const char *name)
 {
