@@ -65,6 +65,20 @@ def test_offload(folder, device):
         assert numbers_of(folder, name) == numbers and digest_of(folder.latest(name)) == digest, name
 
 
+def test_of_an_adapter(folder):
+    """A and B of q have blocks, those of v do not; what is frozen has no moments."""
+    prepared(folder)
+    peft = {"peft": {"peft_type": "LORA", "r": 64, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "o_proj"]}}
+    folder.train({**spec_of(0), **peft}, "one")
+    numbers, digest = numbers_of(folder, "one"), digest_of(folder.latest("one"))
+    folder.train({**spec_of(3), **peft}, "three", ranks=3, sets=["train.max_steps=2"])
+    folder.train({**spec_of(2), **peft}, "three", ranks=2, more=["--resume", folder.run_folder("three")])
+    assert numbers_of(folder, "three") == numbers and digest_of(folder.latest("three")) == digest
+    assert manifest_of(folder, "three")["format_version"] == 5
+    folder.ztrain("verify", folder.latest("three"))
+    folder.ztrain("export", folder.run_folder("three"), "--out", folder.at("exported"))
+
+
 def test_beside_adamw(folder):
     """The losses are close to AdamW's, and the moments take a quarter: in the plan, in the run, in its checkpoint."""
     prepared(folder)
