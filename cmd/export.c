@@ -434,6 +434,7 @@ static enum status write_export_adapter(const struct checkpoint *checkpoint, con
     TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
     if (arguments->merge) {
         TRY_END(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+        peft_base_store(checkpoint, &desc, &table);
         TRY_END(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
     } else {
         TRY_END(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model: a checkpoint, the newest or best
  * one of a run, a Hugging Face folder, or a PEFT folder with its base. */
-#include "ckpt/base_hash.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
@@ -397,11 +396,27 @@ static enum status sample_staging_get(void *owner, enum slice_access access, enu
 /* The base of a checkpoint's adapter, which is compared with the one it was trained on. */
 static enum status read_checkpoint_base(const struct sample_model *m, struct state_slices slices, struct error *err)
 {
-    struct base_hash hash;
-    const struct state_slices hashed = base_hash_watch(&hash, &m->table, &m->layout, 0, slices);
-    TRY(huggingface_load(&m->base.source, &m->layout, 0, (uint64_t)m->checkpoint->base.seed, hashed, err));
-    const struct checkpoint_base base = {.hash = base_hash_end(&hash), .folder = m->base.source.dir};
-    return checkpoint_check_base(m->checkpoint, &base, err);
+    struct model_desc desc;
+    struct tensor_table stored; /* the same tensors; frozen units may be bytes */
+    struct huggingface_source source = m->base.source;
+    struct huggingface_reader *reader = NULL;
+    enum status status;
+    TRY_END(checkpoint_model(m->checkpoint, &desc, &stored, err));
+    peft_base_store(m->checkpoint, &m->desc, &stored);
+    source.table = &stored;
+    TRY_END(huggingface_open(&source, 0, (uint64_t)m->checkpoint->base.seed, &reader, err));
+    status = peft_base_check(m->checkpoint, &stored, reader, source.dir, err);
+    for (int u = 0; u < stored.num_units && status == STATUS_OK; u++) {
+        float *unit;
+        status = state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err);
+        if (status == STATUS_OK)
+            status = huggingface_values(reader, u, 0, stored.units[u].numel, unit, err);
+    }
+    huggingface_close(reader);
+end:
+    tensor_table_release(&stored);
+    model_desc_release(&desc);
+    return status;
 }
 
 static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)

@@ -195,13 +195,14 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
     return fs_has_suffix(name, "rotary_emb.inv_freq");
 }
 
-/* Whether the tensor is an adapter's, the head of a new classifier, or the pooler, which a folder of BertForMaskedLM
- * lacks. */
+/* Whether there is no folder, or the tensor is an adapter's, the head of a new classifier, or the pooler, which a
+ * folder of BertForMaskedLM lacks. */
 static bool starts_fresh(const struct import *import, const struct tensor_info *tensor)
 {
     const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
     const bool head = tensor->role == ROLE_SCORE_W || tensor->role == ROLE_SCORE_B;
-    return tensor->part != PART_BASE || (import->desc->new_head && (head || (pooler && import->new_pooler)));
+    return !import->dir || tensor->part != PART_BASE ||
+           (import->desc->new_head && (head || (pooler && import->new_pooler)));
 }
 
 /* A name's new ending in place of an old one; false: it has another ending, or is too long. */
@@ -547,18 +548,17 @@ static enum status import_part(void *context, int tensor, enum stored_part part,
     return hf_quantized_read(&import->quantized[tensor], &import->table->tensors[tensor], part, &files, out, err);
 }
 
-/* Elements of a quantized matrix; its bytes are kept for the next ones. */
-static enum status import_decode(struct import *import, int tensor, int64_t first, int64_t count, float *out,
+/* Elements of a quantized matrix of `source`; its bytes are kept for the next ones. */
+static enum status import_decode(struct import *import, int tensor, const struct stored_tensor *stored,
+                                 const struct stored_source *source, int64_t first, int64_t count, float *out,
                                  struct error *err)
 {
     const struct tensor_info *info = &import->table->tensors[tensor];
-    const struct stored_tensor *stored = &import->quantized[tensor].stored;
-    const struct stored_source source = {.context = import, .part = import_part};
     if (import->decoded_tensor != tensor) {
         import->decoded_tensor = -1;
         free(import->decoded);
         import->decoded = memory_alloc((size_t)stored->begin[STORED_PARTS]);
-        TRY(stored_tensor_read(info, stored, tensor, &source, import->decoded, err));
+        TRY(stored_tensor_read(info, stored, tensor, source, import->decoded, err));
         import->decoded_tensor = tensor;
     }
     stored_values(info, stored, import->decoded, first, count, out);
@@ -572,11 +572,14 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
     const struct tensor_info *info = &import->table->tensors[tensor];
     const struct source *source = &import->sources[tensor];
     if (starts_fresh(import, info)) {
+        heartbeat_beat();
         tensor_init_range(import->table, tensor, import->seed, first, count, out);
         return STATUS_OK;
     }
-    if (import_is_quantized(import, tensor))
-        return import_decode(import, tensor, first, count, out, err);
+    if (import_is_quantized(import, tensor)) {
+        const struct stored_source codes = {.context = import, .part = import_part};
+        return import_decode(import, tensor, &import->quantized[tensor].stored, &codes, first, count, out, err);
+    }
     TRY(read_range(import, source, first, count, out, err));
     TRY(check_finite(import, info, source, first, out, count, err));
     if (info->role == ROLE_WTE && import->tied_head.file >= 0)
@@ -584,17 +587,24 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
     return STATUS_OK;
 }
 
+/* What the run computes with: a matrix that it quantizes is decoded. */
+static enum status import_used_values(struct import *import, int tensor, int64_t first, int64_t count, float *out,
+                                      struct error *err)
+{
+    const struct tensor_table *table = import->table;
+    const bool stored = table->units[table->tensors[tensor].unit].stored_bytes && table->stored[tensor].quantized;
+    const struct stored_source values = {.context = import, .values = import_values};
+    if (stored && !import->quantized)
+        return import_decode(import, tensor, &table->stored[tensor], &values, first, count, out, err);
+    return import_values(import, tensor, first, count, out, err);
+}
+
 /* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
-static enum status read_unit(struct import *import, int unit, int64_t begin, int64_t count, float *out,
-                             struct error *err)
+static enum status read_values(struct import *import, int unit, int64_t begin, int64_t count, float *out,
+                               struct error *err)
 {
     const struct unit_info *info = &import->table->units[unit];
     int64_t end = begin + count, filled = begin;
-    if (info->stored_bytes) {
-        const struct stored_source source = {import, import_values, import->quantized ? import_part : NULL};
-        const int64_t word = import->table->word;
-        return stored_unit_read(import->table, unit, &source, begin * word, count * word, out, err);
-    }
     for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
         const struct tensor_info *tensor = &import->table->tensors[i];
         int64_t from = tensor->offset > begin ? tensor->offset : begin;
@@ -603,7 +613,7 @@ static enum status read_unit(struct import *import, int unit, int64_t begin, int
             continue;
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
         filled = to;
-        TRY(import_values(import, i, from - tensor->offset, to - from, out + (from - begin), err));
+        TRY(import_used_values(import, i, from - tensor->offset, to - from, out + (from - begin), err));
     }
     memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
     return STATUS_OK;
@@ -702,6 +712,8 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
     reader->table = source->table;
     reader->seed = seed;
     reader->opened = source->dir != NULL;
+    reader->import = (struct import){
+        .desc = source->desc, .table = source->table, .tied_head.file = -1, .decoded_tensor = -1, .open_file = -1};
     if (reader->opened)
         status = import_begin(&reader->import, source, rank, err);
     reader->import.seed = seed;
@@ -721,33 +733,28 @@ enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor
     return import->sources[tensor].dtype;
 }
 
-static enum status initial_import_values(void *context, int tensor, int64_t first, int64_t count, float *out,
-                                         struct error *err)
+enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                               struct error *err)
 {
-    const struct huggingface_reader *reader = context;
-    (void)err;
-    heartbeat_beat();
-    tensor_init_range(reader->table, tensor, reader->seed, first, count, out);
-    return STATUS_OK;
+    return read_values(&reader->import, unit, begin, count, out, err);
 }
 
 enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err)
 {
-    if (reader->opened)
-        return read_unit(&reader->import, unit, begin, count, out, err);
-    if (reader->table->units[unit].stored_bytes) {
-        const struct stored_source source = {reader, initial_import_values, NULL};
-        const int64_t word = reader->table->word;
+    struct import *import = &reader->import;
+    const struct stored_source source = {import, import_values, import->quantized ? import_part : NULL};
+    const int64_t word = reader->table->word;
+    if (reader->table->units[unit].stored_bytes)
         return stored_unit_read(reader->table, unit, &source, begin * word, count * word, out, err);
-    }
+    if (reader->opened)
+        return read_values(import, unit, begin, count, out, err);
     initial_weights_fill(reader->table, unit, reader->seed, begin, count, out);
     return STATUS_OK;
 }
 
 void huggingface_close(struct huggingface_reader *reader)
 {
-    if (reader->opened)
-        import_end(&reader->import);
+    import_end(&reader->import);
     free(reader);
 }

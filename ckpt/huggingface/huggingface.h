@@ -40,6 +40,10 @@ enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor
  * kept as bytes (stored_base.h) they are words. */
 enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err);
+/* The same, but values of units that are kept as bytes too: quantized matrices are decoded, after they were quantized
+ * if the folder has values; other tensors are as the folder has them. */
+enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                               struct error *err);
 void huggingface_close(struct huggingface_reader *reader);
 
 /* Reads the headers only: the errors are those of huggingface_load() but for the ones about values. *absent: it is an
@@ -66,6 +70,14 @@ struct peft_base {
 enum status peft_base_find(const struct checkpoint *checkpoint, const char *moved, struct model_desc *desc,
                            const struct tensor_table *table, struct peft_base *base, struct error *err);
 void peft_base_release(struct peft_base *base); /* all zero is allowed */
+
+/* Lays the table's frozen units out as the run kept them (stored_base.h), for a reader of the base. */
+void peft_base_store(const struct checkpoint *checkpoint, const struct model_desc *desc, struct tensor_table *table);
+
+/* Compares the base, by a reader with such a table, with the one that the checkpoint was trained on. STATUS_CHECKPOINT:
+ * it is another one. */
+enum status peft_base_check(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                            struct huggingface_reader *reader, const char *folder, struct error *err);
 
 /* Reads this rank's slices of an adapter, its A and B and modules_to_save, from DIR/adapter_model.safetensors as PEFT
  * writes it, in fp32, bf16 or fp16: all trained units of the table. Copies of the base (base_layer) are skipped.

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/base_hash.h"
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"
+#include "core/memory.h"
 #include "core/model/model_folder.h"
+#include "core/model/stored_base.h"
 #include "core/printable.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static enum status find_peft_base(const struct checkpoint *checkpoint, const char *moved, char folder[FS_PATH_MAX],
@@ -24,13 +28,33 @@ static enum status find_peft_base(const struct checkpoint *checkpoint, const cha
     return error_hint(err, "--base DIR names the folder with these weights, wherever it is now");
 }
 
-/* model.ignore_tensors of the run. */
-static void read_peft_ignored(const struct checkpoint *checkpoint, struct string_list *ignore)
+/* A list of texts in the spec of the run. */
+static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(checkpoint->spec, "model.ignore_tensors"), i, item) if (json_is_string(item))
-        string_list_add(ignore, json_string_value(item));
+    json_array_foreach(json_object_get(checkpoint->spec, key), i, item) if (json_is_string(item))
+        string_list_add(list, json_string_value(item));
+}
+
+static bool peft_spec_has(const struct checkpoint *checkpoint, const char *key)
+{
+    return json_is_true(json_object_get(checkpoint->spec, key));
+}
+
+void peft_base_store(const struct checkpoint *checkpoint, const struct model_desc *desc, struct tensor_table *table)
+{
+    const char *name = json_string_value(json_object_get(checkpoint->spec, "peft.base_dtype"));
+    struct quantization_settings wanted = {.method = QUANTIZATION_NF4, .compute_dtype = DTYPE_COUNT};
+    enum dtype plain = checkpoint->dtype;
+    for (int dtype = 0; dtype < DTYPE_COUNT && name; dtype++)
+        plain = strcmp(name, dtype_name((enum dtype)dtype)) == 0 ? (enum dtype)dtype : plain;
+    wanted.double_quant = peft_spec_has(checkpoint, "model.quantization_config.bnb_4bit_use_double_quant");
+    read_peft_list(checkpoint, "model.quantization_config.llm_int8_skip_modules", &wanted.skip);
+    const bool quantized = peft_spec_has(checkpoint, "model.quantization_config.load_in_4bit");
+    const struct stored_settings settings = stored_settings_of(desc, quantized ? &wanted : NULL, plain);
+    stored_base_lay_out(table, checkpoint->dtype, &settings);
+    string_list_release(&wanted.skip);
 }
 
 enum status peft_base_find(const struct checkpoint *checkpoint, const char *moved, struct model_desc *desc,
@@ -41,7 +65,7 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
     if (!moved && !checkpoint->base.folder)
         return STATUS_OK;
     TRY(find_peft_base(checkpoint, moved, base->folder, err));
-    read_peft_ignored(checkpoint, &base->ignore);
+    read_peft_list(checkpoint, "model.ignore_tensors", &base->ignore);
     base->source.dir = base->folder;
     base->source.ignore = &base->ignore;
     struct model_desc folder = {.num_labels = 0};
@@ -55,4 +79,30 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
 void peft_base_release(struct peft_base *base)
 {
     string_list_release(&base->ignore);
+}
+
+enum status peft_base_check(const struct checkpoint *checkpoint, const struct tensor_table *table,
+                            struct huggingface_reader *reader, const char *folder, struct error *err)
+{
+    enum { PIECE = 1 << 20 /* elements */ };
+    const int trained = tensor_table_head(table) + 1;
+    struct checkpoint_base base = {.folder = folder};
+    float *values = memory_alloc(PIECE * sizeof *values);
+    enum status status = STATUS_OK;
+    for (int unit = trained; unit < table->num_units; unit++) {
+        const struct unit_info *info = &table->units[unit];
+        const int64_t count = unit_words(table, unit);
+        const int64_t word = info->stored_bytes ? table->word : (int64_t)sizeof *values;
+        const int64_t bytes = info->stored_bytes ? info->stored_bytes : count * word;
+        for (int64_t done = 0, n; done < count; done += n) {
+            n = count - done < PIECE ? count - done : PIECE;
+            const int64_t end = (done + n) * word < bytes ? (done + n) * word : bytes;
+            TRY_END(huggingface_read(reader, unit, done, n, values, err));
+            base.hash += base_hash_bytes(unit - trained, done * word, values, (size_t)(end - done * word));
+        }
+    }
+    status = checkpoint_check_base(checkpoint, &base, err);
+end:
+    free(values);
+    return status;
 }

@@ -9,7 +9,6 @@
  *
  * First the frozen weights are read once for their hash, then each tensor in pieces: the memory is a piece of a tensor,
  * and the two matrices of its adapter. */
-#include "ckpt/base_hash.h"
 #include "ckpt/huggingface/hf_write.h"
 
 #include "core/fsutil.h"
@@ -184,8 +183,8 @@ static enum status write_merged(struct peft_merge *merge, const struct tensor_in
     merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
     for (int64_t row = 0, n; row < rows; row += n) {
         n = rows - row < most ? rows - row : most;
-        TRY(huggingface_read(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
-                             err));
+        TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
+                               err));
         if (merge->update.r)
             merge_rows(&merge->update, dtype, row, n, columns, merge->values);
         TRY(write_merged_values(merge, tensor, merge->values, n * columns, err));
@@ -218,23 +217,6 @@ static enum status merge_tensor(struct peft_merge *merge, const struct tensor_in
 }
 
 /* ---- the whole ----------------------------------------------------------- */
-
-/* Of the frozen weights as they are now, compared with the checkpoint's. */
-static enum status check_merged_base(struct peft_merge *merge, const char *folder, struct error *err)
-{
-    const struct tensor_table *table = merge->table;
-    const int trained = tensor_table_head(table) + 1;
-    struct checkpoint_base base = {.folder = folder};
-    merge->values = memory_resize(merge->values, PIECE * sizeof *merge->values);
-    for (int unit = trained; unit < table->num_units; unit++)
-        for (int64_t done = 0, n; done < table->units[unit].numel; done += n) {
-            n = table->units[unit].numel - done < PIECE ? table->units[unit].numel - done : PIECE;
-            TRY(huggingface_read(merge->base, unit, done, n, merge->values, err));
-            base.hash += base_hash_bytes(unit - trained, done * (int64_t)sizeof *merge->values, merge->values,
-                                         (size_t)n * sizeof *merge->values);
-        }
-    return checkpoint_check_base(merge->checkpoint, &base, err);
-}
 
 /* Whether the adapter changes one of the two that a tied matrix is. */
 static bool merge_unties(const struct model_desc *desc, const struct tensor_table *table)
@@ -308,7 +290,7 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     TRY(huggingface_open(base, 0, (uint64_t)checkpoint->base.seed, &merge.base, err));
     const struct tensor_info *embedding = tensor_find(base->table, 0, ROLE_WTE);
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
-    TRY_END(check_merged_base(&merge, base->dir, err));
+    TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
     TRY_END(hf_make_folder(out, err));
     TRY_END(merge_weights(&merge, out, dtype, err));
     TRY_END(hf_write_tokenizer(checkpoint, out, err));

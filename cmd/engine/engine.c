@@ -115,47 +115,43 @@ static enum status engine_adapt(struct engine *t, struct error *err)
     return status == STATUS_OK ? STATUS_OK : error_prefix(err, "peft");
 }
 
-/* How the run keeps its base: as the folder has it, or as the spec quantizes it. */
-static enum status engine_quantization(const struct engine *t, struct quantization_settings *settings,
-                                       struct error *err)
+/* What the spec says of a quantized base has to fit the model and the run. */
+static enum status engine_check_quantization(const struct engine *t, enum quantization_method method, struct error *err)
 {
     const struct run_spec *spec = t->spec;
-    const bool folder = t->desc.quantization.method != QUANTIZATION_NONE, wanted = spec->model.load_in_4bit;
+    const enum quantization_method folder = t->desc.quantization.method;
     const enum dtype dtype = spec->model.quantization.compute_dtype;
-    *settings = (struct quantization_settings){.method = QUANTIZATION_NONE};
-    if (wanted && dtype != DTYPE_COUNT && dtype != spec->dtype) {
+    if (spec->model.load_in_4bit && dtype != DTYPE_COUNT && dtype != spec->dtype) {
         error_set(err, STATUS_USAGE,
                   "model.quantization_config.bnb_4bit_compute_dtype is %s, and the run computes in %s",
                   dtype_name(dtype), dtype_name(spec->dtype));
         return error_hint(err, "bf16 and fp16 say in which type the run computes");
     }
-    if (wanted && folder && t->desc.quantization.method != QUANTIZATION_NF4)
+    if (spec->model.load_in_4bit && folder != QUANTIZATION_NONE && folder != QUANTIZATION_NF4)
         return error_set(err, STATUS_USAGE,
                          "model.quantization_config: the model's weights are quantized already; hint: remove it");
-    if (!wanted && !folder)
+    if (method == QUANTIZATION_NONE)
         return STATUS_OK;
-    *settings = folder ? t->desc.quantization : spec->model.quantization;
-    settings->has_skip = folder ? settings->has_skip : settings->skip.count > 0;
     if (!spec->adapter.on) {
-        error_set(err, STATUS_USAGE, "weights in %d bits are not trained",
-                  settings->method == QUANTIZATION_FP8 ? 8 : 4);
+        error_set(err, STATUS_USAGE, "weights in %d bits are not trained", method == QUANTIZATION_FP8 ? 8 : 4);
         return error_hint(err, "peft trains an adapter on them; or take the unquantized weights");
     }
-    if (!spec->model.pretrained && settings->method != QUANTIZATION_NF4)
+    if (!spec->model.pretrained && method != QUANTIZATION_NF4)
         return error_set(err, STATUS_USAGE, "model.config: initial weights are quantized to nf4 only");
     return STATUS_OK;
 }
 
 static enum status engine_store_base(struct engine *t, struct error *err)
 {
-    const enum dtype plain = t->spec->adapter.base_dtype;
-    struct stored_settings settings = {.weights = t->desc.has_torch_dtype ? t->desc.torch_dtype : DTYPE_F32,
-                                       .plain = plain == DTYPE_COUNT ? t->spec->dtype : plain};
-    TRY(engine_quantization(t, &settings.quantization, err));
-    if (!t->spec->adapter.on)
+    const struct run_spec *spec = t->spec;
+    const enum dtype plain = spec->adapter.base_dtype == DTYPE_COUNT ? spec->dtype : spec->adapter.base_dtype;
+    const struct stored_settings settings =
+        stored_settings_of(&t->desc, spec->model.load_in_4bit ? &spec->model.quantization : NULL, plain);
+    TRY(engine_check_quantization(t, settings.quantization.method, err));
+    if (!spec->adapter.on)
         return STATUS_OK;
     TRY(stored_base_check(&settings, &t->desc, &t->table, err));
-    stored_base_lay_out(&t->table, t->spec->dtype, &settings);
+    stored_base_lay_out(&t->table, spec->dtype, &settings);
     return STATUS_OK;
 }
 

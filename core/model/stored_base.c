@@ -43,6 +43,19 @@ static bool stored_is_quantized(const struct quantization_settings *settings, co
            !stored_is_skipped(settings, tensor);
 }
 
+struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,
+                                          enum dtype plain)
+{
+    struct stored_settings settings = {.quantization = desc->quantization,
+                                       .weights = desc->has_torch_dtype ? desc->torch_dtype : DTYPE_F32,
+                                       .plain = plain};
+    if (settings.quantization.method != QUANTIZATION_NONE || !wanted)
+        return settings;
+    settings.quantization = *wanted;
+    settings.quantization.has_skip = wanted->skip.count > 0;
+    return settings;
+}
+
 enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err)
 {

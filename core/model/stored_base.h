@@ -43,6 +43,11 @@ struct stored_settings {
     enum dtype plain;   /* dtype of tensors that are not quantized */
 };
 
+/* Of a run: as the model's folder is quantized, or as `wanted`; NULL: not. plain: the dtype of other tensors. The lists
+ * are borrowed. */
+struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,
+                                          enum dtype plain);
+
 /* STATUS_USAGE: the model has matrices that the method cannot have. */
 enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err);

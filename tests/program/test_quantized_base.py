@@ -295,3 +295,32 @@ def test_configs_that_are_not_read(folder):
         with open(folder.at("quantized", "config.json"), "w", encoding="utf-8") as f:
             json.dump({**config, "quantization_config": quantization}, f)
         assert words in folder.train(lora(folder.at("quantized")), expect=USAGE).err
+
+
+# ---- what is read again ------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("method", [*CONFIGS, "load", "base_dtype", "initial"])
+def test_merging_and_sampling_use_the_values(folder, method):
+    """As of a run on the values, in every byte; the merged folder is not quantized."""
+    if method in CONFIGS:
+        first, second = quantized_pair(folder, method)
+        changes = {}
+    else:
+        first = base_of(folder)
+        change = {"load": lambda name, x: nf4_values(x) if is_linear(name) else x}.get(method, lambda name, x: x)
+        second = with_values(folder, "values", change)
+        changes = {"load": {"model": {"quantization_config": QLORA}}, "base_dtype": {"peft": {"base_dtype": "fp16"}},
+                   "initial": {"model": {"pretrained": None, "config": MODEL, "quantization_config": QLORA}}}[method]
+    folder.train(lora(first, changes))
+    if method in CONFIGS or method == "load":
+        folder.train(lora(second), "values")
+    merged_files = []
+    for name in ("run", "values") if method in CONFIGS or method == "load" else ("run",):
+        folder.ztrain("export", folder.run_folder(name), "--merge", "--dtype", "fp32", "--out", folder.at(f"merged-{name}"))
+        merged_files.append(read_safetensors(folder.at(f"merged-{name}", WEIGHTS)))
+        said = folder.ztrain("sample", folder.run_folder(name), "--prompt-tokens", "1,2,3", "--max-tokens", "8").out
+        again = folder.ztrain("sample", folder.at(f"merged-{name}"), "--prompt-tokens", "1,2,3", "--max-tokens", "8").out
+        assert said == again
+        with open(folder.at(f"merged-{name}", "config.json"), encoding="utf-8") as f:
+            assert "quantization_config" not in json.load(f)
+    assert all(other == merged_files[0] for other in merged_files)
