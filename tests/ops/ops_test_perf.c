@@ -122,7 +122,8 @@ bool run_perf(struct harness *h, const struct op_case *c, enum dtype dtype, cons
     if (work.flops > 0) {
         printf("%-100s %9.3f ms ", text, 1e3 * seconds);
         print_rate(work.flops / seconds);
-        printf(" %4.0f%% of a large product\n", 100 * work.flops / seconds / ceilings->flops[dtype]);
+        printf(" %4.0f%% of a large product, %3.0f%% of a copy\n", 100 * work.flops / seconds / ceilings->flops[dtype],
+               100 * work.bytes / seconds / ceilings->copy);
     } else {
         printf("%-100s %9.3f ms %8.1f GB/s    %4.0f%% of a copy\n", text, 1e3 * seconds, 1e-9 * work.bytes / seconds,
                100 * work.bytes / seconds / ceilings->copy);

@@ -232,12 +232,14 @@ static enum unit_kind gemm_product_kind(const struct cpu_kernels *kernels, enum 
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : gemm_block_kind(kernels, dtype);
 }
 
-/* Whether tiles of C's transpose are filled so much better that turning them is worth it. */
+/* Whether tiles of C's transpose are filled so much better that turning them is worth it, or at least nearly as well,
+ * and A is spared from being packed as pairs from rows of k: MR neighbours are no whole cache line. */
 static bool gemm_turns(enum unit_kind kind, const struct product *p)
 {
     const int64_t mr = panel_rows(kind), as_it_is = round_up(p->m, mr) * round_up(p->n, NR),
                   turned = round_up(p->n, mr) * round_up(p->m, NR);
-    return p->n <= GEMM_TURNED_COLUMNS && 8 * turned <= 7 * as_it_is;
+    const bool spared = kind == UNIT_PAIR && p->transpose_a;
+    return p->n <= GEMM_TURNED_COLUMNS && 8 * turned <= (spared ? 9 : 7) * as_it_is;
 }
 
 static struct product gemm_turned(const struct product *p)
