@@ -10,6 +10,7 @@ import struct
 
 import pytest
 
+import test_quantized_base as quantized
 from harness import BadDisk, CHECKPOINT, DATA, USAGE, merged, read_safetensors, wait_for_steps, wait_until, write_safetensors
 
 PEFT = {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "q_proj", "down_proj", "lm_head"], "modules_to_save": ["norm"]}
@@ -185,6 +186,64 @@ def test_replay(folder):
     change_weight(folder, "model.layers.2.self_attn.k_proj.weight")
     done = folder.ztrain("replay", folder.run_folder(), "--step", 6, "--local-gpus", 2, expect=CHECKPOINT)
     assert "was trained on another base" in done.final_error
+
+
+# ---- bases in few bits -------------------------------------------------------------------------------------------------
+
+NF4 = {"load_in_4bit": True}
+KEPT = {  # how the run keeps its base
+    "bf16": {"peft": {"base_dtype": "bf16"}},
+    "fp32": {"peft": {"base_dtype": "fp32"}, "bf16": {"enabled": True}},
+    "nf4": {"model": {"quantization_config": NF4}, "bf16": {"enabled": True}},
+    "nf4-double": {"model": {"quantization_config": {**NF4, "bnb_4bit_use_double_quant": True}}},
+    "nf4-skip": {"model": {"quantization_config": {**NF4, "llm_int8_skip_modules": ["lm_head", "v_proj"]}}},
+}
+SAMPLES = {"train": {"epochs": 1, "samples": [[3, 5, 7]], "sample_tokens": 12}}
+
+
+def samples_as_it_did(folder, *options, name="run"):
+    """Whether `ztrain sample` says what the run said itself at its last evaluation."""
+    said = folder.metrics(name).kinds("sample")[-1]["tokens"]
+    return folder.ztrain("sample", folder.run_folder(name), *PROMPT[:4], "--device", "cpu", *options).out == \
+        ",".join(map(str, said)) + "\n"
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_base_that_is_kept_otherwise(folder, kept):
+    """sample computes with the base as the run kept it; --merge takes the folder's weights, or what the codes of quantized ones
+    stand for; another base is refused."""
+    changes = merged(merged(lora(folder), KEPT[kept]), SAMPLES)
+    changes["peft"]["target_modules"] = ["q_proj", "down_proj"]
+    folder.train(changes, ranks=2)
+    assert samples_as_it_did(folder)
+    folder.train(merged(changes, {"train": {"epochs": 2}}), more=["--resume", folder.run_folder()])
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge")
+    before, after = (read_safetensors(folder.at(place, "model.safetensors")) for place in ("base", "merged"))
+    name = "model.layers.{}.self_attn.{}_proj.weight"
+    assert after[name.format(1, "q")] != before[name.format(1, "q")]
+    assert (after[name.format(1, "k")] != before[name.format(1, "k")]) == kept.startswith("nf4")
+    change_weight(folder, name.format(2, "k"))
+    for command in (["sample", folder.run_folder(), *PROMPT], ["export", folder.run_folder(), "--out", folder.at("other"), "--merge"]):
+        assert "was trained on another base" in folder.ztrain(*command, expect=CHECKPOINT).final_error
+
+
+@pytest.mark.parametrize("method", quantized.CONFIGS)
+def test_a_quantized_folder(folder, method):
+    """Its merged model is that of the same weights in bf16, and has no quantization."""
+    place, values = quantized.quantized_pair(folder, method)
+    changes = merged(quantized.lora(place), merged(SAMPLES, {"train": {"epochs": None}}))
+    folder.train(changes)
+    assert samples_as_it_did(folder)
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("merged"), "--merge", "--dtype", "bf16")
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
+    with open(folder.at("merged", "config.json"), encoding="utf-8") as f:
+        assert "quantization_config" not in json.load(f)
+    changes = merged(changes, {"model": {"pretrained": values, "adapter": folder.at("adapter")}, "peft": None,
+                               "optimizer": {"params": {"lr": 0.0}}})
+    folder.train(changes, "values")
+    folder.ztrain("export", folder.run_folder("values"), "--out", folder.at("same"), "--merge", "--dtype", "bf16")
+    ours, same = (read_safetensors(folder.at(place, "model.safetensors")) for place in ("merged", "same"))
+    assert ours.keys() == same.keys() and [name for name in ours if ours[name] != same[name]] == []
 
 
 # ---- exports -----------------------------------------------------------------------------------------------------------
