@@ -91,6 +91,13 @@ static void add_scales(struct floor *floor, const struct dequantize_args *a)
         floor->again += (double)((block / TOGETHER - 1) * a->num_scales * size);
 }
 
+/* The same of the lanes of a warp, which has a block of moments, and its scales. */
+static void add_moment_scales(struct floor *floor, int64_t n)
+{
+    enum { LANES = 32, MOMENTS = 2 };
+    floor->again += (double)(n / MOMENT_BLOCK * MOMENTS * (LANES - 1)) * sizeof(float);
+}
+
 static struct floor floor_of(const struct harness *h, double cost)
 {
     const struct op_case *c = h->c;
@@ -106,6 +113,8 @@ static struct floor floor_of(const struct harness *h, double cost)
         add_tables(&floor, h);
     else if (!strcmp(c->op, "dequantize"))
         add_scales(&floor, &h->args.dequantize);
+    else if (!strcmp(c->op, "adam8"))
+        add_moment_scales(&floor, c->N);
     return floor;
 }
 
