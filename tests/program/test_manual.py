@@ -91,7 +91,7 @@ def test_completion(manual, tmp_path):
     assert offered("ztrain --set train.device=c") == ["cpu", "cuda"]
     assert offered("ztrain --set train.device=c", breaks=" \t\n") == ["train.device=cpu", "train.device=cuda"]
     assert offered("ztrain --set bf16.enabled=") == ["true", "false", "auto"] and offered("ztrain --set run.seed=") == []
-    assert offered("ztrain export --") == ["--best", "--dtype", "--force", "--help", "--out"] and offered("ztrain export --dtype b") == ["bf16"]
+    assert offered("ztrain export --") == ["--base", "--best", "--dtype", "--force", "--help", "--merge", "--out"] and offered("ztrain export --dtype b") == ["bf16"]
     assert offered("ztrain verify ") == ["runs"] and offered("ztrain --world ") == []
     assert offered("ztrain pl") == ["plan"] and offered("ztrain plan --re") == []
     assert offered("ztrain plan --he") == ["--help"] and offered("ztrain plan --local") == ["--local-gpus"]
