@@ -99,10 +99,12 @@ def write_start(name, folder):
 
 
 def settings_of(name, case, out, start):
-    """How a case is trained with an adapter."""
+    """How a case is trained with an adapter. The base of 4 bits is quantized from the case's weights."""
     settings = [f"run.dir={out}", f"run.name={name}", f"model.pretrained={case}", f"model.adapter={start}",
                 f"data.train={case}/train", f"data.validation={case}/validation", f"train.max_steps={STEPS}",
                 f"checkpoint.interval_steps={STEPS}", f"optimizer.params.lr={RATE}"]
+    if stored()[name].get("quantization_config"):
+        settings.append(f"model.quantization_config={json.dumps(stored()[name]['quantization_config'])}")
     return settings
 
 

@@ -33,7 +33,7 @@ SHORT = make_golden.STEPS
 SAMPLES = SHORT * BATCH  # of a golden case's training data
 QV = ["q_proj", "v_proj"]
 BLOCK = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# The adapter: the golden case, `peft` of the run spec without peft_type.
+# The adapter: the golden case, `peft` of the run spec without peft_type, `model.quantization_config`.
 ADAPTERS = {
     # each family: the targets of PEFT, where it has some
     "gpt2": ("gpt2", {}),
@@ -84,6 +84,9 @@ ADAPTERS = {
     "dropout-phi3": ("phi3", {"r": 3, "lora_dropout": make_dropout.RATE, "target_modules": ["qkv_proj", "gate_up_proj"]}),
     "dropout-bert": ("classify-bert", {"r": 4, "lora_dropout": make_dropout.RATE,
                                        "target_modules": ["query", "key", "intermediate.dense"]}),
+    # on a base of 4 bits, which bitsandbytes quantizes: model.quantization_config
+    "nf4": ("llama", {"r": 4, "target_modules": "all-linear"}, {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "nf4-double": ("qwen3", {"r": 3}, {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}),
 }
 # The role of a target's tensor, by the end of its name: a mask is numbered by it.
 ROLES = {"c_attn": "QKV", "qkv_proj": "QKV", "q_proj": "Q", "query": "Q", "k_proj": "K", "key": "K", "v_proj": "V", "value": "V",
@@ -128,7 +131,8 @@ class Adapter:
 
     def __init__(self, name):
         self.name = name
-        self.base, self.peft = ADAPTERS[name]
+        self.base, self.peft, *quantized = ADAPTERS[name]
+        self.quantized = quantized[0] if quantized else None
         self.classifies = self.base.startswith("classify-")
         self.case = (make_classifiers.Classifier if self.classifies else make_golden.Case)(self.base)
         self.case.lr = RATE
@@ -143,13 +147,24 @@ class Adapter:
 
     def adapted(self):
         config = peft.LoraConfig(task_type="SEQ_CLS" if self.classifies else "CAUSAL_LM", **self.peft)
-        model = peft.get_peft_model(self.case.model(), config).eval()
+        model = peft.get_peft_model(self.rounded(self.case.model()), config).eval()
         for name, p in model.named_parameters():
             if p.requires_grad:
                 p.data = torch.tensor(initial_values(self.name, file_name(name), p.numel())).reshape(p.shape)
         saved = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
         names = {file_name(n) for n, p in model.named_parameters() if p.requires_grad}
         assert set(saved) == names | ({HEAD} if "ensure_weight_tying" in self.peft else set()), self.name
+        return model
+
+    def rounded(self, model):
+        """The model whose linear layers but the head have the values that they have in 4 bits."""
+        if self.quantized:
+            from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+            double = self.quantized.get("bnb_4bit_use_double_quant", False)
+            for name, module in model.named_modules():
+                if isinstance(module, torch.nn.Linear) and name != "lm_head":
+                    packed, state = quantize_4bit(module.weight.data.to(self.case.store), quant_type="nf4", compress_statistics=double)
+                    module.weight.data = dequantize_4bit(packed, state).float()
         return model
 
     def model(self):
@@ -215,12 +230,13 @@ def make(name):
         "eval": max(abs(run["eval"][step] - loss) for step, loss in exact["eval"].items())}
         for kind, run in (("fp32", single), ("bf16", half))}
     entry = {
-        "name": name, "case": adapter.base, "peft": {"peft_type": "LORA", **adapter.peft}, "config": adapter.config(),
+        "name": name, "case": adapter.base, "peft": {"peft_type": "LORA", **adapter.peft},
+        "quantization_config": adapter.quantized, "config": adapter.config(),
         "loss": short(exact["loss"]), "grad_norm": short(exact["norm"]), "lr": exact["rate"], "eval_loss": short(exact["eval"]),
         "rounding": short(strays),
         "tensors": {file_name(n): list(t.shape) for n, t in exact["final"].items()},
         # merging the adapter of a tied matrix changes the other one in PEFT
-        "merged": adapter.merged() if not name.endswith("-tied") else {},
+        "merged": adapter.merged() if not name.endswith("-tied") and not adapter.quantized else {},
     }
     tensors = {f"{name}/{kind}/{file_name(n)}": t.float().contiguous()
                for kind, values in (("grad", exact["grads"]), ("final", exact["final"])) for n, t in values.items()}
