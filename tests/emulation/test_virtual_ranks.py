@@ -52,6 +52,15 @@ def test_sums_through_host_memory(folder, count, stage, graphs):
     assert trained(folder, spec, count, stage, **gpus(count, shared=True)) == one
 
 
+@pytest.mark.parametrize("stage, graphs, where", [(0, True, {}), (3, False, {}), (2, False, {"offload_optimizer": {"device": "cpu"}})])
+def test_moments_in_8_bits(folder, stage, graphs, where):
+    """Also where the CPU updates what the GPU does in the first run: both round in the same places."""
+    adam8 = {"optimizer": {"type": "AdamW8bit"}, "model": {"config": {**LLAMA, "hidden_size": 64, "num_hidden_layers": 1}}}
+    spec = small_spec(folder, "bf16", graphs, changes=adam8)
+    one = trained(folder, spec, 1, 0, **gpus(1))
+    assert trained(folder, merged(spec, {"zero_optimization": where}), 2, stage, **gpus(2, "random")) == one
+
+
 @pytest.mark.parametrize("stage, where", [(1, {"offload_optimizer": {"device": "cpu"}}),
                                           (3, {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}})])
 def test_offload(folder, stage, where):
