@@ -244,8 +244,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {NO_MEANING("optim_target_modules dispatch_batches tpu_* dataset_* shuffle_* streaming streaming_* "
                 "ignore_bias_buffers pad_token eos_token truncation_mode pad_to_multiple_of loss_type")},
     {NO_MEANING("model_revision revision_of_model cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage "
-                "keep_linebreaks use_bnb_nested_quant bnb_* lora_* loraplus_* loftq_* peft_* oft_* pissa_*")},
-    {NO_MEANING("create_new_adapter merge_lora merge_method quantization_* double_quantization "
+                "keep_linebreaks bnb_* lora_* loraplus_* loftq_* peft_* oft_* pissa_*")},
+    {NO_MEANING("create_new_adapter merge_lora merge_method quantization_* "
                 "gptq_* model_quantization_config_kwargs fp8_* upcast_* print_param_status relora_* lisa_*")},
     {NO_MEANING("galore_* apollo_* badam_* qgalore_* dion_* came_* jagged_restart_* eaft_* asft_alpha pref_* ppo_* "
                 "dpo_* kto_* simpo_* orpo_alpha cpo_alpha rl_beta center_rewards_coefficient ref_model_* "

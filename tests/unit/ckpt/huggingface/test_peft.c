@@ -309,8 +309,8 @@ static struct checkpoint *save(struct model *model, const char *config, const st
     struct bootstrap alone = {.world = 1, .local_world = 1, .num_nodes = 1, .shared_fd = -1, .cores = 1};
     struct comm_config comm_config = {.timeout_seconds = 10};
     struct comm *comm;
-    struct checkpoint_save_cache *cache;
-    struct checkpoint *checkpoint;
+    struct checkpoint_save_cache *cache = NULL;
+    struct checkpoint *checkpoint = NULL;
     char name[64];
     int64_t bytes;
     model_layout(model, 1);
