@@ -412,9 +412,14 @@ static enum status check_exported_history(const struct checkpoint *checkpoint, s
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-/* vLLM takes A and B only. */
-static void export_notes_vllm(const struct tensor_table *table)
+/* vLLM takes A and B only, and their scale is lora_alpha and r. */
+static void export_notes_vllm(const json_t *adapter, const struct tensor_table *table)
 {
+    if (json_object_size(json_object_get(adapter, "rank_pattern")) ||
+        json_object_size(json_object_get(adapter, "alpha_pattern")))
+        log_info(
+            "the adapter has ranks or scales by patterns, which vLLM does not read: --merge writes a model that it "
+            "loads");
     for (int i = 0; i < table->num_tensors; i++)
         if (!table->tensors[i].frozen && table->tensors[i].part == PART_BASE) {
             log_info("'%s' is trained as a whole (modules_to_save): vLLM refuses such adapters; --merge writes a model "
@@ -439,7 +444,7 @@ static enum status write_export_adapter(const struct checkpoint *checkpoint, con
     } else {
         TRY_END(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
                             err));
-        export_notes_vllm(&table);
+        export_notes_vllm(checkpoint->adapter, &table);
     }
 end:
     peft_base_release(&base);
@@ -448,12 +453,31 @@ end:
     return status;
 }
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat one, other;
+    return a && b && *a && *b && io_stat(a, &one) == 0 && io_stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
+/* The base may be an earlier export, which another would replace. */
+static enum status check_export_base(const struct checkpoint *checkpoint, const struct arguments *arguments,
+                                     struct error *err)
+{
+    if (!checkpoint->adapter ||
+        (!is_same_folder(arguments->out, checkpoint->base.folder) && !is_same_folder(arguments->out, arguments->base)))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "'%s' is the base of the adapter", arguments->out);
+    return error_hint(err, "--out names another folder");
+}
+
 /* dtype: DTYPE_COUNT for the default. */
 static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                        enum dtype dtype, struct error *err)
 {
     struct export_folder folder;
     enum status status;
+    TRY(check_export_base(checkpoint, arguments, err));
     TRY_END(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter)
         TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));

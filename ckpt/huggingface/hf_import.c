@@ -348,7 +348,7 @@ static void resolve_tied_head(struct import *import)
     }
 }
 
-static void resolve_pooler(struct import *import)
+static enum status resolve_pooler(struct import *import, struct error *err)
 {
     const int head = tensor_table_head(import->table);
     const struct tensor_info *pooler[] = {tensor_find(import->table, head, ROLE_POOLER_W),
@@ -356,6 +356,10 @@ static void resolve_pooler(struct import *import)
     import->new_pooler = import->desc->new_head && import->desc->pooler;
     for (size_t i = 0; import->new_pooler && i < COUNT_OF(pooler); i++)
         import->new_pooler = import->sources[pooler[i] - import->table->tensors].file < 0;
+    if (!import->new_pooler || !pooler[0]->frozen)
+        return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s' has no pooler, and a random one would be frozen", import->dir);
+    return error_hint(err, "peft.modules_to_save: [pooler] trains it with the adapter");
 }
 
 static void tell_differences(const struct import *import)
@@ -648,7 +652,7 @@ static enum status import_begin(struct import *import, const struct huggingface_
     for (int file = 0; file < import->files.count; file++)
         TRY(match_file(import, file, err));
     resolve_tied_head(import);
-    resolve_pooler(import);
+    TRY(resolve_pooler(import, err));
     if (rank == 0 && !source->quiet)
         tell_differences(import);
     TRY(check_complete(import, err));

@@ -174,14 +174,17 @@ static void prepare_log_banner(const struct run *run)
     const struct run_spec *spec = run->spec;
     const struct dropout_rates *rates = &t->desc.dropout;
     const double dropout = fmax(fmax(rates->embedding, rates->attention), fmax(rates->residual, rates->pooled));
-    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80];
+    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80], trained[48] = "";
     prepare_device_text(t, device);
     prepare_data_text(t, data);
     memory_plan_summary(t, memory);
     if (dropout > 0)
         snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
-    log_info("ztrain %s: %s, %" PRId64 " parameters%s", ZTRAIN_VERSION, model_family_name(t->desc.family),
-             t->table.num_params, dropped);
+    if (t->table.adapted)
+        snprintf(trained, sizeof trained, ", %" PRId64 " of them trained",
+                 t->table.num_params - t->table.frozen_params);
+    log_info("ztrain %s: %s, %" PRId64 " parameters%s%s", ZTRAIN_VERSION, model_family_name(t->desc.family),
+             t->table.num_params, trained, dropped);
     log_info("ranks: %d (%s); device: %s; %s, ZeRO stage %d", run->boot->world, run->boot->source, device,
              dtype_name(spec->dtype), spec->zero.stage);
     if (spec->train.virtual_ranks)

@@ -333,6 +333,9 @@ static enum status find_targets(struct target_search *s)
         return STATUS_OK;
     error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s",
               s->left_out ? " but those that exclude_modules and modules_to_save leave out" : "");
+    if (s->settings->target_modules.expression)
+        return error_hint(s->err, "a text is a regular expression for whole names, or all-linear; a list, such as "
+                                  "[q_proj], has their ends");
     return hint_modules(s);
 }
 

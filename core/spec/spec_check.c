@@ -205,6 +205,9 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     full->spec.scheduler.warmup_max_lr = -1;
     const struct spec_node *peft = spec_child(root, "peft");
     full->spec.adapter.on = peft && peft->kind == NODE_MAPPING;
+    if (peft && peft->kind == NODE_NULL)
+        spec_notice(ctx, peft->key_pos,
+                    "'peft' is empty, and all weights are trained; hint: peft: {} is PEFT's default");
     for (int i = 0; i < spec_num_keys; i++)
         check_row(ctx, full, root, &spec_keys[i]);
     if (complete) /* else keys of the missing file could matter to the rules */

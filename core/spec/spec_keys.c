@@ -87,6 +87,8 @@ static const struct spec_choice optimizer_choices[] = {
     OTHER_NAME("adamw_torch", "AdamW"),
     OTHER_NAME("adamw_torch_fused", "AdamW"),
     OTHER_NAME("adamw_hf", "AdamW"),
+    OTHER_NAME("paged_adamw", "AdamW"),
+    OTHER_NAME("paged_adamw_32bit", "AdamW"),
     OTHER_NAME("adamw_8bit", "AdamW8bit"),
     OTHER_NAME("adamw_bnb_8bit", "AdamW8bit"),
     OTHER_NAME("paged_adamw_8bit", "AdamW8bit"),

@@ -188,6 +188,31 @@ def test_replay(folder):
     assert "was trained on another base" in done.final_error
 
 
+def test_an_export_does_not_replace_the_base(folder):
+    """ztrain has exported it, too."""
+    folder.train(lora(folder))
+    for more in ([], ["--merge"]):
+        done = folder.ztrain("export", folder.run_folder(), "--out", folder.at("base"), *more, expect=USAGE)
+        assert "/base' is the base of the adapter; hint: --out names another folder" in done.final_error
+    shutil.move(folder.at("base"), folder.at("moved"))
+    done = folder.ztrain("export", folder.run_folder(), "--out", folder.at("moved"), "--merge", "--base", folder.at("moved"), expect=USAGE)
+    assert "is the base of the adapter" in done.final_error
+
+
+def test_patterns_that_vllm_does_not_read(folder):
+    folder.train(lora(folder, {"peft": {"rank_pattern": {"q_proj": 2}}}))
+    assert "by patterns, which vLLM does not read: --merge" in folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter")).out
+
+
+def test_an_adapter_goes_on_with_another_dropout(folder):
+    """It is no part of the adapter."""
+    folder.train(lora(folder))
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
+    folder.train(lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": {"lora_dropout": 0.1}}), "more")
+    done = folder.train(lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": {"r": 2}}), "other", expect=USAGE)
+    assert "'peft.r' is 2, and 4 in the config of model.adapter" in done.err
+
+
 # ---- bases in few bits -------------------------------------------------------------------------------------------------
 
 NF4 = {"load_in_4bit": True}

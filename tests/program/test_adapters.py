@@ -3,6 +3,7 @@
 base and keeps in its checkpoints. tests/golden/check_adapters.py compares the numbers with PEFT's."""
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -259,6 +260,7 @@ def test_samples_come_from_base_and_adapter(folder):
 
 @pytest.mark.parametrize("change, words", [
     ({"target_modules": ["q_porj"]}, "matches no module of the model; hint: its matrices are q_proj, k_proj"),
+    ({"target_modules": "q_proj"}, "hint: a text is a regular expression for whole names, or all-linear; a list, such as [q_proj]"),
     ({"target_modules": ["input_layernorm"]}, "input_layernorm"),
     ({"use_dora": True}, "use_dora"),
     ({"peft_type": "IA3"}, "IA3"),
@@ -273,10 +275,16 @@ def test_what_cannot_be_is_refused_before_the_start(folder, change, words):
     assert words in done.err, done
 
 
+def test_an_empty_section_trains_all_weights(folder):
+    done = folder.train(sets=["train.max_steps=1", "peft="])
+    assert "'peft' is empty, and all weights are trained; hint: peft: {}" in done.out and "of them trained" not in done.out
+
+
 def test_a_name_without_a_module_is_said(folder):
-    """PEFT ignores it."""
+    """PEFT ignores it. The first line says how much is trained."""
     done = folder.train(lora(folder, {}, {**PLAIN, "modules_to_save": ["lm_haed"]}), sets=["train.max_steps=1"])
     assert "'peft.modules_to_save': 'lm_haed' matches no module of this llama model, and has no effect" in done.out
+    assert re.search(r": llama, \d+ parameters, \d+ of them trained\n", done.out), done.out
 
 
 def adapter_folder(folder, change=None, tensors=None, leave_out=()):

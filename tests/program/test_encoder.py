@@ -129,6 +129,10 @@ def test_folders_of_pretraining_are_starts(pairs):
     assert "left out the heads of pretraining" in said["BertForPreTraining"] and "2 tensors" in said["BertForPreTraining"]
     assert "left out" not in said["BertModel"] and "has no pooler" not in said["BertModel"]
     assert "has no pooler: 'bert.pooler' starts from random values" in said["BertForMaskedLM"]
+    adapter = {**spec(pretrained=pairs.at("BertForMaskedLM-hf")), "peft": {"r": 2}}
+    done = pairs.train(adapter, name="adapter", expect=DATA)
+    assert "has no pooler, and a random one would be frozen; hint: peft.modules_to_save: [pooler]" in done.err
+    pairs.train({**adapter, "peft": {"r": 2, "modules_to_save": ["pooler"]}}, name="adapter")
     # an unknown tensor is still an error, and a classifier's folder must have its head
     write_as(pairs.at("BertModel-hf", "model.safetensors"), {**folders["BertModel"], "other.weight": ("F32", [1], bytes(4))})
     done = pairs.train(spec(pretrained=pairs.at("BertModel-hf")), name="other", expect=DATA)
