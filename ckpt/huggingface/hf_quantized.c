@@ -145,6 +145,7 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
     const struct stored_settings settings = {.quantization = desc->quantization,
                                              .weights = desc->has_torch_dtype ? desc->torch_dtype : DTYPE_F32};
     struct stored_tensor *stored = &quantized->stored;
+    TRY(stored_matrix_check(desc->quantization.method, desc, tensor, err));
     *stored = stored_quantized(tensor, &settings);
     const int64_t scale_size = stored->nested || stored->format == QUANTIZED_MXFP4 ? 1 : (int64_t)sizeof(float);
     TRY(hf_check_part(quantized, tensor, HF_CODES, stored->bytes[STORED_CODES], 1, err));

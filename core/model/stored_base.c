@@ -56,25 +56,27 @@ struct stored_settings stored_settings_of(const struct model_desc *desc, const s
     return settings;
 }
 
-enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
-                              const struct tensor_table *table, struct error *err)
+enum status stored_matrix_check(enum quantization_method method, const struct model_desc *desc,
+                                const struct tensor_info *matrix, struct error *err)
 {
-    const enum quantization_method method = settings->quantization.method;
     const int64_t multiple = method == QUANTIZATION_MXFP4 ? MXFP4_BLOCK : method == QUANTIZATION_NF4 ? 2 : 1;
-    if (method == QUANTIZATION_NONE)
-        return STATUS_OK;
     if (desc->weights_in_out) {
         error_set(err, STATUS_USAGE, "the matrices of %s are (in, out), and are not quantized",
                   model_family_name(desc->family));
         return error_hint(err, "another model, or its unquantized weights without model.quantization_config");
     }
-    for (int t = 0; t < table->num_tensors; t++) {
-        const struct tensor_info *tensor = &table->tensors[t];
-        if (stored_is_quantized(&settings->quantization, tensor) && tensor->shape[1] % multiple)
-            return error_set(err, STATUS_USAGE,
-                             "'%s' has %" PRId64 " columns; in 4 bits they are a multiple of %" PRId64, tensor->name,
-                             tensor->shape[1], multiple);
-    }
+    if (matrix->shape[1] % multiple)
+        return error_set(err, STATUS_USAGE, "'%s' has %" PRId64 " columns; in 4 bits they are a multiple of %" PRId64,
+                         matrix->name, matrix->shape[1], multiple);
+    return STATUS_OK;
+}
+
+enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
+                              const struct tensor_table *table, struct error *err)
+{
+    for (int t = 0; t < table->num_tensors; t++)
+        if (stored_is_quantized(&settings->quantization, &table->tensors[t]))
+            TRY(stored_matrix_check(settings->quantization.method, desc, &table->tensors[t], err));
     return STATUS_OK;
 }
 

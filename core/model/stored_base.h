@@ -48,7 +48,11 @@ struct stored_settings {
 struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,
                                           enum dtype plain);
 
-/* STATUS_USAGE: the model has matrices that the method cannot have. */
+/* STATUS_USAGE: the matrix cannot be quantized by the method. */
+enum status stored_matrix_check(enum quantization_method method, const struct model_desc *desc,
+                                const struct tensor_info *matrix, struct error *err);
+
+/* The same, for one of those that the settings quantize. */
 enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err);
 

@@ -283,6 +283,16 @@ def test_damaged_folders(folder, method, change, words):
     assert words in folder.train(lora(spoil(folder, "spoilt", change)), expect=DATA).err
 
 
+@pytest.mark.parametrize("model, words", [
+    ({**MODEL, "intermediate_size": 63}, "has 63 columns; in 4 bits they are a multiple of 2"),
+    (GPT2, "the matrices of gpt2 are (in, out), and are not quantized"),
+], ids=["columns", "gpt2"])
+def test_matrices_that_are_not_read(folder, model, words):
+    base_of(folder, model)
+    quantized, _ = quantized_pair(folder, "nf4")
+    assert words in folder.ztrain("sample", quantized, "--prompt-tokens", "1", expect=USAGE).err
+
+
 def test_configs_that_are_not_read(folder):
     quantized_pair(folder, "nf4")
     for quantization, words in (({"quant_method": "gptq"}, "quant_method 'gptq' is not read"),
