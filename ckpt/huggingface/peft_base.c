@@ -7,6 +7,7 @@
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
 #include "core/printable.h"
+#include "core/round_up.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,13 +82,25 @@ void peft_base_release(struct peft_base *base)
     string_list_release(&base->ignore);
 }
 
+/* Words to read at a time, from `done` on: reading a part of a quantized matrix takes as long as all of it. */
+static int64_t peft_base_piece(const struct tensor_table *table, const struct unit_info *unit, int64_t done)
+{
+    enum { PIECE = 1 << 20 };
+    for (int t = unit->first_tensor; unit->stored_bytes && t < unit->first_tensor + unit->num_tensors; t++) {
+        const struct stored_tensor *stored = &table->stored[t];
+        const int64_t left = (stored->offset + stored->begin[STORED_PARTS]) / table->word - done;
+        if (left > 0)
+            return stored->quantized || left < PIECE ? left : PIECE;
+    }
+    return PIECE;
+}
+
 enum status peft_base_check(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             struct huggingface_reader *reader, const char *folder, struct error *err)
 {
-    enum { PIECE = 1 << 20 /* elements */ };
     const int trained = tensor_table_head(table) + 1;
     struct checkpoint_base base = {.folder = folder};
-    float *values = memory_alloc(PIECE * sizeof *values);
+    float *values = NULL;
     enum status status = STATUS_OK;
     for (int unit = trained; unit < table->num_units; unit++) {
         const struct unit_info *info = &table->units[unit];
@@ -95,8 +108,9 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
         const int64_t word = info->stored_bytes ? table->word : (int64_t)sizeof *values;
         const int64_t bytes = info->stored_bytes ? info->stored_bytes : count * word;
         for (int64_t done = 0, n; done < count; done += n) {
-            n = count - done < PIECE ? count - done : PIECE;
-            const int64_t end = (done + n) * word < bytes ? (done + n) * word : bytes;
+            n = min64(peft_base_piece(table, info, done), count - done);
+            const int64_t end = min64((done + n) * word, bytes);
+            values = memory_resize(values, (size_t)(n * word));
             TRY_END(huggingface_read(reader, unit, done, n, values, err));
             base.hash += base_hash_bytes(unit - trained, done * word, values, (size_t)(end - done * word));
         }
