@@ -132,7 +132,7 @@ static void inspect_evaluation(const struct train_position *position, const json
                eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
 }
 
-/* Of fp32, with padding, before it was compressed. */
+/* Of fp32, with padding, before it was compressed. Moments in 8 bits count as fp32. */
 static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
 {
     const json_t *manifest = checkpoint->manifest;
@@ -197,9 +197,13 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     if (checkpoint->virtual_ranks)
         printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
     putchar('\n');
-    printf("state        %s of fp32 (master, exp_avg, exp_avg_sq)", size_round(state_bytes, raw));
-    printf(" in %s: compressed %.2f times (level %" PRId64 ")\n", size_round(stored, size),
-           (double)state_bytes / (double)stored, inspect_integer(manifest, "compression_level"));
+    if (checkpoint->moment_blocks)
+        printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed",
+               size_round(stored, size));
+    else
+        printf("state        %s of fp32 (master, exp_avg, exp_avg_sq) in %s: compressed %.2f times",
+               size_round(state_bytes, raw), size_round(stored, size), (double)state_bytes / (double)stored);
+    printf(" (level %" PRId64 ")\n", inspect_integer(manifest, "compression_level"));
     for (int s = 0; s < checkpoint->num_states && checkpoint->hashed; s++)
         printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
                hash_digits(checkpoint->hashes[s]).text);

@@ -36,6 +36,7 @@ def test_stages_ranks_and_resume(folder):
     prepared(folder)
     folder.train(spec_of(0), "one")
     numbers, digest = numbers_of(folder, "one"), digest_of(folder.latest("one"))
+    assert "fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in " in folder.ztrain("inspect", folder.latest("one")).out
     losses = folder.metrics("one").losses
     assert len(losses) == 4 and losses[-1] < losses[0]
     for stage, ranks in ((0, 2), (0, 3), (1, 3), (2, 2), (3, 3), (3, 6)):
