@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const HF_PART_NAMES[HF_PARTS] = {
-    "codes", ".absmax", ".nested_absmax", ".nested_quant_map", ".quant_map", ".quant_state.bitsandbytes__nf4"};
-
 /* ---- names --------------------------------------------------------------- */
 
 struct part_ending {
@@ -70,9 +67,16 @@ enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, 
 
 /* ---- checks -------------------------------------------------------------- */
 
-static enum status hf_bad_part(const struct tensor_info *tensor, enum hf_part part, const char *what, struct error *err)
+static enum status hf_bad_part(const struct hf_quantized *quantized, const struct tensor_info *tensor,
+                               enum hf_part part, const char *what, struct error *err)
 {
-    error_set(err, STATUS_DATA, "'%s': %s (%s)", tensor->name, what, HF_PART_NAMES[part]);
+    static const enum quantization_method methods[] = {
+        [QUANTIZED_NF4] = QUANTIZATION_NF4, [QUANTIZED_FP8] = QUANTIZATION_FP8, [QUANTIZED_MXFP4] = QUANTIZATION_MXFP4};
+    const char *name = "codes";
+    for (size_t i = 0; i < COUNT_OF(PART_ENDINGS); i++)
+        if (PART_ENDINGS[i].method == methods[quantized->stored.format] && PART_ENDINGS[i].part == part)
+            name = PART_ENDINGS[i].ending;
+    error_set(err, STATUS_DATA, "'%s': %s (%s)", tensor->name, what, name);
     return error_hint(err, "config.json's quantization_config must be that of the weights");
 }
 
@@ -83,10 +87,10 @@ static enum status hf_check_part(const struct hf_quantized *quantized, const str
     const bool halves = part == HF_SCALES && size == 4 && quantized->stored.format == QUANTIZED_FP8 &&
                         place->known_dtype && place->dtype != DTYPE_F32;
     if (!place->found)
-        return hf_bad_part(tensor, part, "a tensor of the quantized matrix is missing", err);
+        return hf_bad_part(quantized, tensor, part, "a tensor of the quantized matrix is missing", err);
     if (place->bytes != elements * (halves ? 2 : size) || (size == 4 && !place->known_dtype))
-        return hf_bad_part(tensor, part, "a tensor of the quantized matrix has another size than its shape asks for",
-                           err);
+        return hf_bad_part(quantized, tensor, part,
+                           "a tensor of the quantized matrix has another size than its shape asks for", err);
     return STATUS_OK;
 }
 
@@ -105,7 +109,7 @@ static enum status hf_read_state(struct hf_quantized *quantized, const struct te
     const struct hf_place *place = &quantized->parts[HF_STATE];
     const struct stored_tensor *stored = &quantized->stored;
     if (!place->found || place->bytes > LONGEST)
-        return hf_bad_part(tensor, HF_STATE, "a tensor of the quantized matrix is missing", err);
+        return hf_bad_part(quantized, tensor, HF_STATE, "a tensor of the quantized matrix is missing", err);
     char *text = memory_alloc((size_t)place->bytes + 1);
     enum status status = STATUS_OK;
     json_t *state = NULL;
@@ -115,9 +119,10 @@ static enum status hf_read_state(struct hf_quantized *quantized, const struct te
     const json_t *offset = json_object_get(state, "nested_offset");
     if (!hf_state_is(state, "blocksize", stored->block) ||
         (stored->nested && (!hf_state_is(state, "nested_blocksize", stored->nested_block) || !json_is_real(offset))))
-        TRY_END(hf_bad_part(tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err));
+        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err));
     if (!dtype || strcmp(dtype, dtypes[stored->dtype]) != 0)
-        TRY_END(hf_bad_part(tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)", err));
+        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)",
+                            err));
     quantized->offset = (float)json_real_value(offset);
 end:
     json_decref(state);
@@ -135,7 +140,7 @@ static enum status hf_check_map(const struct hf_quantized *quantized, const stru
                     err));
     for (int code = 0; code < NF4_VALUES; code++)
         if (map[code] != nf4_value(code))
-            return hf_bad_part(tensor, HF_MAP, "the values of its codes are not those of nf4", err);
+            return hf_bad_part(quantized, tensor, HF_MAP, "the values of its codes are not those of nf4", err);
     return STATUS_OK;
 }
 

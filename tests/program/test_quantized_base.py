@@ -276,7 +276,7 @@ MATRIX = "model.layers.1.self_attn.q_proj.weight"
     ("nf4", lambda t: t.update({MATRIX + ".nested_absmax": ("F32", [1], floats([math.nan]))}), f"tensor '{MATRIX}' holds a value"),
     ("fp8", lambda t: t.update({MATRIX: ("F8_E4M3", [32, 32], b"\x7f" * 1024)}), f"tensor '{MATRIX}' holds a value"),
     ("fp8", lambda t: t.update({MATRIX: ("F32", [32, 32], bytes(4096))}), f"tensor '{MATRIX}' is not quantized"),
-    ("mxfp4", lambda t: t.pop(MATRIX + "_scales"), f"'{MATRIX}': a tensor of the quantized matrix is missing (.absmax)"),
+    ("mxfp4", lambda t: t.pop(MATRIX + "_scales"), f"'{MATRIX}': a tensor of the quantized matrix is missing (_scales)"),
 ], ids=["scales", "codes", "size", "map", "state", "nan", "fp8-nan", "plain", "exponents"])
 def test_damaged_folders(folder, method, change, words):
     quantized_pair(folder, method)
