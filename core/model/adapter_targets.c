@@ -124,11 +124,6 @@ static void add_containers(struct target_search *s, const char *name, const char
     }
 }
 
-static bool has_tied_head(const struct model_desc *desc)
-{
-    return desc->tied && desc->num_labels == 0;
-}
-
 static void target_list_modules(struct target_search *s)
 {
     static const char suffix[] = ".weight";
@@ -147,7 +142,7 @@ static void target_list_modules(struct target_search *s)
         add_module(s, name, length, i);
         previous = name;
     }
-    if (has_tied_head(s->desc))
+    if (s->desc->tied)
         add_module(s, "lm_head", strlen("lm_head"), TIED_HEAD);
 }
 
@@ -320,7 +315,7 @@ static enum status find_targets(struct target_search *s)
             error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches '%s', which is no matrix", module->name);
             return hint_modules(s);
         }
-        if (has_tied_head(s->desc) && s->settings->ensure_weight_tying &&
+        if (s->desc->tied && s->settings->ensure_weight_tying &&
             (module_is_head(s, module) || module_is_embedding(tensor)))
             return error_set(
                 s->err, STATUS_USAGE,
@@ -354,7 +349,7 @@ static enum status check_tied(const struct target_search *s, const struct target
 {
     const struct tensor_info *tensor = module_tensor(s, module);
     const bool embedding = tensor && tensor->role == ROLE_WTE;
-    if (!has_tied_head(s->desc) || s->settings->ensure_weight_tying || !(module->tensor == TIED_HEAD || embedding))
+    if (!s->desc->tied || s->settings->ensure_weight_tying || !(module->tensor == TIED_HEAD || embedding))
         return STATUS_OK;
     return error_set(s->err, STATUS_USAGE,
                      "'peft.modules_to_save' has '%s', and the model has one matrix for the embedding and the head "
