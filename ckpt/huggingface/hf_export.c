@@ -11,18 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static enum status export_tensor(struct hf_window *window, struct hf_writer *writer, const struct tensor_info *tensor,
-                                 struct error *err)
-{
-    TRY(hf_writer_begin(writer, err));
-    for (int64_t done = 0, n; done < tensor->numel; done += n) {
-        const float *values;
-        TRY(hf_window_get(window, tensor, done, &values, &n, err));
-        TRY(hf_writer_values(writer, values, n, err));
-    }
-    return STATUS_OK;
-}
-
 static enum status export_weights(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                   const char *out, enum dtype dtype, int64_t max_shard_bytes, bool force,
                                   struct error *err)
@@ -42,7 +30,7 @@ static enum status export_weights(const struct checkpoint *checkpoint, const str
     hf_window_init(&window, checkpoint, table, force);
     hf_writer_init(&writer, out, "model", tensors, table->num_tensors, max_shard_bytes);
     for (int i = 0; i < table->num_tensors; i++)
-        TRY_END(export_tensor(&window, &writer, &table->tensors[i], err));
+        TRY_END(hf_writer_tensor(&writer, &window, &table->tensors[i], err));
     status = hf_writer_finish(&writer, err);
 end:
     hf_writer_release(&writer);

@@ -191,6 +191,18 @@ enum status hf_writer_values(struct hf_writer *writer, const float *values, int6
     return STATUS_OK;
 }
 
+enum status hf_writer_tensor(struct hf_writer *writer, struct hf_window *window, const struct tensor_info *tensor,
+                             struct error *err)
+{
+    TRY(hf_writer_begin(writer, err));
+    for (int64_t done = 0, n; done < tensor->numel; done += n) {
+        const float *values;
+        TRY(hf_window_get(window, tensor, done, &values, &n, err));
+        TRY(hf_writer_values(writer, values, n, err));
+    }
+    return STATUS_OK;
+}
+
 enum status hf_writer_finish(struct hf_writer *writer, struct error *err)
 {
     char name[HF_NAME_MAX];

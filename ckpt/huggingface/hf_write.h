@@ -59,6 +59,9 @@ void hf_writer_init(struct hf_writer *writer, const char *out, const char *stem,
 enum status hf_writer_begin(struct hf_writer *writer, struct error *err);
 /* The next values of the tensor, in its dtype. */
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err);
+/* Both, for a tensor of the checkpoint. */
+enum status hf_writer_tensor(struct hf_writer *writer, struct hf_window *window, const struct tensor_info *tensor,
+                             struct error *err);
 /* After the last tensor: the index, if there are several files. All is on the disk. */
 enum status hf_writer_finish(struct hf_writer *writer, struct error *err);
 void hf_writer_release(struct hf_writer *writer);

@@ -19,6 +19,7 @@ static enum status export_peft_transposed(struct hf_window *window, struct hf_wr
     const int64_t rows = tensor->shape[0], r = tensor->shape[1];
     float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     enum status status = STATUS_OK;
+    TRY_END(hf_writer_begin(writer, err));
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
         TRY_END(hf_window_get(window, tensor, done, &values, &n, err));
@@ -29,20 +30,6 @@ static enum status export_peft_transposed(struct hf_window *window, struct hf_wr
 end:
     free(all);
     return status;
-}
-
-static enum status export_peft_tensor(struct hf_window *window, struct hf_writer *writer,
-                                      const struct tensor_info *tensor, struct error *err)
-{
-    TRY(hf_writer_begin(writer, err));
-    if (peft_transposes(tensor))
-        return export_peft_transposed(window, writer, tensor, err);
-    for (int64_t done = 0, n; done < tensor->numel; done += n) {
-        const float *values;
-        TRY(hf_window_get(window, tensor, done, &values, &n, err));
-        TRY(hf_writer_values(writer, values, n, err));
-    }
-    return STATUS_OK;
 }
 
 /* The trained tensors, and their entries; of a tied matrix a second time as the head. Returns how many. */
@@ -85,7 +72,10 @@ static enum status export_peft_weights(const struct checkpoint *checkpoint, cons
     hf_window_init(&window, checkpoint, table, force);
     hf_writer_init(&writer, out, PEFT_WEIGHTS, entries, count, INT64_MAX);
     for (int i = 0; i < count; i++)
-        TRY_END(export_peft_tensor(&window, &writer, tensors[i], err));
+        if (peft_transposes(tensors[i]))
+            TRY_END(export_peft_transposed(&window, &writer, tensors[i], err));
+        else
+            TRY_END(hf_writer_tensor(&writer, &window, tensors[i], err));
     status = hf_writer_finish(&writer, err);
 end:
     hf_writer_release(&writer);

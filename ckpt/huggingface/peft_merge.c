@@ -4,8 +4,8 @@
  *     W + scale · B · A        the product in fp32, each sum in the order of r by fused multiply-adds; then the scale;
  *                              the sum in fp32, rounded once to the dtype of W
  *
- * and of an embedding, whose update is rounded to the dtype of W first. A tied matrix takes the update of the
- * embedding, then that of the head. What is trained as a whole comes from the checkpoint.
+ * and of an embedding, whose update is rounded to the dtype of W first. A tied matrix becomes two if the embedding or
+ * the head has an adapter. What is trained as a whole comes from the checkpoint.
  *
  * First the frozen weights are read once for their hash, then each tensor in pieces: the memory is a piece of a tensor,
  * and the two matrices of its adapter. */
@@ -165,16 +165,6 @@ static enum status write_merged_values(struct peft_merge *merge, const struct te
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-static enum status write_trained(struct peft_merge *merge, const struct tensor_info *tensor, struct error *err)
-{
-    for (int64_t done = 0, n; done < tensor->numel; done += n) {
-        const float *values;
-        TRY(hf_window_get(&merge->window, tensor, done, &values, &n, err));
-        TRY(hf_writer_values(&merge->writer, values, n, err));
-    }
-    return STATUS_OK;
-}
-
 static enum status write_merged(struct peft_merge *merge, const struct tensor_info *tensor, enum dtype dtype,
                                 struct error *err)
 {
@@ -205,9 +195,9 @@ static int merge_owner(const struct tensor_table *table, int unit)
 static enum status merge_tensor(struct peft_merge *merge, const struct tensor_info *tensor, bool as_head,
                                 enum dtype dtype, struct error *err)
 {
-    TRY(hf_writer_begin(&merge->writer, err));
     if (!tensor->frozen)
-        return write_trained(merge, tensor, err);
+        return hf_writer_tensor(&merge->writer, &merge->window, tensor, err);
+    TRY(hf_writer_begin(&merge->writer, err));
     const int unit = as_head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
     enum status status = read_merge_update(merge, unit, as_head ? ROLE_LM_HEAD : tensor->role, err);
     if (status == STATUS_OK)
