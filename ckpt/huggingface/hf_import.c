@@ -20,8 +20,8 @@
 #include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/model/initial_weights.h"
 #include "core/printable.h"
+#include "core/round_up.h"
 #include "core/string_list.h"
 
 #include <float.h>
@@ -569,17 +569,26 @@ static enum status import_decode(struct import *import, int tensor, const struct
     return STATUS_OK;
 }
 
+static void import_initial_values(const struct import *import, int tensor, int64_t first, int64_t count, float *out)
+{
+    enum { PIECE = 1 << 16 };
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t at = 0; at < count; at += PIECE) {
+        tensor_init_range(import->table, tensor, import->seed, first + at, min64(count - at, PIECE), out + at);
+        heartbeat_beat();
+    }
+}
+
 /* Elements [first, first + count) of a tensor of the table. */
 static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct import *import = context;
     const struct tensor_info *info = &import->table->tensors[tensor];
-    const struct source *source = &import->sources[tensor];
     if (starts_fresh(import, info)) {
-        heartbeat_beat();
-        tensor_init_range(import->table, tensor, import->seed, first, count, out);
+        import_initial_values(import, tensor, first, count, out);
         return STATUS_OK;
     }
+    const struct source *source = &import->sources[tensor];
     if (import_is_quantized(import, tensor)) {
         const struct stored_source codes = {.context = import, .part = import_part};
         return import_decode(import, tensor, &import->quantized[tensor].stored, &codes, first, count, out, err);
@@ -702,10 +711,7 @@ end:
 /* ---- piece by piece ------------------------------------------------------ */
 
 struct huggingface_reader {
-    const struct tensor_table *table;
-    uint64_t seed;
-    bool opened; /* there is a folder */
-    struct import import;
+    struct import import; /* dir NULL: there is no folder, and all values are initial ones */
 };
 
 enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
@@ -713,12 +719,9 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
 {
     struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
     enum status status = STATUS_OK;
-    reader->table = source->table;
-    reader->seed = seed;
-    reader->opened = source->dir != NULL;
     reader->import = (struct import){
         .desc = source->desc, .table = source->table, .tied_head.file = -1, .decoded_tensor = -1, .open_file = -1};
-    if (reader->opened)
+    if (source->dir)
         status = import_begin(&reader->import, source, rank, err);
     reader->import.seed = seed;
     if (status != STATUS_OK)
@@ -729,11 +732,11 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
 enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
 {
     const struct import *import = &reader->import;
-    const struct tensor_info *embedding = tensor_find(reader->table, 0, ROLE_WTE);
-    if (!reader->opened)
+    const struct tensor_info *embedding = tensor_find(reader->import.table, 0, ROLE_WTE);
+    if (!import->dir)
         return DTYPE_F32;
     if (import->sources[tensor].file < 0) /* it starts fresh */
-        tensor = (int)(embedding - reader->table->tensors);
+        tensor = (int)(embedding - reader->import.table->tensors);
     return import->sources[tensor].dtype;
 }
 
@@ -748,13 +751,10 @@ enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_
 {
     struct import *import = &reader->import;
     const struct stored_source source = {import, import_values, import->quantized ? import_part : NULL};
-    const int64_t word = reader->table->word;
-    if (reader->table->units[unit].stored_bytes)
-        return stored_unit_read(reader->table, unit, &source, begin * word, count * word, out, err);
-    if (reader->opened)
-        return read_values(import, unit, begin, count, out, err);
-    initial_weights_fill(reader->table, unit, reader->seed, begin, count, out);
-    return STATUS_OK;
+    const int64_t word = reader->import.table->word;
+    if (reader->import.table->units[unit].stored_bytes)
+        return stored_unit_read(reader->import.table, unit, &source, begin * word, count * word, out, err);
+    return read_values(import, unit, begin, count, out, err);
 }
 
 void huggingface_close(struct huggingface_reader *reader)
