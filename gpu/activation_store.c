@@ -17,7 +17,7 @@ struct buffer {
 struct activation_store {
     struct device *device; /* borrowed */
     struct activation_verbs verbs;
-    int64_t blocks;
+    int64_t first, blocks;
     size_t bytes; /* of the largest input */
     char *host;   /* (copied_blocks(), bytes), borrowed from the arena */
     struct stream *stream;
@@ -25,14 +25,19 @@ struct activation_store {
     struct buffer buffers[BUFFERS];
 };
 
+static bool is_copied(const struct activation_store *s, int64_t block)
+{
+    return block >= s->first && block < s->blocks - BUFFERS;
+}
+
 static int64_t copied_blocks(const struct activation_store *s)
 {
-    return s->blocks > BUFFERS ? s->blocks - BUFFERS : 0;
+    return s->blocks - BUFFERS > s->first ? s->blocks - BUFFERS - s->first : 0;
 }
 
 static char *host_input(const struct activation_store *s, int64_t block)
 {
-    return s->host + (size_t)block * s->bytes;
+    return s->host + (size_t)(block - s->first) * s->bytes;
 }
 
 static void follow(struct activation_store *s, struct stream *stream)
@@ -47,7 +52,7 @@ static void store_keep(void *self, int64_t block, void *memory, size_t bytes, st
     struct buffer *buffer = &s->buffers[block % BUFFERS];
     ASSERT(bytes <= s->bytes && block < s->blocks);
     buffer->memory = memory;
-    if (block < copied_blocks(s)) {
+    if (is_copied(s, block)) {
         follow(s, stream);
         stream_copy(s->stream, host_input(s, block), memory, bytes);
         event_record(buffer->down, s->stream);
@@ -61,10 +66,10 @@ static void store_fetch(void *self, int64_t block, void *memory, size_t bytes, s
     struct activation_store *s = self;
     const struct buffer *buffer = &s->buffers[block % BUFFERS];
     ASSERT(bytes <= s->bytes && block < s->blocks && memory == buffer->memory);
-    if (block < copied_blocks(s))
+    if (is_copied(s, block))
         stream_wait(stream, buffer->up);
     int64_t next = block + 1 - BUFFERS; /* shares its buffer with the block whose backward was enqueued before */
-    if (next < 0 || next >= copied_blocks(s))
+    if (!is_copied(s, next))
         return;
     const struct buffer *freed = &s->buffers[next % BUFFERS];
     follow(s, stream);
@@ -72,13 +77,14 @@ static void store_fetch(void *self, int64_t block, void *memory, size_t bytes, s
     event_record(freed->up, s->stream);
 }
 
-enum status activation_store_new(struct device *device, int64_t blocks, size_t bytes, struct activation_store **store,
-                                 struct error *err)
+enum status activation_store_new(struct device *device, int64_t first, int64_t blocks, size_t bytes,
+                                 struct activation_store **store, struct error *err)
 {
     enum status status;
     *store = NULL;
     struct activation_store *s = memory_zeroed(1, sizeof *s);
     s->device = device;
+    s->first = first;
     s->blocks = blocks;
     s->bytes = bytes;
     s->verbs = (struct activation_verbs){.self = s, .buffers = BUFFERS, .keep = store_keep, .fetch = store_fetch};

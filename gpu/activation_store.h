@@ -16,9 +16,10 @@
 
 struct activation_store;
 
-/* For the inputs of `blocks` blocks of at most `bytes` each. */
-enum status activation_store_new(struct device *device, int64_t blocks, size_t bytes, struct activation_store **store,
-                                 struct error *err);
+/* For the inputs of `blocks` blocks of at most `bytes` each. Backward ends with block `first`: the inputs of those
+ * before it are not copied. */
+enum status activation_store_new(struct device *device, int64_t first, int64_t blocks, size_t bytes,
+                                 struct activation_store **store, struct error *err);
 void activation_store_free(struct activation_store *store); /* waits for its copies; may be NULL */
 
 /* From the rank's host memory (device_alloc_host()): first dry, then real. */

@@ -7,7 +7,8 @@
  *   fetch  work enqueued on `stream` from now on may read the block's input in `buffer`, where forward had it
  *
  * Block l's input lies in buffer l % buffers. In a training micro-batch with tokens keep is called for blocks 0 … L-1,
- * then fetch for L-1 … 0, each after the work of the block before it was enqueued; in other passes neither. */
+ * then fetch for L-1 … the first one of backward, each after the work of the block before it was enqueued; in other
+ * passes neither. */
 #pragma once
 
 #include "gpu/device.h"

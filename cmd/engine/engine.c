@@ -215,7 +215,9 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     if (t->spec->cpu_checkpointing && t->spec->transformer.recompute != RECOMPUTE_NONE) {
         const int64_t elements = token_stream_limits(&t->train_config).max_tokens * t->desc.hidden_size;
         const size_t bytes = (size_t)elements * dtype_size(t->spec->dtype);
-        TRY(activation_store_new(t->device, t->desc.num_layers, bytes, &t->activations, err));
+        const int first = tensor_table_first_trained(&t->table); /* a unit: block 0 is unit 1 */
+        TRY(activation_store_new(t->device, first > 0 ? first - 1 : 0, t->desc.num_layers, bytes, &t->activations,
+                                 err));
     }
     const struct transformer_config config = engine_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));

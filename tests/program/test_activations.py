@@ -34,6 +34,16 @@ def test_inputs_in_host_memory_with_other_policies(folder, policy):
     assert folder.metrics("away").numbers() == folder.metrics("here").numbers()
 
 
+@pytest.mark.parametrize("blocks", [[2], [4, 6]])
+def test_backward_that_ends_early(folder, blocks):
+    """Inputs of blocks below the lowest adapter are not copied, and nothing writes over the next micro-batch's."""
+    base = {"model": {"config": DEEP}, "peft": {"layers_to_transform": blocks}, "gradient_accumulation_steps": 4,
+            "train_batch_size": 8, "train": {"epochs": 1}}
+    folder.train(base, name="here")
+    folder.train({**base, **away()}, name="away")
+    assert folder.metrics("away").numbers() == folder.metrics("here").numbers()
+
+
 def test_all_that_can_be_away(folder):
     """Inputs, the optimizer's state and stage 3's parameters in host memory at once."""
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}

@@ -56,7 +56,7 @@ static int two_micro_batches(int forget, char *text, size_t size, int *count)
         if (device_open(DEVICE_CUDA, 0, 1, &device, &err) != STATUS_OK &&
             device_open(DEVICE_CPU, 0, 1, &device, &err) != STATUS_OK)
             _exit(FAILED);
-        bool right = store_case_open(&c, device, BLOCKS);
+        bool right = store_case_open(&c, device, 0, BLOCKS);
         right = right && store_case_micro(&c, 1, STORE_BYTES) + store_case_micro(&c, 2, STORE_BYTES / 2) == 2;
         store_case_close(&c); /* runs the copies that nothing has waited for */
         right = right && device_check(device, &err) == STATUS_OK;
