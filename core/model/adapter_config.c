@@ -11,6 +11,7 @@
 
 enum { CONFIG_BYTES_MAX = 4 << 20 };
 enum { RANK_MAX = 1 << 16 };
+static const double ALPHA_MAX = 1e15;
 static const char all_linear[] = "all-linear";
 
 /* Keys of LoraConfig that other values than these would make another adapter, as JSON; and null stands for each. */
@@ -124,8 +125,10 @@ static struct pattern_value *config_patterns(struct config_input *in, const char
     json_object_foreach((json_t *)(uintptr_t)value, pattern, item)
     {
         const double number = json_number_value(item);
-        if (!json_is_number(item) || !(number > 0) || (ranks && (number != floor(number) || number > RANK_MAX)))
-            config_fail(in, STATUS_DATA, key, ranks ? "must have ranks from 1 to 65536" : "must have numbers above 0");
+        if (!json_is_number(item) || !(number > 0) || number > (ranks ? RANK_MAX : ALPHA_MAX) ||
+            (ranks && number != floor(number)))
+            config_fail(in, STATUS_DATA, key,
+                        ranks ? "must have ranks from 1 to 65536" : "must have numbers above 0, up to 1e15");
         patterns[(*count)++] = (struct pattern_value){memory_text(pattern), number};
     }
     return patterns;
@@ -192,7 +195,9 @@ static void config_read_fields(struct config_input *in, struct adapter_config *c
     settings->on = true;
     settings->base_dtype = DTYPE_COUNT;
     settings->r = (int64_t)config_number(in, "r", 8, 1, RANK_MAX);
-    settings->lora_alpha = config_number(in, "lora_alpha", 8, 0x1p-1000, 1e15);
+    if (config_get(in, "r") && !json_is_integer(config_get(in, "r")))
+        config_fail(in, STATUS_DATA, "r", "must be an integer");
+    settings->lora_alpha = config_number(in, "lora_alpha", 8, 0x1p-1000, ALPHA_MAX);
     settings->lora_dropout = config_number(in, "lora_dropout", 0, 0, 1);
     settings->use_rslora = config_bool(in, "use_rslora");
     settings->ensure_weight_tying = config_bool(in, "ensure_weight_tying");
