@@ -4,6 +4,7 @@
  * A module is what PyTorch calls so: a tensor's name without ".weight", and what holds it, up to the model itself.
  * Expressions have Python's syntax as far as PCRE2 shares it, which is all that names of modules need. */
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/model/adapter.h"
 
@@ -189,17 +190,11 @@ static enum status hint_modules(const struct target_search *s)
 
 /* ---- PEFT's rules -------------------------------------------------------- */
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t all = strlen(name), length = strlen(end);
-    return length <= all && strcmp(name + all - length, end) == 0;
-}
-
 /* "q_proj" is the end of "layers.0.q_proj", after a dot. */
 static bool is_suffix(const char *name, const char *end)
 {
     const size_t all = strlen(name), length = strlen(end);
-    return length < all && name[all - length - 1] == '.' && ends_with(name, end);
+    return length < all && name[all - length - 1] == '.' && fs_has_suffix(name, end);
 }
 
 static bool is_listed(const struct string_list *list, const char *name)
@@ -339,7 +334,7 @@ static enum status find_targets(struct target_search *s)
 static bool is_saved(const struct string_list *to_save, const char *name)
 {
     for (int i = 0; i < to_save->count; i++)
-        if (ends_with(name, to_save->items[i]))
+        if (fs_has_suffix(name, to_save->items[i]))
             return true;
     return false;
 }
