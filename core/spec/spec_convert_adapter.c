@@ -34,13 +34,13 @@ static struct spec_node *adapter_list(struct convert *c, const struct spec_node 
     *list = (struct spec_node){.kind = NODE_LIST, .key = text->key, .pos = text->pos, .key_pos = text->key_pos};
     for (const char *at = text->text; *at; at += *at == ',') {
         at += strspn(at, " ");
-        const size_t length = strcspn(at, ",");
+        const size_t length = strcspn(at, " ,");
         const char *name = spec_arena_copy(c->ctx->arena, at, length);
         struct spec_node *item = convert_scalar(c, NULL, name);
         item->kind = NODE_STRING;
         if (length)
             spec_attach(c->ctx, list, item);
-        at += length;
+        at += strcspn(at, ",");
     }
     return list;
 }

@@ -430,7 +430,7 @@ def test_a_base_in_4_bits(folder, kind, keys, base):
     ("axolotl", {"adapter": "lora", "lora_target_linear": True, "lora_target_modules": ["gate_proj", "up_proj"]}, {"target_modules": "all-linear"}),
     ("axolotl", {"adapter": "lora", "lora_target_modules": ".*self_attn.*_proj", "lora_on_cpu": True}, {"target_modules": ".*self_attn.*_proj"}),
     ("factory", {"finetuning_type": None}, {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}),
-    ("factory", {"finetuning_type": "lora", "lora_rank": 64, "lora_target": "q_proj, v_proj", "additional_target": "embed_tokens,lm_head"},
+    ("factory", {"finetuning_type": "lora", "lora_rank": 64, "lora_target": "q_proj , v_proj", "additional_target": "embed_tokens,lm_head"},
      {"r": 64, "lora_alpha": 128, "target_modules": ["q_proj", "v_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
     ("sft", {"use_peft": True}, {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}),
     ("sft", {"use_peft": True, "lora_r": 4, "lora_target_modules": ["all-linear"], "use_rslora": True},
