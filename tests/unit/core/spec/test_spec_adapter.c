@@ -59,7 +59,11 @@ static void test_defaults_of_peft(void **state)
     (void)state;
     static const char *const none[] = {BASE, BASE "peft:\n", BASE "peft: null\n"};
     for (size_t i = 0; i < COUNT_OF(none); i++) {
-        struct run_spec *spec = load_quiet(none[i]);
+        struct run_spec *spec;
+        struct spec_report report = {0};
+        assert_int_equal(load_case(none[i], NULL, 0, &spec, &report), STATUS_OK);
+        assert_int_equal(report.notices.count, i > 0); /* it is empty */
+        spec_report_release(&report);
         assert_false(spec->adapter.on);
         json_t *json = spec_to_json(spec);
         assert_null(json_object_get(json, "peft.r"));
