@@ -625,6 +625,7 @@ struct op_limits {
     int64_t max_tokens; /* M */
     int64_t C, F, H, KV, D, V, P;
     int64_t max_head_norm;              /* the longest row of a head norm; 0: D */
+    int64_t max_embedding;              /* the longest row of an embedding; 0: C */
     int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
     /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for this

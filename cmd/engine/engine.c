@@ -133,7 +133,7 @@ static enum status engine_check_quantization(const struct engine *t, enum quanti
     if (method == QUANTIZATION_NONE)
         return STATUS_OK;
     if (!spec->adapter.on) {
-        error_set(err, STATUS_USAGE, "weights in %d bits are not trained", method == QUANTIZATION_FP8 ? 8 : 4);
+        error_set(err, STATUS_USAGE, "weights in %d bits cannot be trained", method == QUANTIZATION_FP8 ? 8 : 4);
         return error_hint(err, "peft trains an adapter on them; or take the unquantized weights");
     }
     if (!spec->model.pretrained && method != QUANTIZATION_NF4)

@@ -307,7 +307,7 @@ static enum status find_targets(struct target_search *s)
         if (!module->target)
             continue;
         if (!module_is_linear(s, module) && !module_is_embedding(tensor)) {
-            error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches '%s', which is no matrix", module->name);
+            error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches '%s', which is not a matrix", module->name);
             return hint_modules(s);
         }
         if (s->desc->tied && s->settings->ensure_weight_tying &&

@@ -96,7 +96,7 @@ struct optimizer_name {
 };
 
 #define EIGHT_BITS "its states are in fp32 here, and not in 8 bits: the update is exact, and takes more memory"
-#define TORCHAO "its states are in 8 bits as torchao's are, which rounds otherwise than bitsandbytes does"
+#define TORCHAO "its states have torchao's 8 bits, and bitsandbytes rounds differently"
 #define ADAMW_INSTEAD "is not here; AdamW takes its place, whose learning rate may have to be another"
 static const struct optimizer_name optimizer_names[] = {
     {"adamw_torch", "AdamW", NULL},

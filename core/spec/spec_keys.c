@@ -39,7 +39,7 @@
     {                                                                            \
         name, 0, VERDICT_REFUSED, "the adapters are LoRA; hint: peft_type: LORA" \
     }
-#define NO_INIT "A starts uniform, B as zeros; hint: init_lora_weights: true, without it"
+#define NO_INIT "A starts uniform and B as zeros; hint: remove the key"
 #define NO_VARIANT "of LoRA there are plain LoRA and rsLoRA; hint: remove it"
 /* keys without a field */
 #define LATER(...) ROW(LATER, __VA_ARGS__)
@@ -183,8 +183,7 @@ const struct spec_key spec_keys[] = {
           "the type in which the run computes, as bf16 and fp16 set it; another one is refused")},
     {USED("model.quantization_config.llm_int8_skip_modules", STRING_LIST, spec.model.quantization.skip, NULL, ERROR,
           "modules that are not quantized: how their names begin or end; default: the head")},
-    {REFUSED("model.quantization_config.load_in_8bit", BOOL, "false",
-             "LLM.int8() is not supported; hint: load_in_4bit")},
+    {REFUSED("model.quantization_config.load_in_8bit", BOOL, "false", "there is no LLM.int8(); hint: load_in_4bit")},
     {NOTICE("model.quantization_config.bnb_4bit_quant_storage", ANY, "uint8", "codes are bytes")},
     {NOTICE("model.quantization_config.quant_method", ANY, "bitsandbytes", "load_in_4bit says it")},
     {NOTICE("model.quantization_config.llm_int8_threshold", ANY, "6.0", "it concerns 8 bits")},
@@ -204,7 +203,7 @@ const struct spec_key spec_keys[] = {
     {PEFT("lora_alpha", REAL(0, MAX_COUNT), lora_alpha, "8", ERROR,
           "the scale of what A and B add is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora"),
      .flags = KEY_ABOVE_MIN | KEY_WHOLE},
-    {PEFT("lora_dropout", REAL(0, 1), lora_dropout, "0.0", NOTICE, "in training, the rate of dropout of what A gets")},
+    {PEFT("lora_dropout", REAL(0, 1), lora_dropout, "0.0", NOTICE, "dropout of the input of A, in training")},
     {PEFT("use_rslora", BOOL, use_rslora, "false", ERROR, "rank-stabilized LoRA: the scale is lora_alpha / sqrt(r)")},
     {PEFT("target_modules", MODULES, target_modules, NULL, ERROR,
           "the matrices that get A and B: a list of names, each a module's name or its end ([q_proj, v_proj]); or a "
@@ -220,7 +219,8 @@ const struct spec_key spec_keys[] = {
     {PEFT("rank_pattern", PATTERNS, rank_pattern, NULL, ERROR,
           "other ranks: {v_proj: 16}; a key is a regular expression for a module's name or what follows a dot in it, "
           "and the first that matches counts")},
-    {PEFT("alpha_pattern", PATTERNS, alpha_pattern, NULL, ERROR, "other lora_alpha, in the same way")},
+    {PEFT("alpha_pattern", PATTERNS, alpha_pattern, NULL, ERROR,
+          "lora_alpha of modules that a name or expression matches")},
     {PEFT("layers_to_transform", BLOCKS, layers_to_transform, NULL, ERROR,
           "the blocks that get A and B, one number or a list; needs a list of target_modules or none; unset: all")},
     {PEFT("layers_pattern", STRING_LIST, layers_pattern, NULL, ERROR,
@@ -243,7 +243,7 @@ const struct spec_key spec_keys[] = {
     {REFUSED("peft.trainable_token_indices", ANY, NULL,
              "single rows are not trained; hint: name the embedding in modules_to_save")},
     {REFUSED("peft.layer_replication", ANY, NULL, "blocks are not repeated; hint: remove it")},
-    {REFUSED("peft.megatron_config", ANY, NULL, "there are no layers of Megatron's; hint: remove it")},
+    {REFUSED("peft.megatron_config", ANY, NULL, "there are no Megatron layers; hint: remove it")},
     {REFUSED("peft.loftq_config", ANY, "{}", NO_INIT)},
     {REFUSED("peft.eva_config", ANY, NULL, NO_INIT)},
     {REFUSED("peft.corda_config", ANY, NULL, NO_INIT)},
@@ -260,9 +260,9 @@ const struct spec_key spec_keys[] = {
     {NOTICE("peft.base_model_name_or_path", ANY, NULL, "model.pretrained names the base")},
     {NOTICE("peft.revision", ANY, NULL, "model.pretrained names the base")},
     {NOTICE("peft.auto_mapping", ANY, NULL, "the model is known from its config")},
-    {NOTICE("peft.peft_version", ANY, NULL, "no PEFT computes here")},
-    {NOTICE("peft.runtime_config", ANY, NULL, "no PEFT computes here")},
-    {NOTICE("peft.megatron_core", ANY, "megatron.core", "there are no layers of Megatron's")},
+    {NOTICE("peft.peft_version", ANY, NULL, "PEFT itself is not used")},
+    {NOTICE("peft.runtime_config", ANY, NULL, "PEFT itself is not used")},
+    {NOTICE("peft.megatron_core", ANY, "megatron.core", "there are no Megatron layers")},
     {NOTICE("peft.qalora_group_size", INT(1, MAX_COUNT), "16", "there is no QA-LoRA")},
 
     {SECTION("data", "the token shards to train and evaluate on")},

@@ -12,8 +12,9 @@ static size_t embedding_workspace(const struct op_limits *limits)
     const size_t tokens = (size_t)limits->max_tokens, digits = (size_t)1 << CUDA_SORT_BITS;
     const size_t blocks = (size_t)workspace_blocks(limits->max_tokens, CUDA_SORT_ITEMS);
     const size_t tiles = (size_t)workspace_blocks(limits->max_tokens, CUDA_TILE_ROWS);
+    const size_t columns = (size_t)(limits->max_embedding > limits->C ? limits->max_embedding : limits->C);
     return 4 * cuda_scratch_size(tokens * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t)) +
-           cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * (size_t)limits->C * sizeof(float));
+           cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
 }
 
 int64_t cuda_norm_parts(int64_t C)

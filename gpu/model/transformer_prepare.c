@@ -137,6 +137,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
         limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
     }
+    limits->max_embedding = t->embedding_adapter.a ? t->embedding_adapter.a->shape[1] : 0;
     limits->max_linear_k = max64(limits->max_linear_k, t->most_lora_rank);
     limits->max_linear_n = max64(limits->max_linear_n, t->most_lora_rank);
 }

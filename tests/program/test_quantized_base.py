@@ -244,9 +244,9 @@ def test_the_plan_has_the_bytes(folder):
 # ---- errors ------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("changes, code, words", [
-    ({"peft": None}, USAGE, "weights in 4 bits are not trained; hint: peft"),
+    ({"peft": None}, USAGE, "weights in 4 bits cannot be trained; hint: peft"),
     ({"model": {"quantization_config": {"bnb_4bit_quant_type": "fp4"}}}, USAGE, "4 bits are NF4; hint: nf4"),
-    ({"model": {"quantization_config": {"load_in_8bit": True}}}, USAGE, "LLM.int8() is not supported"),
+    ({"model": {"quantization_config": {"load_in_8bit": True}}}, USAGE, "there is no LLM.int8()"),
     ({"model": {"quantization_config": {"bnb_4bit_compute_dtype": "float16"}}}, USAGE,
      "bnb_4bit_compute_dtype is fp16, and the run computes in fp32"),
     ({"model": {"pretrained": None, "config": GPT2}}, USAGE, "the matrices of gpt2 are (in, out), and are not quantized"),

@@ -170,7 +170,7 @@ static void test_refusals(void **unused)
                                                  "down_proj, lm_head");
     expect_refusal("{target_modules: [q_proj], exclude_modules: [self_attn.q_proj]}",
                    "no module of the model but those that exclude_modules and modules_to_save leave out");
-    expect_refusal("{target_modules: [norm]}", "matches 'model.norm', which is no matrix");
+    expect_refusal("{target_modules: [norm]}", "matches 'model.norm', which is not a matrix");
     expect_refusal("{target_modules: 'a(b'}", "'peft.target_modules': 'a(b' is not a regular expression (missing");
     expect_refusal("{target_modules: [q_proj], exclude_modules: '*'}",
                    "'peft.exclude_modules': '*' is not a regular expression");
