@@ -9,9 +9,12 @@
 
 /* ---- model.adapter ------------------------------------------------------- */
 
-/* What is a setting of the run, not of the adapter. */
-static bool adapter_may_differ(const struct spec_key *key)
+/* What is a setting of the run, not of the adapter; or all-linear, which PEFT's files have as names: its tensors are
+ * compared when they are read. */
+static bool adapter_may_differ(const struct spec_full *full, const struct spec_key *key)
 {
+    if (key->offset == offsetof(struct spec_full, spec.adapter.target_modules))
+        return full->spec.adapter.all_linear;
     return key->offset == offsetof(struct spec_full, spec.adapter.lora_dropout) ||
            key->offset == offsetof(struct spec_full, spec.adapter.ensure_weight_tying);
 }
@@ -28,7 +31,7 @@ static void adapter_merge(struct spec_context *ctx, struct spec_full *full, cons
         json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
         if (!node || node->kind == NODE_NULL) {
             spec_key_store(full, key, there);
-        } else if (there != here && !json_equal(there, here) && !adapter_may_differ(key)) {
+        } else if (there != here && !json_equal(there, here) && !adapter_may_differ(full, key)) {
             char *was = spec_json_text(there), *now = spec_json_text(here);
             spec_error(ctx, node->pos, "'%s' is %s, and %s in the config of model.adapter; hint: remove it here",
                        key->path, now, was);

@@ -209,8 +209,19 @@ def test_an_adapter_goes_on_with_another_dropout(folder):
     folder.train(lora(folder))
     folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
     folder.train(lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": {"lora_dropout": 0.1}}), "more")
+    done = folder.train(lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": {"target_modules": "all-linear"}}), "wide",
+                        expect=DATA)
+    assert "adapter_model.safetensors" in done.err and "lora_" in done.err
     done = folder.train(lora(folder, {"model": {"adapter": folder.at("adapter")}, "peft": {"r": 2}}), "other", expect=USAGE)
     assert "'peft.r' is 2, and 4 in the config of model.adapter" in done.err
+
+
+def test_all_linear_goes_on(folder):
+    """PEFT's file has the names of the modules."""
+    wide = {"peft": {"target_modules": "all-linear", "modules_to_save": None}}
+    folder.train(lora(folder, wide))
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("adapter"))
+    folder.train(lora(folder, merged(wide, {"model": {"adapter": folder.at("adapter")}})), "more")
 
 
 # ---- bases in few bits -------------------------------------------------------------------------------------------------
