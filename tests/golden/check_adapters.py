@@ -25,7 +25,6 @@ import os
 import random
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 import zlib
@@ -187,6 +186,7 @@ def compare_merged(name, dtype, folder):
 
 
 def check(arguments, name, stage, ranks, dtype, mode, out):
+    os.makedirs(f"{out}/disk")
     rows = train(arguments, name, stage, ranks, dtype, mode, out)
     if mode == "merged":
         return compare_merged(name, dtype, f"{out}/{name}-peft")
@@ -221,22 +221,6 @@ def runs_of(arguments, names):
             yield one
 
 
-def outcome(arguments, top, one):
-    """Whether a run passed, and its line."""
-    name, dtype, stage, ranks, mode = one
-    title = f"{name} {dtype} stage {stage} ranks {ranks}" + (f" {mode}" if mode != "plain" else "")
-    out = os.path.join(top, title.replace(" ", "-"))
-    os.makedirs(f"{out}/disk")
-    try:
-        wrong, strayed = check(arguments, name, stage, ranks, dtype, mode, out)
-    except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
-        wrong, strayed = [f"{type(error).__name__}: {error}"], {}
-    if not arguments.keep:
-        shutil.rmtree(out, ignore_errors=True)
-    figures = " ".join(f"{key.replace(' ', '_')} {value:.0e}" for key, value in strayed.items())
-    return not wrong, f"{'FAIL' if wrong else 'ok  '} {title}: {figures} {'; '.join(wrong)}".rstrip()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ztrain", default="build/ztrain")
@@ -267,7 +251,7 @@ def main():
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         runs = runs_of(arguments, arguments.adapter or list(stored()))
-        for good, line in pool.map(functools.partial(outcome, arguments, top), runs):
+        for good, line in pool.map(functools.partial(golden.outcome, check, arguments, top), runs):
             passed, failed = passed + good, failed + (not good)
             print(line, flush=True)
     if not arguments.keep:

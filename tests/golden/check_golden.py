@@ -262,13 +262,13 @@ def runs_of(arguments, cases):
             yield one
 
 
-def outcome(arguments, top, one):
-    """Whether a run passed, and its line."""
+def outcome(check_run, arguments, top, one):
+    """Whether a run passed, and its line; check_run: check() of these cases."""
     case, dtype, stage, ranks, mode = one
     name = f"{case} {dtype} stage {stage} ranks {ranks}" + (f" {mode}" if mode != "plain" else "")
     out = os.path.join(top, name.replace(" ", "-"))
     try:
-        wrong, strayed = check(arguments, case, stage, ranks, dtype, mode, out)
+        wrong, strayed = check_run(arguments, case, stage, ranks, dtype, mode, out)
     except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
         wrong, strayed = [f"{type(error).__name__}: {error}"], {}
     if not arguments.keep:
@@ -314,7 +314,7 @@ def main():
     top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-golden-")
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for good, line in pool.map(functools.partial(outcome, arguments, top), runs_of(arguments, cases)):
+        for good, line in pool.map(functools.partial(outcome, check, arguments, top), runs_of(arguments, cases)):
             passed, failed = passed + good, failed + (not good)
             print(line, flush=True)
     if not arguments.keep:
