@@ -74,7 +74,7 @@ typedef enum status init_take(struct init *t, const char *text, struct error *er
 init_take init_take_model, init_take_method, init_take_data, init_take_validation, init_take_gpus, init_take_device,
     init_take_memory, init_take_seq_length, init_take_batch, init_take_epochs, init_take_lr;
 
-/* The method of a name. STATUS_USAGE: there is none. */
+/* The method of this name. STATUS_USAGE: no method has it. */
 enum status init_find_method(const char *name, enum init_method *method, struct error *err);
 
 /* The shards of flags.data, as init_take_data(). */

@@ -194,7 +194,7 @@ static enum status hf_check_numbers(const struct hf_quantized *quantized, const 
             finite = finite && isfinite(((const float *)data)[i]);
     if (finite)
         return STATUS_OK;
-    error_set(err, STATUS_DATA, "tensor '%s' holds a value that is no number", tensor->name);
+    error_set(err, STATUS_DATA, "tensor '%s' has a NaN or an infinity", tensor->name);
     return error_hint(err, "the file is damaged; take another copy");
 }
 

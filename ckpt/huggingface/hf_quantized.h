@@ -33,7 +33,8 @@ struct hf_files {
     enum status (*read)(void *context, int file, int64_t begin, int64_t bytes, void *out, struct error *err);
 };
 
-/* Whether an entry of a folder with this method is a part of a quantized matrix; of which one, and what. */
+/* Whether an entry of a folder with this method is a part of a quantized matrix; if so, names the matrix and the part.
+ */
 bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry, char matrix[HF_NAME_MAX],
                        enum hf_part *part);
 

@@ -27,7 +27,7 @@ struct adapter_choice {
 };
 
 /* Fills choices[table->num_tensors] for a table without an adapter, and *tied_head for the head of a tied model, which
- * is no tensor. STATUS_USAGE, with the names that the model has: no module is a target, one that is cannot have an
+ * has no tensor. STATUS_USAGE, with the names that the model has: no module is a target, one that is cannot have an
  * adapter, or a module to save is tied or a part of a fused group. */
 enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
                            const struct tensor_table *table, struct adapter_choice *choices,

@@ -224,7 +224,7 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
     struct config_input in = {.json = json, .where = where, .err = err};
     *config = (struct adapter_config){0};
     if (!json_is_object(json))
-        return error_set(err, STATUS_DATA, "%s is no mapping; hint: PEFT's save_pretrained() writes it", where);
+        return error_set(err, STATUS_DATA, "%s is not a mapping; hint: PEFT's save_pretrained() writes it", where);
     char *type = config_text(&in, "peft_type");
     if (!type || strcasecmp(type, "LORA") != 0)
         in.status = error_set(err, STATUS_USAGE,

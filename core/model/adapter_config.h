@@ -9,12 +9,12 @@
 
 /* All members are owned. */
 struct adapter_config {
-    struct adapter_settings settings; /* base_dtype is no key of PEFT's: DTYPE_COUNT */
+    struct adapter_settings settings; /* base_dtype: DTYPE_COUNT, as PEFT has no such key */
     char *base_model;                 /* base_model_name_or_path; NULL: none */
     char *task_type;                  /* CAUSAL_LM, SEQ_CLS, …; NULL: none */
 };
 
-/* Reads the file in a folder. STATUS_USAGE: the adapter is no plain LoRA, by the name and value of the key that says
+/* Reads the file in a folder. STATUS_USAGE: the adapter is not plain LoRA; the message names the key that says
  * so; STATUS_DATA: the file is absent or damaged. */
 enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err);
 

@@ -348,7 +348,7 @@ static enum status check_tied(const struct target_search *s, const struct target
         return STATUS_OK;
     return error_set(s->err, STATUS_USAGE,
                      "'peft.modules_to_save' has '%s', and the model has one matrix for the embedding and the head "
-                     "(tie_word_embeddings), of which PEFT would make two; hint: set peft.ensure_weight_tying to true, "
+                     "(tie_word_embeddings), and PEFT would train two; hint: set peft.ensure_weight_tying to true, "
                      "and both are trained as one",
                      module->name);
 }

@@ -23,7 +23,7 @@ struct moment_map {
     struct moment_range *ranges; /* [num_ranges] owned; of a unit in rising order */
 };
 
-/* Room for the ranges of so many tensors. */
+/* Takes memory for the ranges of `tensors` tensors. */
 void moment_map_init(struct moment_map *map, int units, int tensors);
 /* Adds a tensor that has blocks: by unit, then by offset. */
 void moment_map_add(struct moment_map *map, int units, int unit, int64_t offset, int64_t numel);
