@@ -273,8 +273,8 @@ MATRIX = "model.layers.1.self_attn.q_proj.weight"
     ("nf4", lambda t: t.update({MATRIX: ("U8", [8, 1], bytes(8))}), "another size than its shape asks for (codes)"),
     ("nf4", lambda t: t.update({MATRIX + ".quant_map": ("F32", [16], floats(range(16)))}), "are not those of nf4 (.quant_map)"),
     ("nf4", lambda t: t.update({MATRIX + ".quant_state.bitsandbytes__nf4": ("U8", [2], b"{}")}), "blocks of 64 weights"),
-    ("nf4", lambda t: t.update({MATRIX + ".nested_absmax": ("F32", [1], floats([math.nan]))}), f"tensor '{MATRIX}' holds a value"),
-    ("fp8", lambda t: t.update({MATRIX: ("F8_E4M3", [32, 32], b"\x7f" * 1024)}), f"tensor '{MATRIX}' holds a value"),
+    ("nf4", lambda t: t.update({MATRIX + ".nested_absmax": ("F32", [1], floats([math.nan]))}), f"tensor '{MATRIX}' has a NaN or an infinity"),
+    ("fp8", lambda t: t.update({MATRIX: ("F8_E4M3", [32, 32], b"\x7f" * 1024)}), f"tensor '{MATRIX}' has a NaN or an infinity"),
     ("fp8", lambda t: t.update({MATRIX: ("F32", [32, 32], bytes(4096))}), f"tensor '{MATRIX}' is not quantized"),
     ("mxfp4", lambda t: t.pop(MATRIX + "_scales"), f"'{MATRIX}': a tensor of the quantized matrix is missing (_scales)"),
 ], ids=["scales", "codes", "size", "map", "state", "nan", "fp8-nan", "plain", "exponents"])
