@@ -693,8 +693,8 @@ enum status huggingface_check(const struct huggingface_source *source, bool *abs
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
                              uint64_t seed, struct state_slices slices, struct error *err)
 {
-    const int num_units = source->table->num_units;
-    ASSERT(layout->num_units == num_units && rank >= 0 && rank < layout->world);
+    const int num_units = source->trained_only ? layout->num_trained : layout->num_units;
+    ASSERT(layout->num_units == source->table->num_units && rank >= 0 && rank < layout->world);
     struct huggingface_reader *reader;
     enum status status;
     TRY(huggingface_open(source, rank, seed, &reader, err));

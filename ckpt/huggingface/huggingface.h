@@ -15,6 +15,7 @@ struct huggingface_source {
     const struct tensor_table *table;
     const struct string_list *ignore; /* fnmatch(3) patterns of tensors to leave out, which rank 0 logs; may be NULL */
     bool quiet;                       /* rank 0 logs nothing of what is left out or starts fresh */
+    bool trained_only;                /* the frozen units are not read: another adapter of the base has them */
 };
 
 /* Reads this rank's slices of the weights into `slices` (master weights), only the byte ranges that it owns, from

@@ -413,6 +413,8 @@ static const char *graph_choice_step_obstacle(const struct engine *t)
         return "with zero_optimization.offload_optimizer the host updates parameters in each step";
     if (t->spec->comms_logger.enabled)
         return "comms_logger times each collective";
+    if (t->first || t->spec->next)
+        return "several adapters share a step";
     if (t->comm && !comm_can_capture(t->comm))
         return "ranks that share a GPU communicate through the host";
     if (t->spec->train.cuda_graphs == SPEC_AUTO && t->spec->wall_clock_breakdown)

@@ -4,6 +4,7 @@
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
@@ -14,6 +15,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
@@ -155,6 +157,16 @@ static enum status engine_store_base(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
+/* The adapters of a run have one base: the same frozen tensors in the same places. */
+static enum status engine_check_followed(const struct engine *t, struct error *err)
+{
+    if (!t->first || stored_base_is_same(&t->first->table, &t->table))
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "adapter '%s' does not have the base of '%s': modules_to_save, or biases, differ",
+              t->spec->run.name, t->first->spec->run.name);
+    return error_hint(err, "train it in a run of its own, or with the same modules_to_save");
+}
+
 static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
@@ -163,6 +175,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
     TRY(engine_store_base(t, err));
+    TRY(engine_check_followed(t, err));
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = engine_probe_mask(t->spec);
@@ -228,27 +241,34 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
-                         struct error *err)
+/* The device, and the stream on which all engines of this process compute. */
+static enum status engine_open_device(struct engine *t, int threads, struct error *err)
 {
-    t->spec = spec;
-    t->rank = rank;
-    t->world = world;
-    t->turns = spec_turns(spec, world);
-    t->micros = spec_micros(spec, world);
-    t->comm = comm;
+    if (t->first) {
+        t->device = t->first->device;
+        t->compute = t->first->compute;
+        t->phase_times = t->first->phase_times;
+        t->profiler = t->first->profiler;
+        return STATUS_OK;
+    }
     t->device = t->simulation.device;
-    const enum status status = engine_shards(t, err);
-    TRY(comm ? agree(comm, status, err) : status); /* what follows is collective */
     if (!t->device)
         TRY(choose_device(t, threads, err));
-    TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err));
+    return stream_new(t->device, STREAM_COMPUTE, &t->compute, err);
+}
+
+static enum status engine_build_one(struct engine *t, int threads, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    const enum status status = engine_shards(t, err);
+    TRY(t->comm ? agree(t->comm, status, err) : status); /* what follows is collective */
+    TRY(engine_open_device(t, threads, err));
     TRY(choose_graphs(t, err));
     struct zero_config zero = {
         .zero = spec->zero,
         .dtype = spec->dtype,
         .comm_dtype = spec->communication_data_type,
-        .comm_factor = (float)spec_comm_factor(spec, world * t->turns),
+        .comm_factor = (float)spec_comm_factor(spec, t->world * t->turns),
         .grad_dtype = spec->grad_accum_dtype,
         .master_dtype = spec->bf16_master ? DTYPE_BF16 : DTYPE_F32,
         .moment_dtype = spec->bf16_moments ? DTYPE_BF16 : DTYPE_F32,
@@ -263,13 +283,60 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
         .scaler = spec->loss_scaler,
         .aio = spec->aio,
         .disk = t->simulation.disk,
+        .base = t->first ? t->first->zero : NULL,
     };
-    TRY(zero_new(&zero, t->device, comm ? comm : t->simulation.comm, &t->zero, err));
-    TRY(engine_build_model(t, err));
+    TRY(zero_new(&zero, t->device, t->comm ? t->comm : t->simulation.comm, &t->zero, err));
+    return engine_build_model(t, err);
+}
+
+/* What a plan tries of the first spec, which all adapters have in common (memory_setting_apply()). */
+static void engine_share_settings(const struct run_spec *first, struct run_spec *spec)
+{
+    spec->train_micro_batch_size_per_gpu = first->train_micro_batch_size_per_gpu;
+    spec->gradient_accumulation_steps = first->gradient_accumulation_steps;
+    spec->zero = first->zero;
+    spec->transformer = first->transformer;
+    spec->cpu_checkpointing = first->cpu_checkpointing;
+    spec->grad_accum_dtype = first->grad_accum_dtype;
+    spec->bf16_master = first->bf16_master;
+    spec->bf16_moments = first->bf16_moments;
+}
+
+static struct engine *engine_follow(struct engine *first, struct engine *before, struct run_spec *spec)
+{
+    if (!before->next) {
+        before->next = memory_zeroed(1, sizeof *before->next);
+        before->next->is_owned = true;
+    }
+    struct engine *t = before->next;
+    t->first = first;
+    t->boot = first->boot;
+    t->simulation = first->simulation;
+    t->node_ranks = first->node_ranks;
+    t->quiet = first->quiet;
+    t->profile = first->profile;
+    t->spec = spec;
+    engine_share_settings(first->spec, spec);
+    return t;
+}
+
+enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int world, struct comm *comm, int threads,
+                         struct error *err)
+{
+    t->spec = spec;
+    for (struct engine *e = t; e; e = e->spec->next ? engine_follow(t, e, e->spec->next) : NULL) {
+        e->rank = rank;
+        e->world = world;
+        e->turns = spec_turns(e->spec, world);
+        e->micros = spec_micros(e->spec, world);
+        e->comm = comm;
+        TRY(engine_build_one(e, threads, err));
+    }
     return memory_plan_make(t, err);
 }
 
-enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
+static enum status engine_activation_bytes_of(const struct engine *t, enum recompute policy, size_t *bytes,
+                                              struct error *err)
 {
     struct transformer_config config = engine_transformer(t);
     struct transformer *transformer;
@@ -281,25 +348,40 @@ enum status engine_activation_bytes(const struct engine *t, enum recompute polic
     arena_init_dry(&arena);
     transformer_layout(transformer, &arena);
     transformer_free(transformer);
-    *bytes = arena.by_kind[MEM_ACTIVATIONS];
+    *bytes += arena.by_kind[MEM_ACTIVATIONS];
+    return STATUS_OK;
+}
+
+enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
+{
+    *bytes = 0;
+    for (const struct engine *e = t; e; e = e->next)
+        TRY(engine_activation_bytes_of(e, policy, bytes, err));
     return STATUS_OK;
 }
 
 void engine_release(struct engine *t)
 {
+    if (t->next && t->next->is_owned) {
+        engine_release(t->next);
+        free(t->next);
+    }
     engine_samples_free(t->samples);
     transformer_free(t->transformer);
     input_upload_free(t->upload);
     activation_store_free(t->activations);
     zero_free(t->zero);
-    stream_free(t->compute);
-    if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
-        comm_detach_device(t->comm);
-    memory_plan_free(t);
-    ops_profiler_free(t->profiler);
-    phase_times_free(t->phase_times);
-    gpu_fault_unwatch(t->device);
-    device_close(t->device);
+    memory_snapshot_free(t);
+    if (!t->first) {
+        stream_free(t->compute);
+        if (t->comm) /* first: until then NCCL may have peers look into the memory of a graph's collectives */
+            comm_detach_device(t->comm);
+        memory_plan_free(t);
+        ops_profiler_free(t->profiler);
+        phase_times_free(t->phase_times);
+        gpu_fault_unwatch(t->device);
+        device_close(t->device);
+    }
     engine_close_data(t);
     shard_layout_release(&t->layout);
     tensor_table_release(&t->table);

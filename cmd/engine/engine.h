@@ -46,6 +46,13 @@ struct simulation {
 struct engine {
     struct run_spec *spec; /* borrowed */
     int rank, world;
+
+    /* Several adapters (spec->next): each has an engine. The first one's has the device, its stream, the memory and the
+     * base, which the others, its followers, use. */
+    struct engine *first; /* borrowed; NULL: this is the first */
+    struct engine *next; /* of the next adapter; set before engine_build() and borrowed, or else made by it and owned */
+    bool is_owned;
+
     struct comm *comm;                        /* borrowed; NULL while planning */
     const struct bootstrap *boot;             /* set before engine_build, borrowed; NULL while planning */
     const struct cpu_kernels *kernels_before; /* set before engine_build, borrowed: choose_kernels(); may be NULL */
@@ -75,6 +82,7 @@ struct engine {
     void *memory;                 /* the rank's own arena (memory_plan_allocate()) */
     void *host_memory;            /* the host's arena; may be NULL */
     void *snapshot;               /* NULL: none, or not taken yet (memory_plan.h) */
+    size_t snapshot_bytes;        /* by the plan */
     bool snapshot_is_pinned;      /* device_pin() */
     bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
     int turns;                    /* spec_turns(): virtual ranks that this rank stands for, else 1 */
@@ -96,8 +104,8 @@ struct engine {
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                   struct error *err);
 
-/* Model, table, layout, device, zero, transformer and the plan for `world` ranks; threads: see device_open().
- * comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
+/* Model, table, layout, device, zero, transformer and the plan for `world` ranks, also of the followers; threads: see
+ * device_open(). comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
 enum status engine_build(struct engine *engine, struct run_spec *spec, int rank, int world, struct comm *comm,
                          int threads, struct error *err);
 
@@ -130,4 +138,5 @@ enum status engine_weights_check_base(struct engine *engine, const struct checkp
 /* huggingface_check() of the folder that the spec names, if it names one, and peft_check() of model.adapter. */
 enum status engine_weights_check(const struct engine *engine, bool *absent, struct error *err);
 
+/* Followers that are borrowed go first. */
 void engine_release(struct engine *engine);

@@ -11,7 +11,8 @@ static struct huggingface_source pretrained_weights(const struct engine *t)
     return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,
                                        .desc = &t->desc,
                                        .table = &t->table,
-                                       .ignore = &t->spec->model.ignore_tensors};
+                                       .ignore = &t->spec->model.ignore_tensors,
+                                       .trained_only = t->first != NULL};
 }
 
 enum status engine_weights_check(const struct engine *t, bool *absent, struct error *err)
@@ -28,7 +29,10 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
     const struct huggingface_source source = pretrained_weights(t);
     const struct state_slices slices = zero_slices(t->zero);
     const uint64_t seed = t->spec->run.seed;
-    if (t->table.adapted) {
+    if (t->first) {
+        TRY(huggingface_load(&source, &t->layout, t->rank, seed, slices, err));
+        t->base = t->first->base;
+    } else if (t->table.adapted) {
         struct base_hash hash;
         const struct state_slices hashed = base_hash_watch(&hash, &t->table, &t->layout, t->rank, slices);
         TRY(huggingface_load(&source, &t->layout, t->rank, seed, hashed, err));
@@ -49,6 +53,7 @@ enum status engine_weights_check_base(struct engine *t, const struct checkpoint 
 {
     if (!t->table.adapted)
         return STATUS_OK;
-    TRY(base_hash_join(t->comm, &t->base.hash, err));
+    if (!t->first)
+        TRY(base_hash_join(t->comm, &t->base.hash, err));
     return checkpoint ? checkpoint_check_base(checkpoint, &t->base, err) : STATUS_OK;
 }

@@ -14,7 +14,7 @@
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 
-static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
+static void lay_out_engine(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     size_t input_bytes;
     zero_layout(t->zero, local, shared, host);
@@ -28,6 +28,12 @@ static void lay_out_memory_plan(struct engine *t, struct arena *local, struct ar
         generator_layout(t->samples->generator, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, (size_t)t->turns * sizeof *t->loss_sum + sizeof *t->grad_scale);
     t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + t->turns) : NULL;
+}
+
+static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
+{
+    for (struct engine *e = t; e; e = e->next)
+        lay_out_engine(e, local, shared, host);
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base)
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
@@ -36,15 +42,48 @@ static void lay_out_memory_plan(struct engine *t, struct arena *local, struct ar
 static void fill_plan(struct engine *t)
 {
     struct op_limits limits;
-    transformer_op_limits(t->transformer, &limits);
-    t->plan.workspace = ops_workspace_bytes(t->device, &limits);
+    t->plan.workspace = 0;
+    for (struct engine *e = t; e; e = e->next) {
+        transformer_op_limits(e->transformer, &limits);
+        const size_t workspace = ops_workspace_bytes(t->device, &limits);
+        t->plan.workspace = workspace > t->plan.workspace ? workspace : t->plan.workspace;
+    }
     arena_init_dry(&t->plan.local);
     arena_init_dry(&t->plan.shared);
     arena_init_dry(&t->plan.host);
     lay_out_memory_plan(t, &t->plan.local, &t->plan.shared, &t->plan.host);
-    zero_snapshot_layout(t->zero, &t->plan.host);
+    for (struct engine *e = t; e; e = e->next) {
+        const size_t before = t->plan.host.used;
+        zero_snapshot_layout(e->zero, &t->plan.host);
+        e->snapshot_bytes = t->plan.host.used - before;
+    }
     const int per_node = t->node_ranks ? t->node_ranks : t->world;
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, per_node, &limits, t->plan.workspace);
+    for (struct engine *e = t->next; e; e = e->next)
+        e->plan = t->plan;
+}
+
+/* The snapshots of all adapters. */
+static void memory_plan_keep_snapshots(struct engine *t, bool keep)
+{
+    for (struct engine *e = t; e; e = e->next)
+        zero_keep_snapshot(e->zero, keep);
+}
+
+static int64_t memory_plan_snapshot_bytes(const struct engine *t)
+{
+    int64_t bytes = 0;
+    for (const struct engine *e = t; e; e = e->next)
+        bytes += zero_snapshot_bytes(e->zero);
+    return bytes;
+}
+
+static int64_t memory_plan_disk_bytes(const struct engine *t)
+{
+    int64_t bytes = 0;
+    for (const struct engine *e = t; e; e = e->next)
+        bytes += zero_disk_bytes(e->zero);
+    return bytes;
 }
 
 static size_t memory_plan_node_ranks(const struct engine *t)
@@ -79,7 +118,7 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
     if (t->comm)
         machine_memory("", &machine);
     if (t->device->kind == DEVICE_CPU && limit &&
-        memory_plan_device_bytes(&t->plan) + (size_t)zero_snapshot_bytes(t->zero) > (size_t)limit)
+        memory_plan_device_bytes(&t->plan) + (size_t)memory_plan_snapshot_bytes(t) > (size_t)limit)
         return "train.memory_limit";
     if (t->comm && (double)memory_plan_rank_host(t) + process_reserve > share * (double)machine_process_room())
         return "the memory limit of its process (ulimit -v, ulimit -d)";
@@ -95,7 +134,7 @@ static enum status memory_snapshot_refused(const struct engine *t, const char *o
     error_set(err, STATUS_DEVICE,
               "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
               "not fit into %s",
-              size_round(zero_snapshot_bytes(t->zero), size), zero_snapshot_bytes(t->zero),
+              size_round(memory_plan_snapshot_bytes(t), size), memory_plan_snapshot_bytes(t),
               obstacle ? obstacle : "the memory of another rank's node or process");
     return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
 }
@@ -104,7 +143,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
 {
     const enum spec_switch decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
-    zero_keep_snapshot(t->zero, memory_plan_has_snapshot(t->spec));
+    memory_plan_keep_snapshots(t, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
     if (!memory_plan_has_snapshot(t->spec))
         return STATUS_OK;
@@ -116,12 +155,12 @@ enum status memory_plan_make(struct engine *t, struct error *err)
         return STATUS_OK;
     if (decoupled == SPEC_ON)
         return memory_snapshot_refused(t, obstacle, err);
-    zero_keep_snapshot(t->zero, false);
+    memory_plan_keep_snapshots(t, false);
     fill_plan(t);
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
                  "copy of %s on each rank: %s",
-                 size_round(zero_snapshot_bytes(t->zero), size), obstacle ? obstacle : "that of another rank");
+                 size_round(memory_plan_snapshot_bytes(t), size), obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 
@@ -138,7 +177,7 @@ size_t memory_plan_node_bytes(const struct engine *t)
 size_t memory_plan_node_spare(const struct engine *t)
 {
     const bool optional = t->spec->checkpoint.decoupled == SPEC_AUTO && zero_has_snapshot(t->zero);
-    return optional ? memory_plan_node_ranks(t) * (size_t)zero_snapshot_bytes(t->zero) : 0;
+    return optional ? memory_plan_node_ranks(t) * (size_t)memory_plan_snapshot_bytes(t) : 0;
 }
 
 static bool is_ordinary_memory(const struct offload_settings *offload)
@@ -164,7 +203,8 @@ static enum status memory_plan_take_host(struct engine *t, struct error *err)
 enum status engine_prepare_ops(struct engine *t, struct error *err)
 {
     const bool adds = t->micros > 1 && !t->spec->train.virtual_ranks; /* else each micro-batch has its own gradients */
-    TRY(transformer_prepare(t->transformer, adds, zero_has_matrix_sums(t->zero), err));
+    for (struct engine *e = t; e; e = e->next)
+        TRY(transformer_prepare(e->transformer, adds, zero_has_matrix_sums(e->zero), err));
     fill_plan(t); /* kernels that replace refused ones may need another workspace */
     return STATUS_OK;
 }
@@ -193,14 +233,17 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
         TRY(memory_plan_take_host(t, err));
         arena_init(&host, t->host_memory, host_arena_bytes(t));
     }
-    if (t->boot && zero_has_snapshot(t->zero) && t->spec->checkpoint.decoupled == SPEC_ON)
-        TRY(memory_snapshot_place(t, err));
+    for (struct engine *e = t; e; e = e->next)
+        if (t->boot && zero_has_snapshot(e->zero) && t->spec->checkpoint.decoupled == SPEC_ON)
+            TRY(memory_snapshot_place(e, err));
     lay_out_memory_plan(t, &local, &shared, &host);
     arena_finish(&local);
     arena_finish(&host);
     if (t->plan.shared.used)
         arena_finish(&shared);
-    return transformer_start(t->transformer, t->compute, err);
+    for (struct engine *e = t; e; e = e->next)
+        TRY(transformer_start(e->transformer, t->compute, err));
+    return STATUS_OK;
 }
 
 void memory_plan_free(struct engine *t)
@@ -210,7 +253,6 @@ void memory_plan_free(struct engine *t)
         host_pages_free(t->host_memory, host_arena_bytes(t));
     else
         device_free_host(t->device, t->host_memory, host_arena_bytes(t));
-    memory_snapshot_free(t);
 }
 
 /* ---- print --------------------------------------------------------------- */
@@ -224,7 +266,7 @@ enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
 static void memory_plan_print_line(const struct engine *t, bool bytes, const char *kind,
                                    const char *const texts[PLACES])
 {
-    const bool shown[PLACES] = {true, t->plan.host.used > 0, zero_disk_bytes(t->zero) > 0};
+    const bool shown[PLACES] = {true, t->plan.host.used > 0, memory_plan_disk_bytes(t) > 0};
     char line[128];
     int used = snprintf(line, sizeof line, "  %-14s", kind);
     for (int p = 0; p < PLACES; p++)
@@ -252,7 +294,7 @@ static void memory_plan_print_table(const struct engine *t, bool bytes)
 {
     static const char *const heads[PLACES] = {"device", "host", "disk"};
     const struct memory_plan *plan = &t->plan;
-    const uint64_t disk = (uint64_t)zero_disk_bytes(t->zero);
+    const uint64_t disk = (uint64_t)memory_plan_disk_bytes(t);
     memory_plan_print_line(t, bytes, bytes ? "bytes" : "GiB", heads);
     memory_plan_print_row(t, bytes, "total", (const uint64_t[]){memory_plan_device_bytes(plan), plan->host.used, disk});
     for (int k = 0; k < MEM_KIND_COUNT; k++)

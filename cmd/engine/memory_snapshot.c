@@ -6,33 +6,28 @@
 #include "core/machine.h"
 #include "gpu/host_pages.h"
 
-static size_t snapshot_bytes(const struct engine *t)
-{
-    return t->plan.host.by_kind[MEM_SNAPSHOT];
-}
-
 bool memory_snapshot_fits(const struct engine *t)
 {
     struct machine_memory machine;
     machine_memory("", &machine);
     const int ranks = t->node_ranks ? t->node_ranks : t->world;
-    return (double)ranks * (double)snapshot_bytes(t) <= memory_auto_share * (double)machine.available;
+    return (double)ranks * (double)t->snapshot_bytes <= memory_auto_share * (double)machine.available;
 }
 
 enum status memory_snapshot_take(struct engine *t, struct error *err)
 {
-    return host_pages_new(snapshot_bytes(t), &t->snapshot, err);
+    return host_pages_new(t->snapshot_bytes, &t->snapshot, err);
 }
 
 enum status memory_snapshot_place(struct engine *t, struct error *err)
 {
     struct arena arena;
     if (t->snapshot)
-        TRY(device_pin(t->device, t->snapshot, snapshot_bytes(t), err));
+        TRY(device_pin(t->device, t->snapshot, t->snapshot_bytes, err));
     else
-        TRY(device_alloc_host(t->device, snapshot_bytes(t), &t->snapshot, err));
+        TRY(device_alloc_host(t->device, t->snapshot_bytes, &t->snapshot, err));
     t->snapshot_is_pinned = true;
-    arena_init(&arena, t->snapshot, snapshot_bytes(t));
+    arena_init(&arena, t->snapshot, t->snapshot_bytes);
     zero_snapshot_layout(t->zero, &arena);
     arena_finish(&arena);
     return STATUS_OK;
@@ -41,9 +36,9 @@ enum status memory_snapshot_place(struct engine *t, struct error *err)
 void memory_snapshot_free(struct engine *t)
 {
     if (t->snapshot_is_pinned)
-        device_free_host(t->device, t->snapshot, snapshot_bytes(t));
+        device_free_host(t->device, t->snapshot, t->snapshot_bytes);
     else
-        host_pages_free(t->snapshot, snapshot_bytes(t));
+        host_pages_free(t->snapshot, t->snapshot_bytes);
     t->snapshot = NULL;
     t->snapshot_is_pinned = false;
 }

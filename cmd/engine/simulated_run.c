@@ -141,33 +141,63 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
+static struct batch walk_batch(const struct engine *t)
 {
-    struct engine *t = &w->engine;
-    const struct step_schedule schedule = {.base = w->steps};
     struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
                           .max_seq = (int32_t)t->spec->data.seq_length};
-    struct zero_result result;
     /* full samples; documents that are samples have a token less, and no room for more */
     const int64_t most_tokens = token_stream_limits(&t->train_config).max_tokens;
     batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
     if (batch.num_tokens > most_tokens)
         batch.num_tokens = most_tokens;
-    const struct loss_factor factor = {.value = 1, .scaler = zero_loss_scale(t->zero)};
+    return batch;
+}
+
+static void walk_begin(struct simulated_run *w, struct engine *t, struct batch *batch)
+{
+    const struct step_schedule schedule = {.base = w->steps};
     zero_begin_step(t->zero, &schedule, t->compute);
     if (t->upload) {
-        transformer_load(t->transformer, 0, &batch, t->compute, input_upload_room(t->upload));
+        transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
         input_upload_send(t->upload, t->compute);
     }
     stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
-    for (int64_t micro = 0; micro < micro_batches; micro++) {
-        zero_begin_micro(t->zero, micro + 1 == micro_batches);
-        TRY(transformer_train(t->transformer, &batch, &factor, zero_verbs(t->zero), t->compute, t->loss_sum, err));
+}
+
+/* A micro-batch of each adapter. */
+static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
+{
+    struct train_job jobs[TRAIN_JOBS];
+    int count = 0;
+    for (struct engine *t = first; t; t = t->next, count++) {
+        zero_begin_micro(t->zero, last);
+        jobs[count] = (struct train_job){.transformer = t->transformer,
+                                         .batch = &batches[count],
+                                         .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
+                                         .verbs = zero_verbs(t->zero),
+                                         .loss_sum = t->loss_sum};
     }
-    TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
-    TRY(zero_end_step(t->zero, t->compute, err));
+    return transformer_train_jobs(jobs, count, first->compute, err);
+}
+
+static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
+{
+    struct batch batches[TRAIN_JOBS];
+    struct zero_result result;
+    int count = 0;
+    for (struct engine *t = &w->engine; t; t = t->next, count++) {
+        batches[count] = walk_batch(t);
+        walk_begin(w, t, &batches[count]);
+    }
+    for (int64_t micro = 0; micro < micro_batches; micro++)
+        TRY(walk_micro(&w->engine, batches, micro + 1 == micro_batches, err));
+    for (struct engine *t = &w->engine; t; t = t->next) {
+        TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
+        TRY(zero_end_step(t->zero, t->compute, err));
+        TRY(zero_collect(t->zero, &result, err));
+    }
     w->steps++;
-    return zero_collect(t->zero, &result, err);
+    return STATUS_OK;
 }
 
 /* Walks through steps of this many micro-batches; the times are those of the last one, which pays for the work left
@@ -230,8 +260,10 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
         used.inside = INFINITY;
     if (!w->started) { /* gives the run addresses */
         TRY(memory_plan_allocate(&w->engine, err));
-        zero_set_position(w->engine.zero, 0, &(struct loss_scaler){.scale = 1}, w->engine.compute);
-        transformer_replay(w->engine.transformer, w->engine.graphs == GRAPHS_BY_BLOCK);
+        for (struct engine *t = &w->engine; t; t = t->next) {
+            zero_set_position(t->zero, 0, &(struct loss_scaler){.scale = 1}, t->compute);
+            transformer_replay(t->transformer, t->graphs == GRAPHS_BY_BLOCK);
+        }
         w->started = true;
     }
     simulated_device_set(w->engine.device, &settings);
@@ -254,8 +286,10 @@ void simulated_machine_print_disk(const struct simulated_machine *machine)
 
 double simulated_run_tokens(const struct simulated_run *w)
 {
-    const struct run_spec *spec = w->engine.spec;
-    return (double)spec->train_batch_size * (double)spec->data.seq_length;
+    double tokens = 0;
+    for (const struct run_spec *spec = w->engine.spec; spec; spec = spec->next)
+        tokens += (double)spec->train_batch_size * (double)spec->data.seq_length;
+    return tokens;
 }
 
 double simulated_run_mfu(const struct simulated_run *w, double seconds)

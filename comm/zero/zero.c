@@ -94,7 +94,10 @@ static void zero_new_ranges(struct zero *z)
 
 static enum status zero_new_events(struct zero *z, struct error *err)
 {
-    TRY(stream_new(z->device, STREAM_COMM, &z->stream, err));
+    if (z->config.base) /* one order of all collectives */
+        z->stream = z->config.base->stream;
+    else
+        TRY(stream_new(z->device, STREAM_COMM, &z->stream, err));
     TRY(zero_event_new(z, &z->computed, err));
     TRY(zero_event_new(z, &z->updated, err));
     TRY(zero_event_new(z, &z->drained, err));
@@ -116,6 +119,13 @@ static enum status zero_new_events(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
+/* The last unit that backward acquires: parameter_verbs.h. */
+static int zero_backward_end(const struct zero_config *config)
+{
+    const int first = config->training ? tensor_table_first_trained(config->table) : 0;
+    return first > 0 || tensor_find_part(config->table, 0, ROLE_WTE, PART_LORA_A) ? first : 1;
+}
+
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
                      struct error *err)
 {
@@ -132,7 +142,10 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->world = config->layout->world;
     z->rank = comm ? comm_rank(comm) : 0;
     z->units = config->layout->num_trained;
-    z->all_units = config->layout->num_units;
+    z->all_units = config->base ? z->units : config->layout->num_units;
+    z->backward_end = zero_backward_end(config);
+    if (config->base && z->backward_end < config->base->backward_end)
+        config->base->backward_end = z->backward_end;
     z->micro = -1;
     z->params_whole = config->zero.stage <= 2;
     z->grads_whole = config->zero.stage == 0 || (config->zero.stage == 1 && !zero_ordered(z));
@@ -151,7 +164,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(!table->moment_blocks || !config->training ||
            (config->optimizer.type == OPTIMIZER_ADAMW8BIT && config->moment_dtype == DTYPE_F32));
     for (int p = 0; p < SLOTS; p++)
-        z->slots[p].unit = z->buckets[p].unit = -1;
+        z->slots[p].unit = z->buckets[p].unit = z->decoded_unit[p] = -1;
 
     size_t units = (size_t)z->units;
     z->reduced = memory_zeroed(units, sizeof *z->reduced);
@@ -178,7 +191,8 @@ void zero_free(struct zero *z)
 {
     if (!z)
         return;
-    stream_free(z->stream);
+    if (!z->config.base)
+        stream_free(z->stream);
     zero_offload_close(z); /* after that stream, which waits for its events */
     zero_offload_params_release(z);
     for (int i = 0; i < z->num_events; i++)
@@ -248,7 +262,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
         /* only the compute stream uses them, and blocks have one layout */
-        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && z->all_units == z->units)
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && !zero_has_frozen(z))
             z->buckets[p].memory = z->buckets[2].memory;
         else
             z->buckets[p].memory =
@@ -317,7 +331,8 @@ static int64_t zero_words_here(const struct zero *z, enum state_kind state)
 void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
-    const int64_t own = config->layout->shard_numel, trained = config->layout->trained_numel;
+    const int64_t trained = config->layout->trained_numel;
+    const int64_t own = zero_shard_offset(config->layout, z->all_units);
     const size_t size = dtype_size(config->dtype);
     const int64_t kept = zero_shard_offset(config->layout, z->offload.first_unit); /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
@@ -462,6 +477,8 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
                                    float **slice, struct error *err)
 {
     struct zero *z = owner;
+    if (unit >= z->all_units)
+        return zero_host_slice(z->config.base, access, state, unit, slice, err);
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
                                  .count = state_words(z->config.layout, state, unit),
                                  .host = host_slice_in_memory(z, state, unit),

@@ -63,6 +63,7 @@ struct zero_config {
     struct loss_scaler_rules scaler;       /* of fp16 */
     struct aio_settings aio;               /* of what is offloaded to nvme */
     const struct disk *disk;               /* borrowed; of it; NULL: local_disk */
+    struct zero *base; /* borrowed: keeps the frozen units for this one as well; their layout is the same; or NULL */
 };
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_base.c: frozen units that are kept as bytes (core/model/stored_base.h). They are sharded, gathered and copied as
  * words; whoever acquires a unit gets it decoded, on the compute stream, in memory that belongs to its slot. Blocks
- * share theirs: one is in use at a time, and the stream puts the next one's values there after that. */
+ * share theirs: one is in use at a time, and the stream puts the next one's values there after that. They stay until
+ * another unit's come or a step begins: a step may be a graph, whose replay the host does not see. */
 #include "comm/zero/zero_internal.h"
 #include "core/model/stored_base.h"
 
@@ -33,6 +34,9 @@ const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct
     char *decoded = z->decoded[base_slot(z, unit)];
     if (!frozen->stored_bytes)
         return bytes;
+    if (z->decoded_unit[base_slot(z, unit)] == unit)
+        return decoded;
+    z->decoded_unit[base_slot(z, unit)] = unit;
     for (int t = frozen->first_tensor; t < frozen->first_tensor + frozen->num_tensors; t++) {
         const struct tensor_info *tensor = &table->tensors[t];
         const struct stored_tensor *stored = &table->stored[t];

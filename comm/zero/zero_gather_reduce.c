@@ -22,7 +22,7 @@ void zero_slots_clear(struct zero *z)
 {
     for (int p = 0; p < SLOTS; p++) {
         ASSERT(z->slots[p].holds == 0);
-        z->slots[p].unit = -1;
+        z->slots[p].unit = z->decoded_unit[p] = -1;
     }
 }
 
@@ -139,7 +139,7 @@ static int next_to_gather(const struct zero *z, int unit, enum param_pass pass)
         return -1;
     if (pass != PASS_BACKWARD)
         return unit < head ? unit + 1 : -1;
-    if (unit > zero_backward_end(z))
+    if (unit > z->backward_end)
         return unit - 1;
     return z->last_micro ? -1 : 0; /* the next micro-batch begins */
 }
@@ -151,11 +151,10 @@ static void gather_read_ahead(struct zero *z, int unit)
         zero_read_ahead(z, unit);
 }
 
-static enum status gather_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
-                                  struct unit_params *params, struct error *err)
+/* The unit's parameters that are kept here. */
+static enum status gather_own(struct zero *z, int unit, enum param_pass pass, struct stream *stream,
+                              struct unit_params *params, struct error *err)
 {
-    struct zero *z = self;
-    ASSERT(unit >= 0 && unit < z->units);
     const int frozen = zero_frozen(z, unit);
     if (!zero_gathers_on_demand(z)) {
         stream_wait(stream, z->fetched[unit]);
@@ -182,12 +181,28 @@ static enum status gather_acquire(void *self, int unit, enum param_pass pass, st
     return comm_status(z->comm, err);
 }
 
+/* The base of several adapters is in its slot when the next one's pass comes to a unit: it is gathered once. */
+static enum status gather_acquire(void *self, int unit, enum param_pass pass, struct stream *stream,
+                                  struct unit_params *params, struct error *err)
+{
+    struct zero *z = self;
+    struct unit_params base = {0};
+    ASSERT(unit >= 0 && unit < z->units);
+    if (z->config.base)
+        TRY(gather_own(z->config.base, unit, pass, stream, &base, err));
+    TRY(gather_own(z, unit, pass, stream, params, err));
+    if (z->config.base)
+        params->frozen = base.frozen;
+    return STATUS_OK;
+}
+
 static void gather_release(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
-    (void)pass;
     struct zero *z = self;
     if (!zero_gathers_on_demand(z))
         return;
+    if (z->config.base)
+        gather_release(z->config.base, unit, pass, stream);
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     ASSERT(slot->unit == unit && slot->holds > 0);
     slot->holds--;
@@ -287,7 +302,7 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
 /* Blocks have one layout, unless tensors are frozen. */
 static bool reduce_same_layout(const struct zero *z, int a, int b)
 {
-    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && z->all_units == z->units);
+    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && !zero_has_frozen(z));
 }
 
 /* adds: the gradients are added to the host's sum */
@@ -491,7 +506,7 @@ static int64_t elements_gathered(const struct zero *z, int micro_batches)
             gather_next(&order, unit);
         if (z->config.tied)
             gather_next(&order, 0);
-        for (int unit = z->units - 2; unit >= zero_backward_end(z); unit--)
+        for (int unit = z->units - 2; unit >= z->backward_end; unit--)
             gather_next(&order, unit);
     }
     return order.elements;

@@ -136,8 +136,9 @@ struct zero {
     struct device *device;
     struct comm *comm; /* NULL: a dry layout */
     int rank, world;
-    int units;     /* of the model; */
-    int all_units; /* with the frozen ones after them */
+    int units;        /* of the model; */
+    int all_units;    /* with the frozen ones after them, unless config.base keeps these */
+    int backward_end; /* the last unit that backward acquires, here or for another one whose base this is */
     struct param_verbs verbs;
 
     /* Whether an array is kept whole; else it holds the own slices, one after the other. What is offloaded is in
@@ -145,6 +146,7 @@ struct zero {
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
     char *params;                  /* compute dtype; of frozen units that are bytes, words of its size */
     char *decoded[SLOTS];          /* compute dtype: the values of those bytes; NULL: unused */
+    int decoded_unit[SLOTS];       /* whose they are; -1: none's */
     char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params */
     char *grads;                   /* config.grad_dtype */
     struct gather_slot slots[SLOTS];
@@ -239,10 +241,16 @@ static inline bool zero_is_offloaded(const struct zero *zero, int unit)
     return unit >= zero->offload.first_unit && unit < zero->units;
 }
 
-/* The unit with the frozen tensors of `unit`; 0: none. */
+/* The unit with the frozen tensors of `unit` that are kept here; 0: none. */
 static inline int zero_frozen(const struct zero *zero, int unit)
 {
-    return zero->config.table->units[unit].frozen;
+    return zero->config.base ? 0 : zero->config.table->units[unit].frozen;
+}
+
+/* Whether some of the model is frozen, here or in config.base. */
+static inline bool zero_has_frozen(const struct zero *zero)
+{
+    return zero->config.layout->num_units > zero->units;
 }
 
 /* Element of the shard at which `unit` begins; num_units: its end. */
@@ -402,13 +410,6 @@ static inline bool zero_gathers_on_demand(const struct zero *zero)
     return zero->config.zero.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
 }
 
-/* The last unit that backward acquires: parameter_verbs.h. */
-static inline int zero_backward_end(const struct zero *zero)
-{
-    const int first = zero->config.training ? tensor_table_first_trained(zero->config.table) : 0;
-    return first > 0 || tensor_find_part(zero->config.table, 0, ROLE_WTE, PART_LORA_A) ? first : 1;
-}
-
 static inline int zero_head(const struct zero *zero)
 {
     return zero->units - 1;
@@ -507,8 +508,8 @@ static inline bool zero_is_summed(const struct zero *zero, const struct tensor_i
 /* Takes the memory of decoded units. */
 void zero_base_layout(struct zero *zero, struct arena *local);
 
-/* The values of the frozen tensors of `unit`, which are at `bytes`, for work on `compute`: decoded, if they are stored.
- */
+/* The values of the frozen tensors of `unit`, which are at `bytes`, for work on `compute`: decoded, if they are stored,
+ * unless the unit's are there. */
 const void *zero_base_decode(struct zero *zero, int unit, const char *bytes, struct stream *compute);
 
 /* Which elements of its unit a tensor has; of bytes, words. */

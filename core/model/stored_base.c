@@ -296,3 +296,27 @@ void stored_values(const struct tensor_info *info, const struct stored_tensor *s
     }
     free(values);
 }
+
+static bool stored_same_tensor(const struct tensor_table *a, const struct tensor_table *b, int ta, int tb)
+{
+    const struct tensor_info *x = &a->tensors[ta], *y = &b->tensors[tb];
+    const bool same = x->role == y->role && x->offset == y->offset && x->numel == y->numel;
+    if (!a->stored || !same)
+        return same;
+    const struct stored_tensor *sx = &a->stored[ta], *sy = &b->stored[tb];
+    return sx->offset == sy->offset && sx->quantized == sy->quantized && sx->dtype == sy->dtype;
+}
+
+bool stored_base_is_same(const struct tensor_table *a, const struct tensor_table *b)
+{
+    bool same = a->num_units == b->num_units && a->num_frozen == b->num_frozen && !a->stored == !b->stored;
+    for (int u = a->num_units - a->num_frozen; u < a->num_units && same; u++) {
+        const struct unit_info *x = &a->units[u], *y = &b->units[u];
+        same = x->num_tensors == y->num_tensors && x->numel == y->numel && x->stored_bytes == y->stored_bytes;
+        for (int t = 0; t < x->num_tensors && same; t++)
+            same = stored_same_tensor(a, b, x->first_tensor + t, y->first_tensor + t);
+    }
+    for (int u = 0; u < a->num_units - a->num_frozen && same; u++)
+        same = a->units[u].frozen == b->units[u].frozen;
+    return same;
+}

@@ -40,8 +40,9 @@ struct spec_prompt {
 struct run_spec {
     char *path; /* path of the file, as given */
     struct {
-        char *name; /* default: the name of the file without .yaml */
+        char *name; /* default: the name of the file without .yaml; of one of several adapters, its name */
         char *dir;
+        char *group; /* of several adapters: run.name as it was given; the last part of `dir`. Else NULL */
         uint64_t seed;
     } run;
     struct {
@@ -133,6 +134,7 @@ struct run_spec {
     bool cpu_checkpointing;  /* the inputs of blocks are in host memory between forward and backward */
     int64_t steps_per_print; /* default 10 */
     bool wall_clock_breakdown;
+    struct run_spec *next; /* owned: of the next adapter, where `peft` is a list; NULL: there is none */
     void *private_; /* the whole spec, struct spec_full in spec_keys.h: which values were given, which are derived */
 };
 
@@ -169,6 +171,9 @@ static inline int64_t spec_micros(const struct run_spec *spec, int world)
  * those of the virtual ranks, whose number `world` has to divide. `world_source`: where the world size comes from
  * ("--local-gpus 2", "srun", …), for the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
+
+/* The same for the specs of several adapters. */
+enum status spec_resolve_batches(struct run_spec *first, int world, const char *world_source, struct error *err);
 
 /* The same for a run that continues from a checkpoint of stored_world ranks and the spec `stored` (its spec_to_json()):
  * train_batch_size stays; the accumulation adapts, and so does the micro batch unless the spec gives it. With

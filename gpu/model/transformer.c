@@ -76,16 +76,15 @@ static void pass_start(struct pass *pass, const struct batch *batch)
         transformer_load(t, 0, &pass->batch, pass->stream, NULL);
 }
 
-/* The part that training and evaluation share: up to res2 and delta of the last block. */
-static enum status body_forward(const struct pass *pass, enum param_pass kind)
+/* The passes go through the units side by side, so that each finds the base of a unit where the one before it left it.
+ */
+static enum status body_forward(const struct pass *passes, int count, enum param_pass kind)
 {
-    const enum phase phase = pass->training ? PHASE_FORWARD : PHASE_EVALUATION;
-    struct span span = phase_begin(pass->stream, phase, 0);
-    TRY(embedding_forward(pass, kind));
-    span_end(&span);
-    for (int64_t block = 0; block < pass->transformer->L; block++) {
-        span = phase_begin(pass->stream, phase, (int)block + 1);
-        TRY(block_forward(pass, block, kind));
+    const enum phase phase = passes->training ? PHASE_FORWARD : PHASE_EVALUATION;
+    for (int unit = 0; unit <= passes->transformer->L; unit++) {
+        struct span span = phase_begin(passes->stream, phase, unit);
+        for (int i = 0; i < count; i++)
+            TRY(unit > 0 ? block_forward(&passes[i], unit - 1, kind) : embedding_forward(&passes[i], kind));
         span_end(&span);
     }
     return STATUS_OK;
@@ -99,19 +98,55 @@ static enum status skip_backward(const struct pass *pass, int index)
     return unit_ready(pass, &unit);
 }
 
-static enum status body_backward(const struct pass *pass)
+static enum status unit_backward(const struct pass *pass, int unit)
 {
-    const int first = pass->transformer->first_trained;
-    for (int unit = (int)pass->transformer->L; unit >= 0; unit--) {
-        struct span span = phase_begin(pass->stream, PHASE_BACKWARD, unit);
-        if (unit < first)
-            TRY(skip_backward(pass, unit));
-        else if (unit > 0)
-            TRY(block_backward(pass, unit - 1));
-        else
-            TRY(embedding_backward(pass));
+    if (unit < pass->transformer->first_trained)
+        return skip_backward(pass, unit);
+    return unit > 0 ? block_backward(pass, unit - 1) : embedding_backward(pass);
+}
+
+static enum status body_backward(const struct pass *passes, int count)
+{
+    for (int unit = (int)passes->transformer->L; unit >= 0; unit--) {
+        struct span span = phase_begin(passes->stream, PHASE_BACKWARD, unit);
+        for (int i = 0; i < count; i++)
+            TRY(unit_backward(&passes[i], unit));
         span_end(&span);
     }
+    return STATUS_OK;
+}
+
+static void pass_of_job(struct pass *pass, const struct train_job *job, struct stream *stream, struct error *err)
+{
+    *pass = (struct pass){.transformer = job->transformer,
+                          .verbs = job->verbs,
+                          .stream = stream,
+                          .err = err,
+                          .training = true,
+                          .factor = job->factor,
+                          .loss_sum = job->loss_sum};
+    ASSERT(job->transformer->config.training);
+    pass_start(pass, job->batch);
+    ASSERT(!transformer_drops(job->transformer) || pass->batch.numbers || pass->M == 0 ||
+           !job->batch->tokens); /* a plan has no data */
+}
+
+enum status transformer_train_jobs(const struct train_job *jobs, int count, struct stream *stream, struct error *err)
+{
+    struct pass passes[TRAIN_JOBS];
+    ASSERT(count > 0 && count <= TRAIN_JOBS);
+    struct span span = phase_begin(stream, PHASE_FORWARD, UNIT_NONE);
+    for (int i = 0; i < count; i++)
+        pass_of_job(&passes[i], &jobs[i], stream, err);
+    TRY(body_forward(passes, count, PASS_FORWARD));
+    span_end(&span);
+    span = phase_begin(stream, PHASE_HEAD, UNIT_NONE);
+    for (int i = 0; i < count; i++)
+        TRY(head_train(&passes[i]));
+    span_end(&span);
+    span = phase_begin(stream, PHASE_BACKWARD, UNIT_NONE);
+    TRY(body_backward(passes, count));
+    span_end(&span);
     return STATUS_OK;
 }
 
@@ -119,26 +154,12 @@ enum status transformer_train(struct transformer *t, const struct batch *batch, 
                               const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                               struct error *err)
 {
-    ASSERT(t->config.training);
-    struct pass pass = {.transformer = t,
-                        .verbs = verbs,
-                        .stream = stream,
-                        .err = err,
-                        .training = true,
-                        .factor = factor ? *factor : (struct loss_factor){.value = 1},
-                        .loss_sum = loss_sum};
-    struct span span = phase_begin(stream, PHASE_FORWARD, UNIT_NONE);
-    pass_start(&pass, batch);
-    ASSERT(!transformer_drops(t) || pass.batch.numbers || pass.M == 0 || !batch->tokens); /* a plan has no data */
-    TRY(body_forward(&pass, PASS_FORWARD));
-    span_end(&span);
-    span = phase_begin(stream, PHASE_HEAD, UNIT_NONE);
-    TRY(head_train(&pass));
-    span_end(&span);
-    span = phase_begin(stream, PHASE_BACKWARD, UNIT_NONE);
-    TRY(body_backward(&pass));
-    span_end(&span);
-    return STATUS_OK;
+    const struct train_job job = {.transformer = t,
+                                  .batch = batch,
+                                  .factor = factor ? *factor : (struct loss_factor){.value = 1},
+                                  .verbs = verbs,
+                                  .loss_sum = loss_sum};
+    return transformer_train_jobs(&job, 1, stream, err);
 }
 
 enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,
@@ -153,7 +174,7 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
                         .host_logits = logits};
     struct span whole = phase_begin(stream, PHASE_EVALUATION, UNIT_NONE);
     pass_start(&pass, batch);
-    TRY(body_forward(&pass, PASS_EVALUATION));
+    TRY(body_forward(&pass, 1, PASS_EVALUATION));
     struct span head = phase_begin(stream, PHASE_EVALUATION, (int)t->L + 1);
     TRY(head_evaluate(&pass));
     span_end(&head);
@@ -168,7 +189,7 @@ enum status transformer_continue(struct transformer *t, const struct batch *batc
     struct pass pass = {.transformer = t, .verbs = verbs, .stream = stream, .err = err, .cache = cache};
     struct span span = phase_begin(pass.stream, PHASE_GENERATION, UNIT_NONE);
     pass_start(&pass, batch);
-    TRY(body_forward(&pass, PASS_EVALUATION));
+    TRY(body_forward(&pass, 1, PASS_EVALUATION));
     TRY(head_next(&pass, logits));
     span_end(&span);
     return STATUS_OK;

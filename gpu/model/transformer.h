@@ -76,6 +76,21 @@ enum status transformer_train(struct transformer *transformer, const struct batc
                               const struct loss_factor *factor, const struct param_verbs *verbs, struct stream *stream,
                               double *loss_sum, struct error *err);
 
+/* What transformer_train() takes; the pointers are borrowed. */
+struct train_job {
+    struct transformer *transformer;
+    const struct batch *batch;
+    struct loss_factor factor;
+    const struct param_verbs *verbs;
+    double *loss_sum;
+};
+
+enum { TRAIN_JOBS = 16 };
+
+/* The same for `count` micro-batches (at most TRAIN_JOBS) side by side: all pass a unit before any is in the next. Each
+ * has a transformer of its own of the same model, an adapter of one base. */
+enum status transformer_train_jobs(const struct train_job *jobs, int count, struct stream *stream, struct error *err);
+
 /* Whether training launches the work of blocks as graphs (block_graphs.h). Off at first; needs config.graphs_by_block,
  * and is off while the stream is captured as a whole. */
 void transformer_replay(struct transformer *transformer, bool on);
