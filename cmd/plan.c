@@ -152,32 +152,40 @@ static enum status build_plan(struct engine *t, struct run_spec *spec, int world
     return assumed ? STATUS_OK : choose_sm_target(t, &ctas, err);
 }
 
-enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
-                         struct error *err)
+/* What a run of this spec begins with; refused: what it would be refused for. */
+static void plan_dry_one(struct engine *t, const char *world_source, bool resumes, struct error *refused)
 {
-    struct engine engine = {0};
-    enum status status;
-    TRY_END(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
-    struct error refused = {.code = STATUS_OK}; /* what a run would be refused for */
-    const bool data_known = engine_open_data(&engine, &refused) == STATUS_OK;
+    struct run_spec *spec = t->spec;
+    const bool data_known = engine_open_data(t, refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     plan_print_autos(spec);
     printf("# effective run spec\n");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
-    plan_print_batch(spec, world, world_source);
-    plan_print_virtual_ranks(&engine);
+    plan_print_batch(spec, t->world, world_source);
+    plan_print_virtual_ranks(t);
     plan_print_mixture(spec);
-    plan_print_schedule(&engine, data_known);
-    if (plan_data_is_missing(&refused)) {
-        printf("data: %s\n", PRINTABLE(refused.text));
-        refused.code = STATUS_OK;
+    plan_print_schedule(t, data_known);
+    if (plan_data_is_missing(refused)) {
+        printf("data: %s\n", PRINTABLE(refused->text));
+        refused->code = STATUS_OK;
     }
-    if (refused.code == STATUS_OK && !resumes)
-        check_weights(&engine, &refused);
-    if (refused.code == STATUS_OK)
-        plan_check_saved_files(spec, &refused);
+    if (refused->code == STATUS_OK && !resumes)
+        check_weights(t, refused);
+    if (refused->code == STATUS_OK)
+        plan_check_saved_files(spec, refused);
+}
+
+enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
+                         struct error *err)
+{
+    struct engine engine = {0};
+    enum status status;
+    TRY_END(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
+    struct error refused = {.code = STATUS_OK};
+    for (struct engine *t = &engine; t && refused.code == STATUS_OK; t = t->next)
+        plan_dry_one(t, world_source, resumes, &refused);
     memory_plan_print(&engine, false);
     TRY_END(plan_print_policies(&engine, false, err));
     TRY_END(check_plan_printed(err));
@@ -209,7 +217,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
         engine.node_ranks = simulated_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
-    TRY_END(spec_resolve_batch(spec, world, source, err));
+    TRY_END(spec_resolve_batches(spec, world, source, err));
     const struct machine_question machine = {.world = world,
                                              .per_node = options.local_gpus,
                                              .device = options.device,

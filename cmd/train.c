@@ -104,9 +104,14 @@ static enum status train_before_reading(const struct options *options, bool supe
 /* A hash of the input that has to be the same on all ranks. */
 static uint64_t train_fingerprint(const struct options *options, const struct run_spec *spec)
 {
-    json_t *all = spec ? spec_to_json(spec) : NULL;
-    char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
-    XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
+    XXH64_hash_t hash = 0;
+    for (; spec; spec = spec->next) {
+        json_t *all = spec_to_json(spec);
+        char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
+        hash = text ? XXH3_64bits_withSeed(text, strlen(text), hash) : 0;
+        free(text);
+        json_decref(all);
+    }
     if (options->resume)
         hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
     const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
@@ -114,8 +119,6 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
     if (options->replay)
         hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
-    free(text);
-    json_decref(all);
     return hash;
 }
 
@@ -179,21 +182,34 @@ static enum status print_home(const struct run_spec *spec, const char *resume, s
     return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
+/* The run folder, the batch, and what a resume would be refused for. */
+static enum status train_dry_home(const struct options *options, struct run_spec *spec, int world, const char *source,
+                                  bool *resumes, struct error *err)
+{
+    struct run_home home;
+    char resume_from[FS_PATH_MAX];
+    const char *given = run_resume_of(spec, options->resume, resume_from);
+    TRY(print_home(spec, given, &home, err));
+    const char *resume = run_home_resume(&home, given);
+    *resumes |= resume != NULL;
+    return resume ? resume_dry(resume, &home, spec, world, source, err) : spec_resolve_batch(spec, world, source, err);
+}
+
 static enum status train_run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                      struct run_spec *spec, struct error *err)
 {
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
+    if (spec->run.group && (options->profile || options->trace))
+        return error_set(err, STATUS_USAGE,
+                         "%s is not supported with several adapters; hint: train one of them with it",
+                         options->profile ? "--profile" : "--trace");
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
-        struct run_home home;
-        TRY(print_home(spec, options->resume, &home, err));
-        const char *resume = run_home_resume(&home, options->resume);
-        if (resume)
-            TRY(resume_dry(resume, &home, spec, world, source, err));
-        else
-            TRY(spec_resolve_batch(spec, world, source, err));
-        return plan_dry_run(spec, world, source, boot->cores, resume != NULL, err);
+        bool resumes = false;
+        for (struct run_spec *each = spec; each; each = each->next)
+            TRY(train_dry_home(options, each, world, source, &resumes, err));
+        return plan_dry_run(spec, world, source, boot->cores, resumes, err);
     }
     if (!supervises) {
         const struct rank_options rank = {.resume = options->resume,
@@ -206,7 +222,7 @@ static enum status train_run_command(const struct options *options, char **argv,
         return rank_run(&rank, boot, spec, err);
     }
     if (!options->resume && !options->replay) /* a resumed run's batch also depends on its checkpoint */
-        TRY(spec_resolve_batch(spec, world, source, err));
+        TRY(spec_resolve_batches(spec, world, source, err));
     return train_start_ranks(options, argv, spec, err);
 }
 

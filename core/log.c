@@ -34,6 +34,13 @@ void log_identity(int rank, int world, const char *host)
     pthread_mutex_unlock(&logger.mutex);
 }
 
+static _Thread_local const char *log_name; /* log_subject() */
+
+void log_subject(const char *name)
+{
+    log_name = name;
+}
+
 void log_show_details(bool show)
 {
     logger.hides_details = !show;
@@ -110,13 +117,19 @@ static void log_put_line(enum outlet terminal, const char *prefix, bool name_ran
     pthread_mutex_unlock(&logger.mutex);
 }
 
-#define FORMAT_LINE(buffer, format)                      \
-    char buffer[TEXT_BYTES];                             \
-    do {                                                 \
-        va_list args_;                                   \
-        va_start(args_, format);                         \
-        vsnprintf(buffer, sizeof buffer, format, args_); \
-        va_end(args_);                                   \
+static void log_format(char text[TEXT_BYTES], const char *format, va_list args)
+{
+    const int used = log_name ? snprintf(text, TEXT_BYTES, "%.256s: ", log_name) : 0;
+    vsnprintf(text + used, TEXT_BYTES - (size_t)used, format, args);
+}
+
+#define FORMAT_LINE(buffer, format)        \
+    char buffer[TEXT_BYTES];               \
+    do {                                   \
+        va_list args_;                     \
+        va_start(args_, format);           \
+        log_format(buffer, format, args_); \
+        va_end(args_);                     \
     } while (0)
 
 void log_info(const char *format, ...)

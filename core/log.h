@@ -19,6 +19,9 @@ enum status log_open(const char *path, struct error *err);
 /* Closes the file; drains (output.h). */
 void log_close(void);
 
+/* This thread's messages begin with "NAME: " (borrowed) from now on; NULL: no longer. Errors do not. */
+void log_subject(const char *name);
+
 /* rank 0: stdout and file; other ranks: file only */
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* What explains a run, but is not needed to follow it: the file; with log_show_details() as log_info() */

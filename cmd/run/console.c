@@ -14,13 +14,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown)
+void console_init(struct console *console, const struct run_spec *spec, bool silent, int64_t total_steps)
 {
     *console = (struct console){
-        .terminal = isatty(STDOUT_FILENO),
+        .terminal = isatty(STDOUT_FILENO) && !spec->run.group, /* several adapters have lines of their own */
         .silent = silent,
-        .breakdown = breakdown,
-        .steps_per_print = steps_per_print,
+        .breakdown = spec->wall_clock_breakdown,
+        .steps_per_print = spec->steps_per_print,
         .total_steps = total_steps,
     };
 }

@@ -16,7 +16,7 @@ struct console {
     bool line_open;               /* the last line on the terminal is a progress line without its line end */
 };
 
-void console_init(struct console *console, bool silent, int64_t steps_per_print, int64_t total_steps, bool breakdown);
+void console_init(struct console *console, const struct run_spec *spec, bool silent, int64_t total_steps);
 
 /* After each step. Terminal: renews the line; log: a line every steps_per_print steps and at the last. */
 void console_step(struct console *console, const struct step_metrics *m);

@@ -5,6 +5,7 @@
 #include "ckpt/checkpoint_folders.h"
 #include "core/fsutil.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -75,6 +76,37 @@ static bool find_moved_home(const char *resume, const char *name, char path[FS_P
 static bool is_auto_home(const char *resume)
 {
     return resume && !strcmp(resume, RUN_HOME_AUTO);
+}
+
+static bool home_has_checkpoint(const char *folder)
+{
+    char checkpoints[FS_PATH_MAX];
+    bool any = false;
+    return fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
+           checkpoint_any(checkpoints, true, &any, NULL) == STATUS_OK && any;
+}
+
+/* Whether a folder in `dir` has a checkpoint. */
+static bool home_any_has_checkpoint(const char *dir)
+{
+    char folder[FS_PATH_MAX];
+    const struct dirent *entry;
+    bool any = false;
+    DIR *stream = opendir(dir);
+    while (stream && !any && (entry = readdir(stream)))
+        any = entry->d_name[0] != '.' && fs_join(folder, dir, entry->d_name, STATUS_USAGE, NULL) == STATUS_OK &&
+              home_has_checkpoint(folder);
+    if (stream)
+        closedir(stream);
+    return any;
+}
+
+const char *run_resume_of(const struct run_spec *spec, const char *resume, char path[FS_PATH_MAX])
+{
+    if (!spec->run.group || !resume || is_auto_home(resume) ||
+        fs_join(path, resume, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK)
+        return resume;
+    return home_has_checkpoint(path) || !home_any_has_checkpoint(resume) ? path : RUN_HOME_AUTO;
 }
 
 const char *run_home_resume(const struct run_home *home, const char *resume)

@@ -3,6 +3,7 @@
  * struct holds no pointers, so that it can be broadcast. */
 #pragma once
 
+#include "core/fsutil.h"
 #include "core/spec/spec.h"
 #include "core/status.h"
 
@@ -28,6 +29,10 @@ struct run_home {
  * followed. STATUS_USAGE: the path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot
  * be listed. */
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err);
+
+/* What --resume DIR (or auto, or NULL) is for one adapter of several: DIR/NAME, in `path`; auto, if it has no
+ * checkpoint yet and another one has: a run may end before the first save of all. Else `resume`. */
+const char *run_resume_of(const struct run_spec *spec, const char *resume, char path[FS_PATH_MAX]);
 
 /* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
 const char *run_home_resume(const struct run_home *home, const char *resume);

@@ -2,14 +2,20 @@
 #include "cmd/run/run_state.h"
 
 #include "comm/agree.h"
+#include "core/log.h"
 
 #include <inttypes.h>
 #include <math.h>
 
+void run_speaks(const struct run *run)
+{
+    log_subject(run && run->spec->run.group ? run->spec->run.name : NULL);
+}
+
 enum status run_agree(struct run *run, enum status status, struct error *err)
 {
     status = agree(run->comm, status, err);
-    run->agreed = status != STATUS_OK && comm_status(run->comm, NULL) == STATUS_OK;
+    run->first->agreed = status != STATUS_OK && comm_status(run->comm, NULL) == STATUS_OK;
     return status;
 }
 

@@ -54,10 +54,14 @@ struct rank_options {
     int64_t replay_step;             /* with it: the last step */
 };
 
+/* Of several adapters each has a run, with a run folder and checkpoints of its own. */
 struct run {
     /* Given. */
+    struct run *first; /* of the process, which has its communicator, log and flight record; may be this one */
+    struct run *next;  /* of the next adapter, or NULL */
     const struct rank_options *options; /* borrowed */
-    const char *resume;     /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
+    const char *resume;            /* --resume DIR (borrowed), or NULL; never "auto" once the run folder is found */
+    char resume_path[FS_PATH_MAX]; /* of one of several adapters: run_resume_of() */
     struct restart restart; /* the failure after which a supervisor has started the ranks again; number 0: none */
     struct run_spec *spec;  /* borrowed */
     struct bootstrap *boot; /* borrowed */
@@ -65,6 +69,8 @@ struct run {
     double started_at;      /* seconds; when this process began to prepare the run */
 
     /* Built by run_prepare(). */
+    struct checkpoint *checkpoint; /* to resume from, while it prepares; NULL: none */
+    bool found;                    /* the run folder existed, and is open */
     struct engine engine;
     struct stepper stepper;
     struct replay *replay; /* owned; NULL: training */
@@ -107,8 +113,11 @@ struct run {
     int64_t newest_step;                /* of the newest checkpoint in the run's folder; -1: none */
     int64_t saved_step; /* of the newest checkpoint in the run's folder, if it is known to be there; else -1 */
 
-    bool agreed; /* all ranks know that all of them end with an error */
+    bool agreed; /* the first one's: all ranks know that all of them end with an error */
 };
+
+/* The messages of this thread name the adapter from now on, if it is one of several; NULL: none. */
+void run_speaks(const struct run *run);
 
 /* agree() (comm/agree.h) on the outcome so far. */
 enum status run_agree(struct run *run, enum status status, struct error *err);

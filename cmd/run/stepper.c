@@ -102,16 +102,19 @@ static float stepper_loss_scale(const struct batch *batch)
     return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
 }
 
-/* Forward and backward; adds up each turn's losses on the device. loaded: load_all() has the scale in memory. */
-static enum status stepper_train_micro(struct engine *t, const struct batch *batch, bool loaded, struct error *err)
+/* Forward and backward of a micro-batch, whose losses are added to those of its turn. loaded: load_all() has the scale
+ * in memory. */
+static struct train_job stepper_job(struct engine *t, const struct batch *batch, bool loaded)
 {
-    const struct loss_factor factor = {.value = loaded ? 1 : stepper_loss_scale(batch),
-                                       .step = loaded ? t->grad_scale : NULL,
-                                       .scaler = zero_loss_scale(t->zero)};
     fault_in_step(t->rank, batch->step);
     zero_begin_micro(t->zero, batch->last_micro);
-    return transformer_train(t->transformer, batch, &factor, zero_verbs(t->zero), t->compute,
-                             t->loss_sum + batch->micro % t->turns, err);
+    return (struct train_job){.transformer = t->transformer,
+                              .batch = batch,
+                              .factor = {.value = loaded ? 1 : stepper_loss_scale(batch),
+                                         .step = loaded ? t->grad_scale : NULL,
+                                         .scaler = zero_loss_scale(t->zero)},
+                              .verbs = zero_verbs(t->zero),
+                              .loss_sum = t->loss_sum + batch->micro % t->turns};
 }
 
 void stepper_keep_up(struct stepper *s)
@@ -148,7 +151,8 @@ static enum status run_micros(struct stepper *s, struct token_stream *stream, st
             kept[i] = batch_copy(&enqueued->last);
         const struct batch *batch = kept ? kept[i] : &enqueued->last;
         last = batch->last_micro;
-        TRY(stepper_train_micro(t, batch, false, err));
+        const struct train_job job = stepper_job(t, batch, false);
+        TRY(transformer_train_jobs(&job, 1, t->compute, err));
         if (!last)
             TRY(s->calls.look(s->calls.context, &stop, err));
         if (stop)
@@ -226,7 +230,8 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
     for (int64_t i = 0; i < t->micros; i++) {
         flight_micro(i + 1);
-        TRY(stepper_train_micro(t, &s->batches[i], true, err));
+        const struct train_job job = stepper_job(t, &s->batches[i], true);
+        TRY(transformer_train_jobs(&job, 1, t->compute, err));
     }
     return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
@@ -296,8 +301,7 @@ static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
                                .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
 }
 
-enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
-                            struct step_enqueued *enqueued, struct error *err)
+static void stepper_begin(struct stepper *s, int64_t made, struct step_enqueued *enqueued)
 {
     struct engine *t = s->engine;
     struct step_schedule schedule = {.base = made};
@@ -307,17 +311,84 @@ enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int6
     event_record(s->began[s->num_ended % TIMED_STEPS], t->compute);
     transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
     zero_begin_step(t->zero, &schedule, t->compute);
+}
+
+static enum status stepper_end(struct stepper *s, const struct step_enqueued *enqueued, struct error *err)
+{
+    struct engine *t = s->engine;
+    s->warm = true;
+    if (enqueued->broken_off)
+        return STATUS_OK;
+    TRY(zero_end_step(t->zero, t->compute, err));
+    event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
+    return STATUS_OK;
+}
+
+enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
+                            struct step_enqueued *enqueued, struct error *err)
+{
+    stepper_begin(s, made, enqueued);
     if (s->checked)
         TRY(run_twice(s, stream, enqueued, err));
     else if (s->graphs && s->warm && !s->eager)
         TRY(run_as_graph(s, stream, enqueued, err));
     else
         TRY(run_micros(s, stream, NULL, enqueued, err));
-    s->warm = true;
-    if (enqueued->broken_off)
-        return STATUS_OK;
-    TRY(zero_end_step(t->zero, t->compute, err));
-    event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
+    return stepper_end(s, enqueued, err);
+}
+
+/* ---- of several adapters ------------------------------------------------- */
+
+/* The next micro-batch of each adapter that has one left in this step, side by side. Sets *more if one still has. */
+static enum status run_micro_of_each(struct step_request *requests, int count, bool *more, struct error *err)
+{
+    struct train_job jobs[TRAIN_JOBS];
+    int num_jobs = 0;
+    *more = false;
+    for (int i = 0; i < count; i++) {
+        struct step_enqueued *enqueued = requests[i].enqueued;
+        if (enqueued->last.last_micro)
+            continue;
+        TRY(next_batch(requests[i].stepper, requests[i].stream, enqueued, err));
+        *more |= !enqueued->last.last_micro;
+        jobs[num_jobs++] = stepper_job(requests[i].stepper->engine, &enqueued->last, false);
+    }
+    return transformer_train_jobs(jobs, num_jobs, requests->stepper->engine->compute, err);
+}
+
+/* Whether one of the adapters is to stop. */
+static enum status look_at_each(struct step_request *requests, int count, bool *stop, struct error *err)
+{
+    *stop = false;
+    for (int i = 0; i < count; i++) {
+        const struct stepper_calls *calls = &requests[i].stepper->calls;
+        bool stops = false;
+        TRY(calls->look(calls->context, &stops, err));
+        *stop |= stops;
+    }
+    return STATUS_OK;
+}
+
+enum status stepper_enqueue_all(struct step_request *requests, int count, struct error *err)
+{
+    bool stop = false, more = true;
+    for (int i = 0; i < count; i++) {
+        struct engine *t = requests[i].stepper->engine;
+        stepper_begin(requests[i].stepper, requests[i].made, requests[i].enqueued);
+        stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+    }
+    for (int64_t micro = 1; more && !stop; micro++) {
+        flight_micro(micro);
+        TRY(run_micro_of_each(requests, count, &more, err));
+        if (more)
+            TRY(look_at_each(requests, count, &stop, err));
+    }
+    for (int i = 0; i < count; i++) {
+        struct engine *t = requests[i].stepper->engine;
+        TRY(stop ? break_off(requests[i].stepper, requests[i].enqueued, err)
+                 : zero_finish_step(t->zero, t->loss_sum, t->compute, err));
+        TRY(stepper_end(requests[i].stepper, requests[i].enqueued, err));
+    }
     return STATUS_OK;
 }
 

@@ -62,6 +62,18 @@ struct step_enqueued {
 enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
                             struct step_enqueued *enqueued, struct error *err);
 
+/* What stepper_enqueue() takes. */
+struct step_request {
+    struct stepper *stepper;
+    struct token_stream *stream;
+    int64_t made;
+    struct step_enqueued *enqueued;
+};
+
+/* The same for the steps of several adapters (at most TRAIN_JOBS), none as a graph or twice: their micro-batches are
+ * computed side by side, so that each unit of their base is gathered once. All are broken off, or none. */
+enum status stepper_enqueue_all(struct step_request *requests, int count, struct error *err);
+
 /* Seconds on the device of the oldest step whose time was not asked for, and which is done: between its end and its own
  * beginning, after a pause, or the end of the step before it. When the host looks changes nothing. NaN: the device does
  * not know. */

@@ -87,27 +87,62 @@ static enum status loop_within_step(void *context, bool *stop, struct error *err
     return background_save_advance(run, run->vote.background, err);
 }
 
+static void loop_begin_step(struct run *run)
+{
+    run->pending[run->enqueued % ZERO_STEPS] = (struct pending_step){.start = seconds_now()};
+    flight_step(run->enqueued + 1);
+}
+
+static enum status loop_end_step(struct run *run, const struct step_enqueued *step, struct error *err)
+{
+    struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
+    run->enqueued++;
+    ASSERT(step->last.step == run->enqueued);
+    TRY(stop_vote(run, err));
+    TRY(background_save_advance(run, run->vote.background, err));
+    note_step(run, step, pending);
+    return STATUS_OK;
+}
+
 /* Enqueues the next optimizer step. *broken_off: the ranks have agreed to stop in it, and it counts as not begun. */
 static enum status loop_train_step(struct run *run, bool *broken_off, struct error *err)
 {
-    struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
     struct step_enqueued step;
     struct comm_stats uncounted;
-
-    *pending = (struct pending_step){.start = seconds_now()};
-    flight_step(run->enqueued + 1);
+    loop_begin_step(run);
     run_read_volume(run, &uncounted); /* an evaluation's volume is not the step's */
     TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
     *broken_off = step.broken_off;
     if (step.broken_off)
         return STATUS_OK;
-    run->enqueued++;
-    ASSERT(step.last.step == run->enqueued);
-
-    TRY(stop_vote(run, err));
-    TRY(background_save_advance(run, run->vote.background, err));
+    TRY(loop_end_step(run, &step, err));
     run_read_volume(run, step.counted ? &run->volume : &uncounted);
-    note_step(run, &step, pending);
+    return STATUS_OK;
+}
+
+/* The same for the runs of several adapters. */
+static enum status loop_train_steps(struct run *const *runs, int count, bool *broken_off, struct error *err)
+{
+    struct step_enqueued steps[TRAIN_JOBS];
+    struct step_request requests[TRAIN_JOBS];
+    struct comm_stats uncounted;
+    for (int i = 0; i < count; i++) {
+        struct run *run = runs[i];
+        loop_begin_step(run);
+        requests[i] =
+            (struct step_request){&run->stepper, run->stream, run->position.optimizer_step, .enqueued = &steps[i]};
+    }
+    run_read_volume(runs[0]->first, &uncounted);
+    TRY(stepper_enqueue_all(requests, count, err));
+    *broken_off = steps[0].broken_off;
+    for (int i = 0; i < count && *broken_off; i++)
+        runs[i]->stop = true;
+    for (int i = 0; i < count && !*broken_off; i++) {
+        run_speaks(runs[i]);
+        TRY(loop_end_step(runs[i], &steps[i], err));
+    }
+    if (!*broken_off)
+        run_read_volume(runs[0]->first, &runs[0]->first->volume);
     return STATUS_OK;
 }
 
@@ -423,7 +458,7 @@ static enum status loop_stop_within_step(struct run *run, struct error *err)
         TRY(loop_report_epoch(run, false, err));
         TRY(save_checkpoint(run, true, err));
     }
-    return loop_stop_status(run);
+    return STATUS_OK;
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -450,9 +485,9 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
     return STATUS_OK;
 }
 
-enum status run_steps(struct run *run, struct error *err)
+/* Before the first step of this process. */
+static enum status loop_start(struct run *run, struct error *err)
 {
-    const int64_t last_step = loop_last_step(run), ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
     run->enqueued = run->position.step;
     TRY(comms_report_start(run, err));
     if (run->position.evaluation_due) { /* a stop broke it off in the run before this one */
@@ -462,31 +497,78 @@ enum status run_steps(struct run *run, struct error *err)
     }
     flops_report_announce(run);
     if (run->options->trace)
-        run->trace = trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, last_step);
+        run->trace =
+            trace_file_new(run->options->trace, run->options->trace_steps, run->position.step, loop_last_step(run));
     run->stepper.trace = run->trace;
     run->stepper.calls = (struct stepper_calls){loop_within_step, integrity_compare_passes, run};
-    while (run->enqueued < last_step && !run->stop && !loop_ended_early(run)) {
-        bool broken_off;
-        TRY(loop_measured_step(run, &broken_off, err));
-        if (broken_off)
-            return loop_stop_within_step(run, err);
-        struct due due = due_now(run);
-        bool pause = due.evaluation || due.epoch_end || due.checkpoint;
-        const bool note = integrity_is_due(run, run->enqueued + 1);
-        if (due.checkpoint && !due.run_end && !run->stop)
-            TRY(background_save_expect(run, err));
-        const bool alone = pause || note || loop_hashes(run, run->enqueued);
-        TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
-        if (note)
-            TRY(zero_check_note(run->engine.zero, err));
-        if (pause)
-            TRY(between_steps(run, &due, err));
-        if (trace_file_ends(run->trace, run->enqueued)) {
-            TRY(loop_collect_steps(run, 0, err));
-            TRY(trace_file_end(run->trace, err));
-        }
+    return STATUS_OK;
+}
+
+/* What follows an enqueued step. */
+static enum status loop_after_step(struct run *run, struct error *err)
+{
+    const int64_t ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;
+    struct due due = due_now(run);
+    bool pause = due.evaluation || due.epoch_end || due.checkpoint;
+    const bool note = integrity_is_due(run, run->enqueued + 1);
+    if (due.checkpoint && !due.run_end && !run->stop)
+        TRY(background_save_expect(run, err));
+    const bool alone = pause || note || loop_hashes(run, run->enqueued);
+    TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
+    if (note)
+        TRY(zero_check_note(run->engine.zero, err));
+    if (pause)
+        TRY(between_steps(run, &due, err));
+    if (trace_file_ends(run->trace, run->enqueued)) {
+        TRY(loop_collect_steps(run, 0, err));
+        TRY(trace_file_end(run->trace, err));
     }
+    return STATUS_OK;
+}
+
+static enum status loop_finish(struct run *run, struct error *err)
+{
     TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
     TRY(background_save_wait(run, true, err));
     return loop_stop_status(run);
+}
+
+/* The runs that have a step to make; their number. */
+static int loop_active(struct run *first, struct run *active[TRAIN_JOBS])
+{
+    int count = 0;
+    for (struct run *run = first; run; run = run->next)
+        if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run))
+            active[count++] = run;
+    return count;
+}
+
+enum status run_steps(struct run *first, struct error *err)
+{
+    struct run *active[TRAIN_JOBS];
+    bool broken_off = false;
+    enum status status = STATUS_OK;
+    int count;
+    for (struct run *run = first; run; run = run->next) {
+        run_speaks(run);
+        TRY(loop_start(run, err));
+    }
+    while (!broken_off && (count = loop_active(first, active)) > 0) {
+        run_speaks(NULL);
+        TRY(first->next ? loop_train_steps(active, count, &broken_off, err)
+                        : loop_measured_step(first, &broken_off, err));
+        for (int i = 0; i < count; i++) {
+            run_speaks(active[i]);
+            TRY(broken_off ? loop_stop_within_step(active[i], err) : loop_after_step(active[i], err));
+        }
+    }
+    for (struct run *run = first; run; run = run->next) {
+        run_speaks(run);
+        const enum status ended = loop_finish(run, err);
+        if (ended != STATUS_OK && ended != STATUS_REQUEUE)
+            return ended;
+        status = ended == STATUS_OK ? status : ended;
+    }
+    run_speaks(NULL);
+    return status;
 }

@@ -66,17 +66,18 @@ static enum status prepare_shared_folder(struct run *run, struct error *err)
     return run_agree(run, status, err);
 }
 
-/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight. */
+/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight: in the first run's. */
 static enum status prepare_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
     if (run->boot->rank == 0)
         status = run_folder_open(&run->folder, &run->home, err);
     TRY(run_agree(run, status, err));
-    TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
+    if (run == run->first)
+        TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
     if (run->boot->num_nodes > 1)
         TRY(prepare_shared_folder(run, err));
-    return flight_recorder_start(run, err);
+    return run == run->first ? flight_recorder_start(run, err) : STATUS_OK;
 }
 
 /* ---- the checkpoint to resume from --------------------------------------- */
@@ -109,25 +110,32 @@ static enum status prepare_position(struct run *run, const struct checkpoint *ch
 
 /* ---- model, data, machine ------------------------------------------------ */
 
-/* Builds everything that needs no memory of the device, and sets the position. */
-static enum status prepare_engine(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+/* Builds everything that needs no memory of the device, for all runs. */
+static enum status prepare_engines(struct run *first, struct error *err)
 {
-    struct engine *t = &run->engine;
-    t->profile = run->options->profile;
-    t->boot = run->boot;
-    t->node_ranks = run->boot->local_world;
-    if (checkpoint && machine_record_kernels(checkpoint->machine, &run->kernels_before))
-        t->kernels_before = &run->kernels_before;
-    TRY(engine_build(t, run->spec, run->boot->rank, run->boot->world, run->comm, run->boot->cores, err));
+    struct engine *t = &first->engine;
+    t->profile = first->options->profile;
+    t->boot = first->boot;
+    t->node_ranks = first->boot->local_world;
+    if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
+        t->kernels_before = &first->kernels_before;
+    for (struct run *run = first; run->next; run = run->next)
+        run->engine.next = &run->next->engine;
+    return engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
+}
+
+/* Opens the data, and sets the position. */
+static enum status prepare_data(struct run *run, struct error *err)
+{
     run->spec_json = spec_to_json(run->spec);
-    TRY(engine_open_data(t, err));
+    TRY(engine_open_data(&run->engine, err));
     if (run->boot->rank == 0)
         TRY(checkpoint_save_cache_new(run->spec->model.tokenizer_folder, run->spec->model.folder, &run->save_cache,
                                       err));
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
-    return checkpoint ? prepare_position(run, checkpoint, err) : STATUS_OK;
+    return run->checkpoint ? prepare_position(run, run->checkpoint, err) : STATUS_OK;
 }
 
 static void prepare_warns_of_threads(const struct run *run)
@@ -200,11 +208,27 @@ static void prepare_log_banner(const struct run *run)
     log_info("memory: %s; run folder %s", memory, run->folder.path);
 }
 
+/* A line for each of several adapters. */
+static void prepare_log_adapters(const struct run *first)
+{
+    for (const struct run *run = first; run && first->next; run = run->next) {
+        const struct engine *t = &run->engine;
+        char data[1024];
+        prepare_data_text(t, data);
+        run_speaks(run);
+        log_info("%" PRId64 " parameters; %" PRId64 " steps, %" PRId64 " an epoch; data: %s; run folder %s",
+                 t->table.num_params - t->table.frozen_params, t->total_steps, t->steps_per_epoch, data,
+                 run->folder.path);
+    }
+    run_speaks(NULL);
+}
+
 static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     struct string_list autos = {0};
     prepare_log_banner(run);
+    prepare_log_adapters(run);
     log_detail("device: %s; %s", t->device->name, t->device->detail);
     spec_auto_print(run->spec, &autos);
     for (int i = 0; i < autos.count; i++)
@@ -291,8 +315,7 @@ static enum status prepare_rewind(struct run *run, const struct checkpoint *chec
 static enum status prepare_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     TRY(token_stream_open(&run->engine.train_config, run->position.step + 1, &run->stream, err));
-    console_init(&run->console, run->boot->rank != 0 || run->replay, run->spec->steps_per_print,
-                 run->engine.total_steps, run->spec->wall_clock_breakdown);
+    console_init(&run->console, run->spec, run->boot->rank != 0 || run->replay, run->engine.total_steps);
     if (run->replay)
         return replay_begin(run, err);
     if (run->boot->rank != 0)
@@ -439,25 +462,32 @@ static void prepare_adapter(struct run *run)
     run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, name);
 }
 
-/* The rest of the preparation. checkpoint: to resume from, or NULL; there: the run folder existed and is open. */
-static enum status prepare_from(struct run *run, const struct checkpoint *checkpoint, bool there, struct error *err)
+/* The machine, for all runs: memory and kernels. */
+static enum status prepare_machine(struct run *first, struct error *err)
 {
-    struct engine *t = &run->engine;
-    TRY(run_agree(run, prepare_engine(run, checkpoint, err), err));
-    prepare_log_start(run);
+    struct engine *t = &first->engine;
     enum status fits = memory_limit_check(t, err);
     if (fits == STATUS_OK)
         fits = memory_node_check(t, err);
-    TRY(run_agree(run, fits, err));
+    TRY(run_agree(first, fits, err));
+    TRY(gpu_test_before_run(t, err));
+    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
+    for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
+        run->kernel_choices = memory_printf("%s", first->kernel_choices);
+    prepare_warns_of_attention(t);
+    TRY(run_agree(first, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
+    TRY(run_agree(first, memory_free_check(t, err), err));
+    return memory_plan_allocate(t, err);
+}
+
+/* Weights and outputs: what is left before the first step. */
+static enum status prepare_start(struct run *run, struct error *err)
+{
+    struct engine *t = &run->engine;
+    const struct checkpoint *checkpoint = run->checkpoint;
     const int64_t stored = t->table.num_params - (t->table.adapted ? t->table.frozen_params : 0);
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)stored * checkpoint_bytes / slow_disk, deadline_period);
-    TRY(gpu_test_before_run(t, err));
-    TRY(prepare_choose_in_turn(run, checkpoint, err));
-    prepare_warns_of_attention(t);
-    TRY(run_agree(run, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
-    TRY(run_agree(run, memory_free_check(t, err), err));
-    TRY(memory_plan_allocate(t, err));
     TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_check_base(t, checkpoint, err));
@@ -467,30 +497,51 @@ static enum status prepare_from(struct run *run, const struct checkpoint *checkp
     TRY(run_agree(run, background_save_start(run, err), err));
     integrity_start(run);
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
-    if (!there)
+    if (!run->found)
         TRY(prepare_run_folder(run, err));
     return run_agree(run, prepare_outputs(run, checkpoint, err), err);
 }
 
-enum status run_prepare(struct run *run, struct error *err)
+/* The run folder, if it exists, the checkpoint to resume from, and the batch. */
+static enum status prepare_run(struct run *run, struct error *err)
 {
-    struct checkpoint *checkpoint = NULL;
-    enum status status;
-    bool there = true;
+    run->found = true;
     if (run->options->replay) {
         TRY(replay_open(run, err));
     } else {
-        TRY(prepare_folder(run, &there, err));
-        if (there)
+        TRY(prepare_folder(run, &run->found, err));
+        if (run->found)
             TRY(prepare_run_folder(run, err));
     }
-    if (run->resume)
-        status = prepare_resume(run, &checkpoint, err);
-    else
-        status = run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
-    if (status == STATUS_OK)
-        status = prepare_from(run, checkpoint, there, err);
-    if (checkpoint)
-        checkpoint_close(checkpoint);
+    return run->resume ? prepare_resume(run, &run->checkpoint, err)
+                       : run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
+}
+
+static enum status prepare_runs(struct run *first, struct error *err)
+{
+    for (struct run *run = first; run; run = run->next)
+        TRY(prepare_run(run, err));
+    enum status status = prepare_engines(first, err);
+    for (struct run *run = first; run && status == STATUS_OK; run = run->next)
+        status = prepare_data(run, err);
+    TRY(run_agree(first, status, err));
+    prepare_log_start(first);
+    TRY(prepare_machine(first, err));
+    for (struct run *run = first; run; run = run->next) {
+        run_speaks(run);
+        TRY(prepare_start(run, err));
+    }
+    run_speaks(NULL);
+    return STATUS_OK;
+}
+
+enum status run_prepare(struct run *first, struct error *err)
+{
+    const enum status status = prepare_runs(first, err);
+    for (struct run *run = first; run; run = run->next) {
+        if (run->checkpoint)
+            checkpoint_close(run->checkpoint);
+        run->checkpoint = NULL;
+    }
     return status;
 }

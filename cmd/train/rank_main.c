@@ -39,11 +39,16 @@ static const double end_patience = 2; /* seconds for the ranks of a failed job t
 /* Logs the bytes that this rank sent in the newest counted step, and over the network in all, next to the theory's. */
 static void rank_report_volume(struct run *run)
 {
-    int64_t gather, reduce;
+    int64_t gather = 0, reduce = 0;
     struct comm_stats rest;
     if (!run->volume.reduce_scatter_calls) /* one rank, or no step in this process */
         return;
-    zero_theory(run->engine.zero, (int)run->engine.micros, &gather, &reduce);
+    for (const struct run *each = run; each; each = each->next) {
+        int64_t gathers, reduces;
+        zero_theory(each->engine.zero, (int)each->engine.micros, &gathers, &reduces);
+        gather += gathers;
+        reduce += reduces;
+    }
     log_info("communication of a step and rank: gathered %" PRId64 " bytes (theory %" PRId64 "), reduced %" PRId64
              " bytes (theory %" PRId64 ")",
              run->volume.all_gather_bytes, gather, run->volume.reduce_scatter_bytes, reduce);
@@ -144,37 +149,58 @@ static enum status rank_check_history(const struct run *run, struct error *err)
     return status;
 }
 
-static enum status rank_train_together(struct run *run, struct error *err)
+static void rank_say_nothing_to_do(const struct run *run)
 {
-    TRY(run_prepare(run, err));
     if (run->position.stopped_early)
         log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
                  "; hint: with a larger train.early_stopping.patience it continues",
                  run->position.step, run->engine.total_steps);
     else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
         log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
-    enum status status = run_steps(run, err);
-    if (rank_is_failure(status)) {
-        struct error ignored;
-        if (run->agreed && comm_status(run->comm, NULL) == STATUS_OK) /* the checkpoint under way is still completed */
-            background_save_wait(run, true, &ignored);
-        return status;
-    }
-    flight_phase(FLIGHT_FINISH);
-    TRY(trace_file_end(run->trace, err));
-    if (run->boot->rank == 0)
-        trace_file_check(run->trace);
-    TRY(comms_report_finish(run, err));
-    rank_close_metrics(run);
-    TRY(comm_barrier(run->comm, err)); /* no rank is done before all are */
-    if (status != STATUS_OK)
-        return status;
-    rank_report_volume(run);
+}
+
+static void rank_say_finished(const struct run *run)
+{
     if (run->boot->rank == 0)
         console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
     log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
              run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
-    return run_agree(run, rank_check_history(run, err), err);
+}
+
+static enum status rank_train_together(struct run *first, struct error *err)
+{
+    TRY(run_prepare(first, err));
+    for (const struct run *run = first; run; run = run->next) {
+        run_speaks(run);
+        rank_say_nothing_to_do(run);
+    }
+    enum status status = run_steps(first, err);
+    if (rank_is_failure(status)) {
+        struct error ignored;
+        for (struct run *run = first; run && first->agreed && comm_status(first->comm, NULL) == STATUS_OK;
+             run = run->next) /* the checkpoint under way is still completed */
+            background_save_wait(run, true, &ignored);
+        return status;
+    }
+    flight_phase(FLIGHT_FINISH);
+    TRY(trace_file_end(first->trace, err));
+    if (first->boot->rank == 0)
+        trace_file_check(first->trace);
+    TRY(comms_report_finish(first, err));
+    for (struct run *run = first; run; run = run->next)
+        rank_close_metrics(run);
+    TRY(comm_barrier(first->comm, err)); /* no rank is done before all are */
+    if (status != STATUS_OK)
+        return status;
+    rank_report_volume(first);
+    for (struct run *run = first; run; run = run->next) {
+        run_speaks(run);
+        rank_say_finished(run);
+        const enum status history = rank_check_history(run, err);
+        status = status == STATUS_OK ? history : status;
+    }
+    run_speaks(NULL);
+    return run_agree(first, status, err);
 }
 
 static enum status rank_replay_together(struct run *run, struct error *err)
@@ -201,48 +227,89 @@ static void rank_release_run(struct run *run)
     json_decref(run->adapter);
     json_decref(run->evaluation_part);
     stepper_release(&run->stepper);
-    comm_log_stop(run->comm);
     trace_file_free(run->trace);
     free(run->kernel_choices);
     free(run->kernels_changed);
+    if (run == run->first)
+        comm_log_stop(run->comm);
     engine_release(&run->engine);
-    memory_on_exhausted(NULL);
-    comm_close(run->comm);
+    if (run == run->first) {
+        memory_on_exhausted(NULL);
+        comm_close(run->comm);
+    }
     checkpoint_save_cache_free(run->save_cache);
     run_folder_close(&run->folder);
+}
+
+/* A run, or one for each of several adapters, whose folders lie in --resume DIR as in the run's folder. */
+static struct run *rank_new_runs(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
+                                 int *count)
+{
+    *count = 0;
+    for (const struct run_spec *each = spec; each; each = each->next)
+        ++*count;
+    struct run *runs = memory_zeroed((size_t)*count, sizeof *runs);
+    for (int i = 0; i < *count; i++, spec = spec->next) {
+        struct run *run = &runs[i];
+        *run = (struct run){.options = options,
+                            .first = runs,
+                            .next = i + 1 < *count ? run + 1 : NULL,
+                            .started_at = seconds_now(),
+                            .spec = spec,
+                            .boot = boot};
+        if (options->restarts)
+            restart_read(&run->restart);
+        const bool again = spec->run.group && *run->restart.run; /* that is the first one's folder */
+        run->resume = again ? RUN_HOME_AUTO : run_resume_of(spec, options->resume, run->resume_path);
+    }
+    return runs;
+}
+
+/* The end of a rank that has met the others. Returns whether all ranks end in order. */
+static bool rank_end(struct run *runs, int count, enum status status, struct error *err)
+{
+    bool idle = true;
+    for (int i = 0; i < count; i++)
+        console_break(&runs[i].console);
+    if (rank_is_failure(status))
+        rank_end_in_failure(runs, status, err);
+    flight_recorder_stop();
+    for (int i = 0; i < count; i++)
+        idle &= background_save_end(&runs[i], end_patience);
+    if (!idle) /* it uses what rank_release_run() frees */
+        _exit(status);
+    const bool in_order = !rank_is_failure(status) || runs->agreed;
+    for (int i = count; i-- > 0;)
+        rank_release_run(&runs[i]);
+    free(runs);
+    return in_order;
 }
 
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err)
 {
-    struct run run = {
-        .options = options, .resume = options->resume, .started_at = seconds_now(), .spec = spec, .boot = boot};
+    int count;
+    struct run *runs = rank_new_runs(options, boot, spec, &count);
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
                                .stuck = end_blocked_rank,
-                               .stuck_context = &run,
+                               .stuck_context = runs,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node,
                                .ordered = spec->train.virtual_ranks > 0};
-    if (options->restarts)
-        restart_read(&run.restart);
-    enum status status = comm_open(boot, &comm, &run.comm, err);
+    enum status status = comm_open(boot, &comm, &runs->comm, err);
     if (status != STATUS_OK) {
         rank_end_unmet(boot, status, err);
+        free(runs);
         return status;
     }
-    comm_of_process = run.comm;
+    for (int i = 1; i < count; i++)
+        runs[i].comm = runs->comm;
+    comm_of_process = runs->comm;
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
-    status = options->replay ? rank_replay_together(&run, err) : rank_train_together(&run, err);
-    console_break(&run.console);
-    if (rank_is_failure(status))
-        rank_end_in_failure(&run, status, err);
-    flight_recorder_stop();
-    if (!background_save_end(&run, end_patience)) /* it uses what rank_release_run() frees */
-        _exit(status);
-    rank_release_run(&run);
-    if (!rank_is_failure(status) || run.agreed)
+    status = options->replay ? rank_replay_together(runs, err) : rank_train_together(runs, err);
+    if (rank_end(runs, count, status, err))
         bootstrap_finish(boot);
     return status;
 }

@@ -19,10 +19,10 @@ void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *er
 
 /* ---- its stations; all are collective ------------------------------------ */
 
-/* Takes a run with the fields under "Given" set and all others zero; builds the rest. A run folder that exists is
- * locked before anything in it is read; a new one is made last, when nothing can refuse the run any more. The caller
- * releases what was built, also after a failure. */
-enum status run_prepare(struct run *run, struct error *err);
+/* Takes a run, and those after it, with the fields under "Given" set and all others zero; builds the rest. A run folder
+ * that exists is locked before anything in it is read; a new one is made last, when nothing can refuse the run any
+ * more. The caller releases what was built, also after a failure. */
+enum status run_prepare(struct run *first, struct error *err);
 
 /* Trains from run->position to the last step, with evaluations and checkpoints. STATUS_REQUEUE: stopped on request or
  * before the job's end, with a checkpoint written. */

@@ -74,6 +74,22 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
 
 /* ---- rules --------------------------------------------------------------- */
 
+/* What watches over a step of one model. */
+static void check_several(struct spec_context *ctx, const struct run_spec *spec, const struct spec_node *root)
+{
+    static const char *const refused[] = {"comms_logger.enabled", "flops_profiler.enabled",
+                                          "train.check_interval_steps"};
+    const bool on[] = {spec->comms_logger.enabled, spec->flops_profiler.enabled, spec->train.check_interval_steps > 0};
+    for (size_t i = 0; i < COUNT_OF(refused); i++)
+        if (on[i])
+            spec_error(ctx, spec_find(root, refused[i])->pos,
+                       "'%s' is not supported with several adapters; hint: train one of them with it", refused[i]);
+    if (strchr(spec->run.group, '/'))
+        spec_error(ctx, spec_child(root, "peft")->pos,
+                   "the 'run.name' of several adapters must be the name of a folder, not '%s'",
+                   spec_show(ctx, spec->run.group));
+}
+
 void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
     const struct adapter_settings *adapter = &full->spec.adapter;
@@ -81,6 +97,8 @@ void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const 
     const struct spec_node *pattern = spec_find(root, "peft.layers_pattern");
     const enum model_task task = full->spec.model.task;
     adapter_from_folder(ctx, full, root);
+    if (full->spec.run.group)
+        check_several(ctx, &full->spec, root);
     if (!adapter->on)
         return;
     const struct spec_node *given = spec_find(root, "peft.task_type");

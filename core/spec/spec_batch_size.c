@@ -171,6 +171,13 @@ static enum status resolve_virtual_resumed(struct run_spec *spec, int world, con
         (long long)was_micro, (long long)micro);
 }
 
+enum status spec_resolve_batches(struct run_spec *first, int world, const char *world_source, struct error *err)
+{
+    for (struct run_spec *spec = first; spec; spec = spec->next)
+        TRY(spec_resolve_batch(spec, world, world_source, err));
+    return STATUS_OK;
+}
+
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err)
 {

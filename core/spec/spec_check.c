@@ -176,11 +176,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     if (spec_is_unknown_territory(root, section))
         return;
     if (key->type == KEY_SECTION) {
-        if (node->kind == NODE_LIST && strcmp(key->path, "peft") == 0)
-            spec_error(ctx, node->pos,
-                       "several adapters in one run ('peft' as a list) are not supported yet; hint: "
-                       "train each adapter in a run of its own");
-        else if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
+        if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
                        key->path, check_hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {

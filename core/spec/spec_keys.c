@@ -190,7 +190,8 @@ const struct spec_key spec_keys[] = {
     {NOTICE("model.quantization_config.llm_int8_has_fp16_weight", ANY, "false", "it concerns 8 bits")},
     {NOTICE("model.quantization_config.llm_int8_enable_fp32_cpu_offload", ANY, "false", "it concerns 8 bits")},
 
-    {SECTION("peft", "an adapter (LoRA) on a frozen base, with PEFT's names and defaults; {}: all defaults")},
+    {SECTION("peft", "an adapter (LoRA) on a frozen base, with PEFT's names and defaults; {}: all defaults; a list: "
+                     "several adapters, each with a name")},
     {USED("peft.peft_type",
           CHOICE(NAME("LORA", 0), NO_TYPE("ADALORA"), NO_TYPE("BOFT"), NO_TYPE("IA3"), NO_TYPE("LOHA"), NO_TYPE("LOKR"),
                  NO_TYPE("LN_TUNING"), NO_TYPE("OFT"), NO_TYPE("PREFIX_TUNING"), NO_TYPE("PROMPT_TUNING"),

@@ -137,6 +137,15 @@ json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *ke
 void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
 json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
 
+enum { SPEC_MAX_ADAPTERS = 16 };
+
+/* `peft` as a list (spec_adapters.c): whether its items have names. */
+bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list);
+
+/* The tree that trains one adapter of it, a copy. Its run.name is the adapter's. */
+struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec_node *root,
+                                     const struct spec_node *item);
+
 /* Whether it is a key of `peft`. */
 bool spec_adapter_has(const struct spec_key *key);
 

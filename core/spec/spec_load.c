@@ -100,16 +100,41 @@ static void load_folders(struct spec_full *full)
         spec->model.tokenizer_folder = spec->model.folder;
 }
 
-static enum status load_sources(const char *path, const char *text, const char *deepspeed, const char *const *overrides,
-                                int num_overrides, struct run_spec **spec, struct spec_report *report)
+static struct spec_full *load_new(const char *path)
 {
-    struct spec_arena scratch = {0};
-    struct spec_context ctx = {.arena = &scratch};
     struct spec_arena own = {0};
     struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
     full->arena = own;
     full->spec.private_ = full;
     full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
+    return full;
+}
+
+/* Several adapters: a spec for each. */
+static void load_adapters(struct spec_context *ctx, struct spec_full *first, const struct spec_node *root,
+                          bool complete)
+{
+    const struct spec_node *list = spec_child(root, "peft"), *name = spec_find(root, "run.name");
+    struct spec_full *full = first;
+    for (const struct spec_node *item = list->first; item; item = item->next) {
+        struct run_spec *spec = &full->spec;
+        spec->run.group = name && name->kind == NODE_STRING
+                              ? spec_arena_copy(&full->arena, name->text, strlen(name->text))
+                              : loaded_name(&full->arena, spec->path);
+        spec_check(ctx, full, spec_adapters_pick(ctx, root, item), complete);
+        if (spec->run.dir)
+            spec->run.dir = spec_arena_printf(&full->arena, "%s/%s", spec->run.dir, spec->run.group);
+        if (item->next)
+            spec->next = &(full = load_new(spec->path))->spec;
+    }
+}
+
+static enum status load_sources(const char *path, const char *text, const char *deepspeed, const char *const *overrides,
+                                int num_overrides, struct run_spec **spec, struct spec_report *report)
+{
+    struct spec_arena scratch = {0};
+    struct spec_context ctx = {.arena = &scratch};
+    struct spec_full *full = load_new(path);
     name_sources(&ctx, path, deepspeed, overrides, num_overrides);
 
     struct spec_node *root = load_source(&ctx, 0, text);
@@ -122,22 +147,28 @@ static enum status load_sources(const char *path, const char *text, const char *
         spec_merge(&ctx, root, more);
     for (int i = 0; root && i < num_overrides; i++)
         load_override(&ctx, root, 2 + i, overrides[i]);
-    if (root)
-        spec_check(&ctx, full, root, more || !deepspeed);
-    if (!full->spec.run.name)
-        full->spec.run.name = loaded_name(&full->arena, path);
+    const struct spec_node *peft = spec_child(root, "peft");
+    const bool complete = more || !deepspeed;
+    if (!peft || peft->kind != NODE_LIST) {
+        if (root)
+            spec_check(&ctx, full, root, complete);
+        if (!full->spec.run.name)
+            full->spec.run.name = loaded_name(&full->arena, path);
+    } else if (spec_adapters_check(&ctx, peft)) {
+        load_adapters(&ctx, full, root, complete);
+    }
 
     spec_problems_print(&ctx, &ctx.errors, &report->errors);
     spec_problems_print(&ctx, &ctx.notices, &report->notices);
     bool good = ctx.errors.count == 0;
     spec_arena_release(&scratch);
+    *spec = good ? &full->spec : NULL;
     if (!good) {
         spec_free(&full->spec);
-        *spec = NULL;
         return STATUS_USAGE;
     }
-    load_folders(full);
-    *spec = &full->spec;
+    for (struct run_spec *each = *spec; each; each = each->next)
+        load_folders(spec_full(each));
     return STATUS_OK;
 }
 
@@ -156,6 +187,7 @@ void spec_free(struct run_spec *spec)
 {
     if (!spec)
         return;
+    spec_free(spec->next);
     struct spec_arena arena = spec_full(spec)->arena;
     json_decref(spec->model.config);
     spec_arena_release(&arena);

@@ -156,8 +156,12 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
         qsort(problems->items, (size_t)problems->count, sizeof *problems->items, tree_problem_compare);
     for (int i = 0; i < problems->count; i++) {
         const struct spec_problem *problem = &problems->items[i];
-        string_list_add(lines,
-                        spec_arena_printf(ctx->arena, "%s: %s", spec_pos_text(ctx, problem->pos), problem->text));
+        const char *line = spec_arena_printf(ctx->arena, "%s: %s", spec_pos_text(ctx, problem->pos), problem->text);
+        bool again = false; /* each of several adapters finds what is wrong with the rest */
+        for (int l = 0; l < lines->count && !again; l++)
+            again = strcmp(lines->items[l], line) == 0;
+        if (!again)
+            string_list_add(lines, line);
     }
     if (problems->dropped)
         string_list_add(lines, spec_arena_printf(ctx->arena, "%s: and %d more; hint: correct these first",
@@ -227,6 +231,17 @@ static void tree_append(struct spec_node *parent, struct spec_node *child)
         parent->first = child;
     parent->last = child;
     parent->count++;
+}
+
+struct spec_node *spec_copy(struct spec_context *ctx, const struct spec_node *node)
+{
+    struct spec_node *copy = spec_arena_alloc(ctx->arena, sizeof *copy);
+    *copy = *node;
+    copy->first = copy->last = copy->next = NULL;
+    copy->count = 0;
+    for (const struct spec_node *child = node->first; child; child = child->next)
+        tree_append(copy, spec_copy(ctx, child));
+    return copy;
 }
 
 void spec_unlink(struct spec_node *parent, const struct spec_node *child)

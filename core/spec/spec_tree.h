@@ -109,6 +109,9 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
 /* Appends a child to a list or a mapping. A key that the mapping has is an error, after which reading goes on. */
 void spec_attach(struct spec_context *ctx, struct spec_node *parent, struct spec_node *child);
 
+/* A deep copy, without a next. */
+struct spec_node *spec_copy(struct spec_context *ctx, const struct spec_node *node);
+
 /* Takes a child out of a list or a mapping. */
 void spec_unlink(struct spec_node *parent, const struct spec_node *child);
 
