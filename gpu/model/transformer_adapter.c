@@ -96,6 +96,35 @@ static void *adapter_grad(const struct unit *unit, const struct tensor_info *ten
                : unit->to.grads + tensor->offset;
 }
 
+/* ---- products: run, or announced ----------------------------------------- */
+
+static void adapter_linear_fwd(const struct pass *pass, const struct linear_fwd_args *args)
+{
+    struct products *to = pass->announces;
+    if (to)
+        to->fwd[to->num_fwd++] = *args;
+    else
+        pass->transformer->device->ops->linear_fwd(pass->stream, args);
+}
+
+static void adapter_linear_bwd_input(const struct pass *pass, const struct linear_bwd_input_args *args)
+{
+    struct products *to = pass->announces;
+    if (to)
+        to->bwd_input[to->num_bwd_input++] = *args;
+    else
+        pass->transformer->device->ops->linear_bwd_input(pass->stream, args);
+}
+
+static void adapter_linear_bwd_weight(const struct pass *pass, const struct linear_bwd_weight_args *args)
+{
+    struct products *to = pass->announces;
+    if (to)
+        to->bwd_weight[to->num_bwd_weight++] = *args;
+    else
+        pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
+}
+
 static void adapter_drop(const struct pass *pass, const struct tensor_info *a, int64_t first, int64_t M, void *y,
                          const void *x)
 {
@@ -104,7 +133,8 @@ static void adapter_drop(const struct pass *pass, const struct tensor_info *a, i
     struct dropout_args args = {.dtype = t->dtype, .M = M, .C = a->shape[1], .y = y, .x = x};
     args.dropout = dropout_of(t->config.lora_dropout, t->config.dropout_seed, kind, a->unit);
     args.dropout.tokens = pass->batch.numbers ? pass->batch.numbers + first : NULL; /* a plan has none */
-    t->device->ops->dropout(pass->stream, &args);
+    if (!pass->announces)
+        t->device->ops->dropout(pass->stream, &args);
 }
 
 static void adapter_scale(const struct pass *pass, void *rows, int64_t count, double scale)
@@ -112,7 +142,7 @@ static void adapter_scale(const struct pass *pass, void *rows, int64_t count, do
     const struct transformer *t = pass->transformer;
     struct accumulate_args args = {
         .dst_dtype = t->dtype, .src_dtype = t->dtype, .n = count, .dst = rows, .src = rows, .scale = (float)scale};
-    if (scale != 1)
+    if (scale != 1 && !pass->announces)
         t->device->ops->accumulate(pass->stream, &args);
 }
 
@@ -135,7 +165,7 @@ static void adapter_down(const struct pass *pass, const struct unit *unit, const
                                       .y = t->lora_xa,
                                       .x = piece->in,
                                       .w = adapter_param(pass, unit, a)};
-    t->device->ops->linear_fwd(pass->stream, &product);
+    adapter_linear_fwd(pass, &product);
     adapter_scale(pass, t->lora_xa, M * piece->r, a->lora_scale);
 }
 
@@ -162,7 +192,7 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
                                          .ld_x = piece.r,
                                          .w = adapter_param(pass, unit, part->b),
                                          .accumulate = !product->accumulate};
-            t->device->ops->linear_fwd(pass->stream, &up);
+            adapter_linear_fwd(pass, &up);
             column += part->b->shape[1];
         }
     }
@@ -198,8 +228,8 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
                                               .dy = dy,
                                               .ld_dy = ld_dy,
                                               .w = adapter_param(pass, unit, part->b)};
-        t->device->ops->linear_bwd_weight(pass->stream, &weight);
-        t->device->ops->linear_bwd_input(pass->stream, &input);
+        adapter_linear_bwd_weight(pass, &weight);
+        adapter_linear_bwd_input(pass, &input);
         column += part->b->shape[1];
     }
     adapter_scale(pass, t->lora_dxa, product->M * piece->r, adapter->parts[piece->begin].a->lora_scale);
@@ -221,11 +251,11 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
                                           .dy = t->lora_dxa,
                                           .w = adapter_param(pass, unit, a),
                                           .accumulate = adds && !apart};
-    t->device->ops->linear_bwd_input(pass->stream, &input);
+    adapter_linear_bwd_input(pass, &input);
     if (drops)
         adapter_drop(pass, a, first, M, input.dx, input.dx);
     struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
-    if (apart)
+    if (apart && !pass->announces)
         t->device->ops->add(pass->stream, &sum);
 }
 
@@ -248,7 +278,7 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
                                                 .dy = t->lora_dxa,
                                                 .x = piece.in,
                                                 .accumulate = product->accumulate};
-        t->device->ops->linear_bwd_weight(pass->stream, &weight);
+        adapter_linear_bwd_weight(pass, &weight);
         if (dx)
             adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
         next = piece.end;
@@ -269,7 +299,8 @@ static void adapter_look_up(const struct pass *pass, const struct unit *unit, co
                                       .positions = pass->batch.positions,
                                       .wte = adapter_param(pass, unit, a),
                                       .scale = t->embedding_scale * (float)a->lora_scale};
-    t->device->ops->embedding_fwd(pass->stream, &args);
+    if (!pass->announces)
+        t->device->ops->embedding_fwd(pass->stream, &args);
 }
 
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
@@ -288,7 +319,7 @@ void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
                                  .x = t->lora_xa,
                                  .w = adapter_param(pass, unit, b),
                                  .accumulate = true};
-    t->device->ops->linear_fwd(pass->stream, &up);
+    adapter_linear_fwd(pass, &up);
 }
 
 void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout)
@@ -325,9 +356,10 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
                                       .tokens = pass->batch.tokens,
                                       .positions = pass->batch.positions,
                                       .scale = t->embedding_scale * (float)a->lora_scale};
-    t->device->ops->linear_bwd_weight(pass->stream, &weight);
-    t->device->ops->linear_bwd_input(pass->stream, &input);
-    t->device->ops->embedding_bwd(pass->stream, &rows);
+    adapter_linear_bwd_weight(pass, &weight);
+    adapter_linear_bwd_input(pass, &input);
+    if (!pass->announces)
+        t->device->ops->embedding_bwd(pass->stream, &rows);
 }
 
 /* ---- memory -------------------------------------------------------------- */

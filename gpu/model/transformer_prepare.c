@@ -2,89 +2,120 @@
 /* transformer_prepare.c: announces to the device the matrix products of a step (of a full micro-batch; the head's come
  * in chunks of rows, of which the last may be shorter) and the bounds of all ops. Memory is not allocated yet: one
  * aligned address stands for all buffers. */
+#include "core/memory.h"
 #include "core/round_up.h"
+#include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
-enum { ROW_COUNTS = 2, MAX_SHAPES = LINEAR_HEAD + 2 * ROW_COUNTS };
+#include <stdlib.h>
 
 static void *prepare_place(void)
 {
     return (void *)(uintptr_t)ARENA_ALIGN;
 }
 
-struct products {
-    struct linear_fwd_args fwd[MAX_SHAPES];
-    struct linear_bwd_input_args bwd_input[MAX_SHAPES];
-    struct linear_bwd_weight_args bwd_weight[2 * MAX_SHAPES];
-    int num_fwd, num_bwd_input, num_bwd_weight;
-};
-
-/* Unless it is frozen. */
-static void transformer_prepare_weight(struct products *p, struct linear_bwd_weight_args args)
+/* The products of a matrix, and of its adapters. dw NULL: the matrix is frozen. */
+static void prepare_matrix(const struct pass *pass, const struct unit *unit, enum linear which,
+                           const struct linear_fwd_args *fwd, const struct linear_bwd_input_args *input,
+                           const struct linear_bwd_weight_args *weight)
 {
-    if (args.dw)
-        p->bwd_weight[p->num_bwd_weight++] = args;
-}
-
-static void add_block(struct products *p, const struct transformer *t, const struct unit *unit, enum linear which)
-{
-    int64_t M = t->config.batch.max_tokens;
-    void *up_aux = which == LINEAR_UP ? prepare_place() : NULL,
-         *down_aux = which == LINEAR_DOWN ? prepare_place() : NULL;
-    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, which, M, prepare_place(), prepare_place(), up_aux);
-    p->bwd_input[p->num_bwd_input++] =
-        linear_bwd_input_args(t, unit, which, M, prepare_place(), prepare_place(), down_aux);
-    transformer_prepare_weight(p, linear_bwd_weight_args(t, unit, which, M, prepare_place(), prepare_place()));
-}
-
-static void add_head(struct products *p, const struct transformer *t, const struct unit *unit, int64_t rows)
-{
-    p->fwd[p->num_fwd++] = head_fwd_args(t, unit, rows, prepare_place());
-    p->bwd_input[p->num_bwd_input++] = head_bwd_input_args(t, unit, rows, prepare_place());
-    transformer_prepare_weight(p, head_bwd_weight_args(t, unit, rows, prepare_place()));
-    if (!t->config.desc->pooler)
+    struct products *p = pass->announces;
+    p->fwd[p->num_fwd++] = *fwd;
+    p->bwd_input[p->num_bwd_input++] = *input;
+    if (weight->dw)
+        p->bwd_weight[p->num_bwd_weight++] = *weight;
+    if (!adapter_of(pass->transformer, unit->index, which))
         return;
-    p->fwd[p->num_fwd++] = linear_fwd_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place(), NULL);
-    p->bwd_input[p->num_bwd_input++] =
-        linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place(), NULL);
-    transformer_prepare_weight(p,
-                               linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, prepare_place(), prepare_place()));
+    adapter_forward(pass, unit, which, 0, fwd);
+    adapter_backward(pass, unit, which, 0, weight, prepare_place());
+}
+
+static void prepare_linear(const struct pass *pass, const struct unit *unit, enum linear which, int64_t M)
+{
+    const struct transformer *t = pass->transformer;
+    void *place = prepare_place();
+    const struct linear_fwd_args fwd =
+        linear_fwd_args(t, unit, which, M, place, place, which == LINEAR_UP ? place : NULL);
+    const struct linear_bwd_input_args input =
+        linear_bwd_input_args(t, unit, which, M, place, place, which == LINEAR_DOWN ? place : NULL);
+    const struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, M, place, place);
+    prepare_matrix(pass, unit, which, &fwd, &input, &weight);
+}
+
+static void prepare_head(const struct pass *pass, const struct unit *unit, int64_t rows)
+{
+    const struct transformer *t = pass->transformer;
+    const struct linear_fwd_args fwd = head_fwd_args(t, unit, rows, prepare_place());
+    const struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, prepare_place());
+    const struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, prepare_place());
+    prepare_matrix(pass, unit, LINEAR_HEAD, &fwd, &input, &weight);
+    if (t->config.desc->pooler)
+        prepare_linear(pass, unit, LINEAR_POOLER, rows);
+}
+
+/* The block with most adapters stands for all. */
+static int prepare_block(const struct transformer *t)
+{
+    int usual = 1, most = 0;
+    for (int unit = 1; unit <= t->L; unit++) {
+        int count = 0;
+        for (int which = 0; which < LINEAR_HEAD; which++)
+            count += adapter_of(t, unit, (enum linear)which);
+        usual = count > most ? unit : usual;
+        most = count > most ? count : most;
+    }
+    return usual;
+}
+
+/* Those of weights once more, added to gradients: accumulates, of all; else of the head's, whose first chunk may
+ * overwrite its gradient, and later chunks add to it. blocks: the first of the head. */
+static void prepare_sums(struct products *p, const struct transformer *t, int blocks, bool accumulates)
+{
+    const bool chunks = t->config.batch.max_tokens > t->chunk;
+    const int once = p->num_bwd_weight;
+    for (int i = 0; i < once; i++) {
+        if (!accumulates && !(i >= blocks && chunks))
+            continue;
+        struct linear_bwd_weight_args *more = &p->bwd_weight[p->num_bwd_weight++];
+        *more = p->bwd_weight[i];
+        more->accumulate = true;
+        more->accumulate_dbias = more->dw_dtype == DTYPE_F32; /* beside sums in bf16 biases are in the bucket */
+    }
 }
 
 enum status transformer_prepare(const struct transformer *t, bool accumulates, bool matrix_sums, struct error *err)
 {
-    struct products p = {0};
-    struct unit unit = {.index = 1,
+    struct products *p = memory_zeroed(1, sizeof *p);
+    struct transformer placed = *t; /* the dry layout has no addresses */
+    placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
+    const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
+    const struct pass pass = {.transformer = &placed, .M = M, .training = t->config.training, .announces = p};
+    struct unit unit = {.index = prepare_block(t),
                         .params = {prepare_place(), prepare_place()},
                         .to = {.grads = prepare_place(), .matrix_sums = matrix_sums ? prepare_place() : NULL}};
-    int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
     for (int which = 0; which < LINEAR_HEAD; which++)
-        add_block(&p, t, &unit, (enum linear)which);
-    const int weights = p.num_bwd_weight; /* of blocks */
-    unit.index = t->config.desc->tied ? 0 : (int)t->L + 1;
+        prepare_linear(&pass, &unit, (enum linear)which, M);
+    const int blocks = p->num_bwd_weight;
     unit.to.matrix_sums = NULL;
-    add_head(&p, t, &unit, t->chunk);
+    unit.index = 0;
+    adapter_embed(&pass, &unit, prepare_place());
+    adapter_embed_backward(&pass, &unit, prepare_place());
+    unit.index = t->config.desc->tied ? 0 : (int)t->L + 1;
+    prepare_head(&pass, &unit, t->chunk);
     if (last)
-        add_head(&p, t, &unit, last);
-    int once = p.num_bwd_weight;
-    for (int i = 0; i < once; i++) { /* the head's first chunk may overwrite its gradient, later chunks add to it */
-        bool head = i >= weights;
-        if (!accumulates && !(head && M > t->chunk))
-            continue;
-        struct linear_bwd_weight_args *more = &p.bwd_weight[p.num_bwd_weight++];
-        *more = p.bwd_weight[i];
-        more->accumulate = true;
-        more->accumulate_dbias = more->dw_dtype == DTYPE_F32; /* beside sums in bf16 biases are in the bucket */
-    }
-    struct linear_products products = {
-        .fwd = p.fwd,
-        .bwd_input = p.bwd_input,
-        .bwd_weight = p.bwd_weight,
-        .num_fwd = p.num_fwd,
-        .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
-        .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
+        prepare_head(&pass, &unit, last);
+    prepare_sums(p, t, blocks, accumulates);
+    const struct linear_products products = {
+        .fwd = p->fwd,
+        .bwd_input = p->bwd_input,
+        .bwd_weight = p->bwd_weight,
+        .num_fwd = p->num_fwd,
+        .num_bwd_input = t->config.training ? p->num_bwd_input : 0,
+        .num_bwd_weight = t->config.training ? p->num_bwd_weight : 0,
     };
-    return ops_prepare(t->device, &products, err);
+    const enum status status = ops_prepare(t->device, &products, err);
+    free(p);
+    return status;
 }
 
 /* A block whose attention has the window that most blocks have. */

@@ -4,6 +4,15 @@
 
 #include "gpu/model/transformer_state.h"
 
+/* Matrix products of a pass, to be announced (transformer_prepare.c). */
+enum { PRODUCTS_MAX = 128 };
+struct products {
+    struct linear_fwd_args fwd[PRODUCTS_MAX];
+    struct linear_bwd_input_args bwd_input[PRODUCTS_MAX];
+    struct linear_bwd_weight_args bwd_weight[2 * PRODUCTS_MAX];
+    int num_fwd, num_bwd_input, num_bwd_weight;
+};
+
 /* One pass over the units, forward or forward and backward: the values that all units share. */
 struct pass {
     struct transformer *transformer;
@@ -19,6 +28,7 @@ struct pass {
     const int32_t *host_targets;
     float *host_logits;
     const struct kv_cache *cache; /* generation: of the tokens before these, and gets these; else NULL */
+    struct products *announces;   /* NULL, or adapters add their products there, and run nothing */
 };
 
 /* A unit between unit_acquire() and unit_release(), its gradients between unit_grads() and unit_ready(). */
