@@ -10,8 +10,6 @@
 
 enum { MAX_THREADS = 16 }; /* the disk is the limit; more would only cost memory */
 
-const char rankfile_magic[8] = "ZTRRANK";
-
 /* ---- teams --------------------------------------------------------------- */
 
 int rankfile_team_size(void)
@@ -94,23 +92,29 @@ int64_t rankfile_num_frames(const struct rankfile_shape *shape)
     for (int state = 0; state < shape->num_states; state++)
         for (int unit = 0; unit < rankfile_units(shape, state); unit++)
             frames += frames_of(rankfile_elements(shape, state, unit));
-    return frames <= (int64_t)(UINT32_MAX / ENTRY_BYTES) ? frames : -1;
+    return frames <= (int64_t)(UINT32_MAX / sizeof(struct frame)) ? frames : -1;
 }
 
-void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header)
+struct rank_header rankfile_header(const struct rankfile_shape *shape)
 {
-    frame_put_u32(header, SKIPPABLE_HEADER);
-    frame_put_u32(header + 4, HEADER_BYTES - 8);
-    memcpy(header + 8, rankfile_magic, sizeof rankfile_magic);
-    frame_put_u32(header + 16, RANKFILE_VERSION);
-    frame_put_u32(header + 20, (uint32_t)shape->rank);
-    frame_put_u32(header + 24, (uint32_t)shape->world);
-    frame_put_u32(header + 28, (uint32_t)shape->num_states);
-    frame_put_u32(header + 32, (uint32_t)shape->num_units);
-    frame_put_u32(header + 36, RANKFILE_FRAME_ELEMENTS);
-    frame_put_u64(header + 40, (uint64_t)rankfile_num_frames(shape));
-    frame_put_u64(header + 48, (uint64_t)shape_elements(shape));
-    frame_put_u64(header + 56, XXH3_64bits(header, 56));
+    struct rank_header header = {.skippable = 0x184D2A50,
+                                 .bytes = sizeof header - sizeof(struct table_head),
+                                 .magic = "ZTRRANK",
+                                 .version = RANKFILE_VERSION,
+                                 .rank = (uint32_t)shape->rank,
+                                 .world = (uint32_t)shape->world,
+                                 .states = (uint32_t)shape->num_states,
+                                 .units = (uint32_t)shape->num_units,
+                                 .frame_elements = RANKFILE_FRAME_ELEMENTS,
+                                 .frames = (uint64_t)rankfile_num_frames(shape),
+                                 .elements = (uint64_t)shape_elements(shape)};
+    header.checksum = XXH3_64bits(&header, offsetof(struct rank_header, checksum));
+    return header;
+}
+
+struct table_head rankfile_table_head(int64_t frames)
+{
+    return (struct table_head){0x184D2A51, (uint32_t)frames * (uint32_t)sizeof(struct frame)};
 }
 
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame)

@@ -1,57 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rankfile_frames.h: the layout of a rank file's bytes, and what reading and writing share.
  *
- *   offset 0   u32 0x184D2A50  u32 56         head of a skippable zstd frame
- *          8   "ZTRRANK\0"                    magic
- *         16   u32 version, rank, world, states, units, elements per frame
- *         40   u64 frames, u64 elements of all slices of all states
- *         56   u64 XXH3 of bytes 0 … 55
- *         64   frame 0, frame 1, …            zstd frames, without gaps
- *              u32 0x184D2A51  u32 40·frames  head of a skippable zstd frame
- *              entries of 40 bytes            u32 state, unit; u64 first; u32 count, stored; u64 offset, checksum
+ *     struct rank_header    a skippable zstd frame
+ *     frame 0, frame 1, …   zstd frames, without gaps
+ *     struct table_head     of a skippable frame
+ *     struct frame …        of each frame
  *
  * All numbers are little-endian. A reader learns only `stored` and `checksum` from the table. */
 #pragma once
 
 #include "ckpt/rankfile.h"
 
-#include <string.h>
 #include <zstd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the rank file's byte planes and numbers are written for little-endian machines"
 #endif
 
-enum {
-    RANKFILE_VERSION = 1,
-    HEADER_BYTES = 64,
-    ENTRY_BYTES = 40,
-    TABLE_HEAD_BYTES = 8,
-    FRAME_RAW_BYTES = RANKFILE_FRAME_ELEMENTS * 4,
-};
-#define SKIPPABLE_HEADER 0x184D2A50u
-#define SKIPPABLE_TABLE 0x184D2A51u
+enum { RANKFILE_VERSION = 1, FRAME_RAW_BYTES = RANKFILE_FRAME_ELEMENTS * 4 };
 #define FRAME_MAX_STORED ZSTD_COMPRESSBOUND(FRAME_RAW_BYTES)
 
-extern const char rankfile_magic[8];
+struct rank_header {
+    uint32_t skippable, bytes; /* 0x184D2A50, and how many follow */
+    char magic[8];
+    uint32_t version, rank, world, states, units, frame_elements;
+    uint64_t frames, elements; /* elements: of all slices of all states */
+    uint64_t checksum;         /* XXH3 of what is before it */
+};
+_Static_assert(sizeof(struct rank_header) == 64, "a header of the file");
+
+struct table_head {
+    uint32_t skippable, bytes; /* 0x184D2A51, and how many follow */
+};
 
 struct frame {
     uint32_t state, unit;
     int64_t first; /* in the slice */
     uint32_t count, stored;
     int64_t offset;
-    uint64_t checksum;
+    uint64_t checksum; /* XXH3 of the stored bytes */
 };
+_Static_assert(sizeof(struct frame) == 40, "an entry of the file's table");
 
-static inline void frame_put_u32(uint8_t *p, uint32_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-static inline void frame_put_u64(uint8_t *p, uint64_t v)
-{
-    memcpy(p, &v, sizeof v);
-}
+/* Header and table, which the manifest's checksum covers. */
+struct rank_index {
+    struct rank_header header;
+    struct table_head head;
+    struct frame frames[];
+};
 
 /* The number of frames that hold a slice of that many elements. */
 static inline int64_t frames_of(int64_t elements)
@@ -70,7 +66,8 @@ static inline int64_t rankfile_elements(const struct rankfile_shape *shape, int 
     return state && shape->moments ? shape->moments[unit] : shape->slice[unit];
 }
 
-void rankfile_header_encode(const struct rankfile_shape *shape, uint8_t *header); /* HEADER_BYTES */
+struct rank_header rankfile_header(const struct rankfile_shape *shape);
+struct table_head rankfile_table_head(int64_t frames);
 
 /* Fills in state, unit, first and count of the frame that follows `before` (NULL: of the first frame). */
 void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame *before, struct frame *frame);

@@ -11,22 +11,9 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
-
-static uint32_t rankfile_read_u32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static uint64_t rankfile_read_u64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
 
 /* Joins elements [from, from + n) of a frame of `count` elements. */
 static void read_frame_planes(const uint8_t *planes, size_t count, size_t from, size_t n, float *out)
@@ -48,9 +35,7 @@ struct rankfile {
     struct uncached_file contents; /* of fd */
     struct rankfile_shape shape;   /* its arrays are borrowed */
     int64_t num_frames;
-    struct frame *frames;  /* [num_frames] owned; checked */
-    int64_t *first_frame;  /* [num_units + 1] owned: first frame of the unit's slice of state 0 */
-    int64_t *first_moment; /* [num_trained + 1] owned: the same of a later state, from that state's first frame on */
+    struct rank_index *index; /* owned; checked */
 };
 
 /* "'path' is damaged at offset N: WHAT" */
@@ -60,40 +45,34 @@ static enum status damaged_rankfile(const char *path, int64_t offset, const char
 }
 
 /* Checks the header by itself, so that a wrong index checksum can be blamed on the header or on the table. */
-static enum status header_check(const char *path, const struct rankfile_shape *shape, const uint8_t *header,
-                                struct error *err)
+static enum status header_check(const struct rankfile *file, const struct rank_header *header, struct error *err)
 {
-    uint8_t expected[HEADER_BYTES];
-    if (memcmp(header + 8, rankfile_magic, sizeof rankfile_magic) != 0)
-        return damaged_rankfile(path, 0, "it does not begin like a rank file", err);
-    if (rankfile_read_u64(header + 56) != XXH3_64bits(header, 56))
-        return damaged_rankfile(path, 0, "the header does not match its checksum", err);
-    if (rankfile_read_u32(header + 16) != RANKFILE_VERSION)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", path,
-                         rankfile_read_u32(header + 16), RANKFILE_VERSION);
-    rankfile_header_encode(shape, expected);
-    if (memcmp(header, expected, HEADER_BYTES) != 0)
-        return damaged_rankfile(path, 0, "it is another rank's or another checkpoint's file", err);
+    const struct rank_header expected = rankfile_header(&file->shape);
+    if (memcmp(header->magic, expected.magic, sizeof expected.magic) != 0)
+        return damaged_rankfile(file->path, 0, "it does not begin like a rank file", err);
+    if (header->checksum != XXH3_64bits(header, offsetof(struct rank_header, checksum)))
+        return damaged_rankfile(file->path, 0, "the header does not match its checksum", err);
+    if (header->version != RANKFILE_VERSION)
+        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %u; this ztrain reads %d", file->path,
+                         header->version, RANKFILE_VERSION);
+    if (memcmp(header, &expected, sizeof expected) != 0)
+        return damaged_rankfile(file->path, 0, "it is another rank's or another checkpoint's file", err);
     return STATUS_OK;
 }
 
-/* Decodes the table and checks that it has the frames of this shape, and that they fill the file up to the table. */
-static enum status table_decode(struct rankfile *file, const uint8_t *table, int64_t table_offset, struct error *err)
+/* Checks that the table has the frames of this shape, and that they fill the file up to the table. */
+static enum status table_check(const struct rankfile *file, int64_t table_offset, struct error *err)
 {
-    int64_t offset = HEADER_BYTES;
-    for (int64_t i = 0; i < file->num_frames; i++) {
-        const uint8_t *entry = table + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
-        int64_t at = table_offset + TABLE_HEAD_BYTES + i * ENTRY_BYTES;
-        struct frame *frame = &file->frames[i];
-        rankfile_frame_place(&file->shape, i ? frame - 1 : NULL, frame);
-        if (rankfile_read_u32(entry) != frame->state || rankfile_read_u32(entry + 4) != frame->unit ||
-            rankfile_read_u64(entry + 8) != (uint64_t)frame->first || rankfile_read_u32(entry + 16) != frame->count)
+    int64_t offset = sizeof(struct rank_header), at = table_offset + (int64_t)sizeof(struct table_head);
+    struct frame expected;
+    for (int64_t i = 0; i < file->num_frames; i++, at += (int64_t)sizeof expected) {
+        const struct frame *frame = &file->index->frames[i];
+        rankfile_frame_place(&file->shape, i ? frame - 1 : NULL, &expected);
+        if (frame->state != expected.state || frame->unit != expected.unit || frame->first != expected.first ||
+            frame->count != expected.count)
             return damaged_rankfile(file->path, at, "the table names another frame than the one expected here", err);
-        frame->stored = rankfile_read_u32(entry + 20);
-        frame->offset = offset;
-        frame->checksum = rankfile_read_u64(entry + 32);
-        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED ||
-            rankfile_read_u64(entry + 24) != (uint64_t)offset || frame->stored > table_offset - offset)
+        if (frame->stored == 0 || frame->stored > FRAME_MAX_STORED || frame->offset != offset ||
+            frame->stored > table_offset - offset)
             return damaged_rankfile(file->path, at, "a frame has an impossible offset or length", err);
         offset += frame->stored;
     }
@@ -105,33 +84,27 @@ static enum status table_decode(struct rankfile *file, const uint8_t *table, int
 static enum status index_load(struct rankfile *file, int64_t bytes, const struct rankfile_facts *facts,
                               struct error *err)
 {
-    enum status status = STATUS_OK;
     if (bytes != facts->bytes)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' is damaged at offset %" PRId64 ": it has %" PRId64
                          " bytes where the manifest has %" PRId64,
                          file->path, bytes < facts->bytes ? bytes : facts->bytes, bytes, facts->bytes);
-    int64_t table_bytes = TABLE_HEAD_BYTES + file->num_frames * ENTRY_BYTES;
-    int64_t table_offset = facts->bytes - table_bytes;
-    if (facts->num_frames != file->num_frames || table_offset < HEADER_BYTES + file->num_frames)
+    const struct table_head head = rankfile_table_head(file->num_frames);
+    const size_t table_bytes = sizeof head + head.bytes, header_bytes = sizeof(struct rank_header);
+    const int64_t table_offset = facts->bytes - (int64_t)table_bytes;
+    if (facts->num_frames != file->num_frames || table_offset < (int64_t)header_bytes + file->num_frames)
         return damaged_rankfile(file->path, 0, "its size is impossible for these slices", err);
 
-    uint8_t *index = memory_alloc((size_t)(HEADER_BYTES + table_bytes)); /* header, then table with its head */
-    file->frames = memory_alloc((size_t)file->num_frames * sizeof *file->frames);
-    TRY_END(fs_pread(file->fd, file->path, index, HEADER_BYTES, 0, STATUS_CHECKPOINT, err));
-    TRY_END(fs_pread(file->fd, file->path, index + HEADER_BYTES, (size_t)table_bytes, table_offset, STATUS_CHECKPOINT,
-                     err));
-    TRY_END(header_check(file->path, &file->shape, index, err));
-    if (XXH3_64bits(index, (size_t)(HEADER_BYTES + table_bytes)) != facts->index_checksum)
-        TRY_END(damaged_rankfile(file->path, table_offset,
-                                 "the header and the frame table do not match the manifest's checksum", err));
-    if (rankfile_read_u32(index + HEADER_BYTES) != SKIPPABLE_TABLE ||
-        rankfile_read_u32(index + HEADER_BYTES + 4) != (uint32_t)(table_bytes - TABLE_HEAD_BYTES))
-        TRY_END(damaged_rankfile(file->path, table_offset, "the frame table does not begin here", err));
-    TRY_END(table_decode(file, index + HEADER_BYTES, table_offset, err));
-end:
-    free(index);
-    return status;
+    struct rank_index *index = file->index = memory_alloc(header_bytes + table_bytes);
+    TRY(fs_pread(file->fd, file->path, index, header_bytes, 0, STATUS_CHECKPOINT, err));
+    TRY(fs_pread(file->fd, file->path, &index->head, table_bytes, table_offset, STATUS_CHECKPOINT, err));
+    TRY(header_check(file, &index->header, err));
+    if (XXH3_64bits(index, header_bytes + table_bytes) != facts->index_checksum)
+        return damaged_rankfile(file->path, table_offset,
+                                "the header and the frame table do not match the manifest's checksum", err);
+    if (memcmp(&index->head, &head, sizeof head) != 0)
+        return damaged_rankfile(file->path, table_offset, "the frame table does not begin here", err);
+    return table_check(file, table_offset, err);
 }
 
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
@@ -145,12 +118,6 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     file->num_frames = rankfile_num_frames(shape);
     ASSERT(file->num_frames > 0);
     file->path = memory_text(path);
-    file->first_frame = memory_zeroed((size_t)shape->num_units + 1, sizeof *file->first_frame);
-    for (int unit = 0; unit < shape->num_units; unit++)
-        file->first_frame[unit + 1] = file->first_frame[unit] + frames_of(shape->slice[unit]);
-    file->first_moment = memory_zeroed((size_t)shape->num_trained + 1, sizeof *file->first_moment);
-    for (int unit = 0; unit < shape->num_trained; unit++)
-        file->first_moment[unit + 1] = file->first_moment[unit] + frames_of(rankfile_elements(shape, 1, unit));
     int64_t bytes;
     TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     uncached_file_init(&file->contents, file->fd, file->path);
@@ -170,9 +137,7 @@ void rankfile_close(struct rankfile *file)
         uncached_file_release(&file->contents);
         io_close(file->fd);
     }
-    free(file->frames);
-    free(file->first_frame);
-    free(file->first_moment);
+    free(file->index);
     free(file->path);
     free(file);
 }
@@ -202,7 +167,7 @@ static enum status read_piece(void *context, struct read_ahead_piece *piece, str
 {
     (void)context;
     struct rankfile_piece *place = piece->place;
-    const struct frame *frame = &place->file->frames[place->index];
+    const struct frame *frame = &place->file->index->frames[place->index];
     return uncached_read(&place->file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT,
                          &place->stored, err);
 }
@@ -247,7 +212,7 @@ void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t 
                    struct read_ahead_piece *piece)
 {
     struct rankfile_piece *place = piece->place;
-    const struct frame *frame = &file->frames[index];
+    const struct frame *frame = &file->index->frames[index];
     *place = (struct rankfile_piece){.file = retain(file), .index = index};
     if (!count)
         return;
@@ -310,7 +275,7 @@ static void unpack_next(struct rankfile_stream *stream, float *out, struct first
     const struct rankfile_piece *place = piece->place;
     if (piece->status == STATUS_OK && piece->number < fault->frame) {
         struct frame_scratch *scratch = &stream->scratch[rankfile_team_member()];
-        const struct frame *frame = &place->file->frames[place->index];
+        const struct frame *frame = &place->file->index->frames[place->index];
         piece->status = frame_unpack(place->file, scratch, frame, place->stored, &piece->err);
         if (piece->status == STATUS_OK && place->count)
             read_frame_planes(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count,
@@ -348,10 +313,10 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
     const struct rankfile_shape *shape = &file->shape;
     ASSERT(state >= 0 && state < shape->num_states && unit >= 0 && unit < rankfile_units(shape, state));
     ASSERT(first >= 0 && count > 0 && count <= rankfile_elements(shape, state, unit) - first);
-    int64_t base = file->first_frame[unit];
-    if (state > 0)
-        base = file->first_frame[shape->num_units] + (state - 1) * file->first_moment[shape->num_trained] +
-               file->first_moment[unit];
+    int64_t base = 0;
+    for (int s = 0; s <= state; s++)
+        for (int u = 0; u < (s < state ? rankfile_units(shape, s) : unit); u++)
+            base += frames_of(rankfile_elements(shape, s, u));
     *begin = base + first / RANKFILE_FRAME_ELEMENTS;
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
@@ -38,15 +39,15 @@ static void write_frame_planes(const float *in, size_t count, uint8_t *planes)
 /* Writes a zstd frame of raw blocks (single segment, content size in 4 bytes). Returns its length. */
 static size_t write_raw_frame(const uint8_t *content, size_t bytes, uint8_t *out)
 {
-    uint8_t *p = out;
-    frame_put_u32(p, 0xFD2FB528u);
-    p[4] = 0xA0;
-    frame_put_u32(p + 5, (uint32_t)bytes);
-    p += 9;
+    const uint32_t magic = 0xFD2FB528, size = (uint32_t)bytes;
+    uint8_t *p = out + 9;
+    memcpy(out, &magic, sizeof magic);
+    out[4] = 0xA0;
+    memcpy(out + 5, &size, sizeof size);
     for (size_t done = 0; done < bytes;) {
         size_t n = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
         uint32_t head = (uint32_t)(n << 3) | (done + n == bytes); /* type 0 (raw), last or not */
-        p[0] = (uint8_t)head, p[1] = (uint8_t)(head >> 8), p[2] = (uint8_t)(head >> 16);
+        memcpy(p, &head, 3);
         memcpy(p + 3, content + done, n);
         p += 3 + n;
         done += n;
@@ -60,12 +61,11 @@ struct rankfile_writer {
     int level;
     struct rankfile_shape shape; /* its arrays are borrowed */
     int64_t num_frames, done;    /* frames in all, and written */
-    struct frame *frames;        /* [num_frames] owned */
+    struct rank_index *index;    /* owned */
     int64_t offset, nudged;      /* bytes written; bytes given to the kernel's write-back */
     int threads;
     struct frame_scratch *scratch; /* [threads] owned */
     uint8_t *batch;                /* [threads · BATCH_FRAMES][FRAME_MAX_STORED] owned */
-    XXH3_state_t *index;           /* hash of the header, and at the end of the table */
 };
 
 static enum status write_error(const char *path, int64_t offset, struct error *err)
@@ -122,6 +122,11 @@ static enum status writer_nudge(struct rankfile_writer *writer, struct error *er
     return STATUS_OK;
 }
 
+static size_t index_bytes(const struct rankfile_writer *writer)
+{
+    return sizeof *writer->index + (size_t)writer->num_frames * sizeof *writer->index->frames;
+}
+
 enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
                                 struct rankfile_writer **out, struct error *err)
 {
@@ -134,11 +139,9 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     ASSERT(writer->num_frames > 0);
     writer->threads = rankfile_team_size();
     writer->path = memory_text(path);
-    writer->frames = memory_zeroed((size_t)writer->num_frames, sizeof *writer->frames);
+    writer->index = memory_zeroed(1, index_bytes(writer));
     writer->scratch = rankfile_scratch_new(writer->threads, level);
     writer->batch = memory_alloc((size_t)writer->threads * BATCH_FRAMES * FRAME_MAX_STORED);
-    if (!(writer->index = XXH3_createState()))
-        memory_exhausted(0);
     writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         const bool absent = errno == ENOENT;
@@ -147,11 +150,9 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
         goto fail;
     }
-    uint8_t header[HEADER_BYTES];
-    rankfile_header_encode(shape, header);
-    XXH3_64bits_reset(writer->index);
-    XXH3_64bits_update(writer->index, header, sizeof header);
-    TRY_GOTO(writer_append(writer, header, sizeof header, err));
+    writer->index->header = rankfile_header(shape);
+    writer->index->head = rankfile_table_head(writer->num_frames);
+    TRY_GOTO(writer_append(writer, &writer->index->header, sizeof writer->index->header, err));
     *out = writer;
     return STATUS_OK;
 fail:
@@ -184,11 +185,12 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
 {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(writer->threads) if (end - begin > 1)
     for (int64_t i = begin; i < end; i++) {
-        frame_compress(writer, slice, &writer->frames[i], writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED);
+        frame_compress(writer, slice, &writer->index->frames[i],
+                       writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED);
         heartbeat_beat();
     }
     for (int64_t i = begin; i < end; i++) {
-        struct frame *frame = &writer->frames[i];
+        struct frame *frame = &writer->index->frames[i];
         frame->offset = writer->offset;
         TRY(writer_append(writer, writer->batch + (i - begin) * (int64_t)FRAME_MAX_STORED, frame->stored, err));
         TRY(writer_nudge(writer, err));
@@ -200,11 +202,12 @@ static enum status writer_batch(struct rankfile_writer *writer, int64_t begin, i
 enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int unit, const float *data,
                                   struct error *err)
 {
+    struct frame *frames = writer->index->frames;
     int64_t begin = writer->done, end = begin + frames_of(rankfile_elements(&writer->shape, state, unit));
     ASSERT(end <= writer->num_frames);
     for (int64_t i = begin; i < end; i++)
-        rankfile_frame_place(&writer->shape, i ? &writer->frames[i - 1] : NULL, &writer->frames[i]);
-    ASSERT(writer->frames[begin].state == (uint32_t)state && writer->frames[begin].unit == (uint32_t)unit);
+        rankfile_frame_place(&writer->shape, i ? &frames[i - 1] : NULL, &frames[i]);
+    ASSERT(frames[begin].state == (uint32_t)state && frames[begin].unit == (uint32_t)unit);
     int64_t batch = (int64_t)writer->threads * BATCH_FRAMES;
     for (int64_t i = begin; i < end; i += batch)
         TRY(writer_batch(writer, i, i + batch < end ? i + batch : end, data, err));
@@ -212,30 +215,10 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
     return STATUS_OK;
 }
 
-static void write_entry(const struct frame *frame, uint8_t *entry)
-{
-    frame_put_u32(entry, frame->state);
-    frame_put_u32(entry + 4, frame->unit);
-    frame_put_u64(entry + 8, (uint64_t)frame->first);
-    frame_put_u32(entry + 16, frame->count);
-    frame_put_u32(entry + 20, frame->stored);
-    frame_put_u64(entry + 24, (uint64_t)frame->offset);
-    frame_put_u64(entry + 32, frame->checksum);
-}
-
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err)
 {
     ASSERT(writer->done == writer->num_frames);
-    size_t bytes = TABLE_HEAD_BYTES + (size_t)writer->num_frames * ENTRY_BYTES;
-    uint8_t *table = memory_alloc(bytes);
-    frame_put_u32(table, SKIPPABLE_TABLE);
-    frame_put_u32(table + 4, (uint32_t)(bytes - TABLE_HEAD_BYTES));
-    for (int64_t i = 0; i < writer->num_frames; i++)
-        write_entry(&writer->frames[i], table + TABLE_HEAD_BYTES + i * ENTRY_BYTES);
-    XXH3_64bits_update(writer->index, table, bytes);
-    enum status status = writer_append(writer, table, bytes, err);
-    free(table);
-    TRY(status);
+    TRY(writer_append(writer, &writer->index->head, index_bytes(writer) - sizeof writer->index->header, err));
     if (fault_fsync(writer->fd))
         return write_error(writer->path, writer->offset, err);
     heartbeat_beat();
@@ -245,7 +228,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
         return write_error(writer->path, writer->offset, err);
     facts->bytes = writer->offset;
     facts->num_frames = writer->num_frames;
-    facts->index_checksum = XXH3_64bits_digest(writer->index);
+    facts->index_checksum = XXH3_64bits(writer->index, index_bytes(writer));
     return STATUS_OK;
 }
 
@@ -257,8 +240,7 @@ void rankfile_writer_free(struct rankfile_writer *writer)
         io_close(writer->fd);
     rankfile_scratch_free(writer->scratch, writer->threads);
     free(writer->batch);
-    XXH3_freeState(writer->index);
-    free(writer->frames);
+    free(writer->index);
     free(writer->path);
     free(writer);
 }
