@@ -53,6 +53,7 @@ void floats_from(float *out, const void *in, size_t count, enum dtype dtype)
     if (dtype == DTYPE_F32)
         memcpy(out, in, count * sizeof *out);
     else if (dtype == DTYPE_BF16)
+#pragma omp simd
         for (size_t i = 0; i < count; i++)
             out[i] = bf16_to_f32(halves[i]);
     else
@@ -66,6 +67,7 @@ void floats_to(void *out, const float *in, size_t count, enum dtype dtype)
     if (dtype == DTYPE_F32)
         memcpy(out, in, count * sizeof *in);
     else if (dtype == DTYPE_BF16)
+#pragma omp simd
         for (size_t i = 0; i < count; i++)
             halves[i] = bf16_from_f32(in[i]);
     else

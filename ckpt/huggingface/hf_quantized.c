@@ -173,8 +173,8 @@ static enum status hf_read_halves(const struct hf_place *place, const struct hf_
 {
     uint16_t *halves = memory_alloc((size_t)place->bytes);
     const enum status status = files->read(files->context, place->file, place->begin, place->bytes, halves, err);
-    for (int64_t i = 0; i < place->bytes / 2 && status == STATUS_OK; i++)
-        out[i] = place->dtype == DTYPE_BF16 ? bf16_to_f32(halves[i]) : f16_to_f32(halves[i]);
+    if (status == STATUS_OK)
+        floats_from(out, halves, (size_t)place->bytes / 2, place->dtype);
     free(halves);
     return status;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* hf_write.c: see hf_write.h; and the export of a checkpoint as a folder that transformers loads. */
 #include "ckpt/huggingface/hf_write.h"
 
 #include "ckpt/manifest.h"
 #include "core/fsutil.h"
 #include "core/memory.h"
+#include "core/round_up.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,50 +18,49 @@
 
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */ };
 
-static const int64_t DEFAULT_FILE_BYTES = 5000000000;
+struct hf_writer {
+    const struct hf_folder *folder; /* borrowed */
+    /* the window: elements [begin, end) of the unit */
+    float *values; /* owned */
+    int unit;
+    int64_t begin, end;
+
+    int num_files;
+    const struct hf_tensor *tensor; /* that is written */
+    int64_t left;                   /* elements of it that are not written yet */
+    int fd;                         /* -1: no file is open */
+    char path[FS_PATH_MAX];
+    uint16_t *converted; /* owned */
+};
 
 /* ---- a checkpoint's weights ---------------------------------------------- */
 
-void hf_window_init(struct hf_window *window, const struct checkpoint *checkpoint, const struct tensor_table *table,
-                    bool force)
+static enum status move_window(struct hf_writer *writer, int unit, int64_t at, struct error *err)
 {
-    *window = (struct hf_window){.checkpoint = checkpoint, .table = table, .force = force, .unit = -1};
-    window->values = memory_alloc(WINDOW * sizeof *window->values);
-}
-
-void hf_window_release(struct hf_window *window)
-{
-    free(window->values);
-    window->values = NULL;
-}
-
-static enum status move_window(struct hf_window *window, int unit, int64_t at, struct error *err)
-{
-    if (unit == window->unit && at >= window->begin && at < window->end)
+    if (unit == writer->unit && at >= writer->begin && at < writer->end)
         return STATUS_OK;
-    int64_t numel = window->table->units[unit].numel, begin = at / WINDOW * WINDOW;
-    int64_t end = begin + WINDOW < numel ? begin + WINDOW : numel;
-    window->unit = -1;
-    TRY(checkpoint_read(window->checkpoint, STATE_MASTER, unit, begin, end - begin, window->values, err));
-    window->unit = unit;
-    window->begin = begin;
-    window->end = end;
+    writer->unit = -1;
+    writer->begin = at / WINDOW * WINDOW;
+    writer->end = min64(writer->begin + WINDOW, writer->folder->table->units[unit].numel);
+    TRY(checkpoint_read(writer->folder->checkpoint, STATE_MASTER, unit, writer->begin, writer->end - writer->begin,
+                        writer->values, err));
+    writer->unit = unit;
     return STATUS_OK;
 }
 
-enum status hf_window_get(struct hf_window *window, const struct tensor_info *tensor, int64_t first,
-                          const float **values, int64_t *count, struct error *err)
+enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *tensor, int64_t first,
+                           const float **values, int64_t *count, struct error *err)
 {
     const int64_t at = tensor->offset + first, end = tensor->offset + tensor->numel;
     ASSERT(first >= 0 && at < end);
-    TRY(move_window(window, tensor->unit, at, err));
-    const float *x = *values = window->values + (at - window->begin);
-    *count = (end < window->end ? end : window->end) - at;
-    const int64_t i = window->force ? *count : huggingface_not_finite(x, *count);
+    TRY(move_window(writer, tensor->unit, at, err));
+    const float *x = *values = writer->values + (at - writer->begin);
+    *count = min64(end, writer->end) - at;
+    const int64_t i = writer->folder->force ? *count : huggingface_not_finite(x, *count);
     if (i == *count)
         return STATUS_OK;
-    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' holds %s: the run has diverged", window->checkpoint->path,
-              tensor->name, isnan(x[i]) ? "NaN" : "an infinity");
+    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' holds %s: the run has diverged",
+              writer->folder->checkpoint->path, tensor->name, isnan(x[i]) ? "NaN" : "an infinity");
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
@@ -70,19 +71,30 @@ static int64_t hf_tensor_bytes(const struct hf_tensor *tensor)
     return tensor->numel * (int64_t)dtype_size(tensor->dtype);
 }
 
-void hf_writer_init(struct hf_writer *writer, const char *out, const char *stem, struct hf_tensor *tensors, int count,
-                    int64_t max_bytes)
+struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype)
 {
+    struct hf_tensor entry = {.tensor = tensor,
+                              .dtype = dtype,
+                              .ndim = tensor->ndim,
+                              .shape = {tensor->shape[0], tensor->shape[1]},
+                              .numel = tensor->numel};
+    snprintf(entry.name, sizeof entry.name, "%s%s", prefix, tensor->name);
+    return entry;
+}
+
+/* Divides the tensors among files. */
+static void hf_choose_files(struct hf_writer *writer)
+{
+    const int64_t most = writer->folder->max_bytes ? writer->folder->max_bytes : 5000000000;
     int64_t used = 0;
-    *writer = (struct hf_writer){.out = out, .stem = stem, .num_tensors = count, .tensors = tensors, .fd = -1};
-    writer->converted = memory_alloc(WINDOW * sizeof *writer->converted);
-    for (int i = 0; i < count; i++) {
-        const int64_t bytes = hf_tensor_bytes(&tensors[i]);
-        if (i > 0 && used + bytes > (max_bytes > 0 ? max_bytes : DEFAULT_FILE_BYTES)) {
+    for (int i = 0; i < writer->folder->count; i++) {
+        struct hf_tensor *tensor = &writer->folder->tensors[i];
+        const int64_t bytes = hf_tensor_bytes(tensor);
+        if (i > 0 && used + bytes > most) {
             writer->num_files++;
             used = 0;
         }
-        tensors[i].file = writer->num_files;
+        tensor->file = writer->num_files;
         used += bytes;
     }
     writer->num_files++;
@@ -91,9 +103,9 @@ void hf_writer_init(struct hf_writer *writer, const char *out, const char *stem,
 static void hf_file_name(const struct hf_writer *writer, int file, char name[HF_NAME_MAX])
 {
     if (writer->num_files == 1)
-        snprintf(name, HF_NAME_MAX, "%s.safetensors", writer->stem);
+        snprintf(name, HF_NAME_MAX, "%s.safetensors", writer->folder->stem);
     else
-        snprintf(name, HF_NAME_MAX, "%s-%05d-of-%05d.safetensors", writer->stem, file + 1, writer->num_files);
+        snprintf(name, HF_NAME_MAX, "%s-%05d-of-%05d.safetensors", writer->folder->stem, file + 1, writer->num_files);
 }
 
 /* The header of a file after its length, padded with blanks to a multiple of 8. The caller frees it. */
@@ -102,8 +114,8 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
     static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
     json_t *root = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "producer", "ztrain");
     json_int_t offset = 0;
-    for (int i = 0; i < writer->num_tensors; i++) {
-        const struct hf_tensor *tensor = &writer->tensors[i];
+    for (int i = 0; i < writer->folder->count; i++) {
+        const struct hf_tensor *tensor = &writer->folder->tensors[i];
         if (tensor->file != file)
             continue;
         const json_int_t end = offset + hf_tensor_bytes(tensor);
@@ -148,7 +160,7 @@ static enum status open_written_file(struct hf_writer *writer, int file, struct 
     size_t size;
     TRY(close_written_file(writer, err));
     hf_file_name(writer, file, name);
-    TRY(fs_join(writer->path, writer->out, name, STATUS_DATA, err));
+    TRY(fs_join(writer->path, writer->folder->out, name, STATUS_DATA, err));
     writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (writer->fd < 0)
         return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
@@ -158,82 +170,38 @@ static enum status open_written_file(struct hf_writer *writer, int file, struct 
     return status;
 }
 
-enum status hf_writer_begin(struct hf_writer *writer, struct error *err)
-{
-    const int i = writer->next++;
-    ASSERT(i < writer->num_tensors && writer->left == 0);
-    writer->left = writer->tensors[i].numel;
-    if (i > 0 && writer->tensors[i].file == writer->tensors[i - 1].file)
-        return STATUS_OK;
-    return open_written_file(writer, writer->tensors[i].file, err);
-}
-
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err)
 {
-    const enum dtype dtype = writer->tensors[writer->next - 1].dtype;
+    const enum dtype dtype = writer->tensor->dtype;
     ASSERT(count <= writer->left);
     writer->left -= count;
     for (int64_t done = 0, n; done < count; done += n) {
-        const float *from = values + done;
-        const void *bytes = from;
-        n = count - done < WINDOW ? count - done : WINDOW;
-        if (dtype != DTYPE_F32)
+        const void *bytes = values + done;
+        n = min64(count - done, WINDOW);
+        if (dtype != DTYPE_F32) {
+            floats_to(writer->converted, bytes, (size_t)n, dtype);
             bytes = writer->converted;
-        if (dtype == DTYPE_BF16)
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                writer->converted[i] = bf16_from_f32(from[i]);
-        if (dtype == DTYPE_F16)
-            for (int64_t i = 0; i < n; i++)
-                writer->converted[i] = f16_from_f32(from[i]);
+        }
         TRY(fs_write(writer->fd, writer->path, bytes, (size_t)n * dtype_size(dtype), STATUS_DATA, err));
     }
     return STATUS_OK;
 }
 
-enum status hf_writer_tensor(struct hf_writer *writer, struct hf_window *window, const struct tensor_info *tensor,
-                             struct error *err)
+enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err)
 {
-    TRY(hf_writer_begin(writer, err));
-    for (int64_t done = 0, n; done < tensor->numel; done += n) {
+    (void)context;
+    for (int64_t done = 0, n; done < entry->numel; done += n) {
         const float *values;
-        TRY(hf_window_get(window, tensor, done, &values, &n, err));
+        TRY(hf_writer_read(writer, entry->tensor, done, &values, &n, err));
         TRY(hf_writer_values(writer, values, n, err));
     }
     return STATUS_OK;
 }
 
-enum status hf_writer_finish(struct hf_writer *writer, struct error *err)
-{
-    char name[HF_NAME_MAX];
-    json_int_t bytes = 0;
-    ASSERT(writer->next == writer->num_tensors && writer->left == 0);
-    TRY(close_written_file(writer, err));
-    if (writer->num_files == 1)
-        return STATUS_OK;
-    json_t *map = json_object();
-    for (int i = 0; i < writer->num_tensors; i++) {
-        hf_file_name(writer, writer->tensors[i].file, name);
-        json_object_set_new(map, writer->tensors[i].name, json_string(name));
-        bytes += hf_tensor_bytes(&writer->tensors[i]);
-    }
-    snprintf(name, sizeof name, "%s.safetensors.index.json", writer->stem);
-    return hf_write_json(writer->out, name,
-                         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map), err);
-}
-
-void hf_writer_release(struct hf_writer *writer)
-{
-    struct error ignored;
-    close_written_file(writer, &ignored);
-    free(writer->converted);
-    writer->converted = NULL;
-}
-
 /* ---- other files --------------------------------------------------------- */
 
 /* Numbers are as short as possible without losing a bit (1e-06, not 9.9999999999999995e-7). */
-enum status hf_write_json(const char *out, const char *name, json_t *value, struct error *err)
+static enum status hf_write_json(const char *out, const char *name, const json_t *value, struct error *err)
 {
     const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
     char path[FS_PATH_MAX], *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
@@ -243,7 +211,6 @@ enum status hf_write_json(const char *out, const char *name, json_t *value, stru
         text = json_dumps(value, flags);
     }
     json_decref(again);
-    json_decref(value);
     char *line = memory_printf("%s\n", text);
     free(text);
     enum status status = fs_join(path, out, name, STATUS_DATA, err);
@@ -265,7 +232,7 @@ static enum status tokenizer_place(const char *out, const char *name, char path[
     return fs_join(path, folder, name + strlen(prefix), STATUS_DATA, err);
 }
 
-enum status hf_write_tokenizer(const struct checkpoint *checkpoint, const char *out, struct error *err)
+static enum status hf_write_tokenizer(const struct checkpoint *checkpoint, const char *out, struct error *err)
 {
     struct manifest *manifest;
     char to[FS_PATH_MAX], *data = NULL;
@@ -288,8 +255,85 @@ end:
     return status;
 }
 
-enum status hf_make_folder(const char *out, struct error *err)
+/* ---- a folder ------------------------------------------------------------ */
+
+static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
 {
-    return mkdir(out, 0777) == 0 ? STATUS_OK
-                                 : error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", out);
+    const struct hf_folder *folder = writer->folder;
+    hf_choose_files(writer);
+    for (int i = 0; i < folder->count; i++) {
+        const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
+        writer->left = tensor->numel;
+        if (i == 0 || tensor->file != tensor[-1].file)
+            TRY(open_written_file(writer, tensor->file, err));
+        TRY(folder->write(writer, tensor, folder->context, err));
+        ASSERT(writer->left == 0);
+    }
+    return close_written_file(writer, err);
+}
+
+static enum status hf_write_index(const struct hf_writer *writer, struct error *err)
+{
+    char name[HF_NAME_MAX];
+    json_int_t bytes = 0;
+    json_t *map = json_object();
+    for (const struct hf_tensor *tensor = writer->folder->tensors; tensor <= writer->tensor; tensor++) {
+        hf_file_name(writer, tensor->file, name);
+        json_object_set_new(map, tensor->name, json_string(name));
+        bytes += hf_tensor_bytes(tensor);
+    }
+    snprintf(name, sizeof name, "%s.safetensors.index.json", writer->folder->stem);
+    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
+    const enum status status = hf_write_json(writer->folder->out, name, index, err);
+    json_decref(index);
+    return status;
+}
+
+enum status hf_write_folder(const struct hf_folder *folder, const char *name, json_t *config, struct error *err)
+{
+    struct hf_writer writer = {.folder = folder, .unit = -1, .fd = -1};
+    enum status status = STATUS_OK;
+    writer.values = memory_alloc(WINDOW * sizeof *writer.values);
+    writer.converted = memory_alloc(WINDOW * sizeof *writer.converted);
+    if (mkdir(folder->out, 0777))
+        TRY_END(error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->out));
+    TRY_END(hf_write_weights(&writer, err));
+    if (writer.num_files > 1)
+        TRY_END(hf_write_index(&writer, err));
+    TRY_END(hf_write_tokenizer(folder->checkpoint, folder->out, err));
+    TRY_END(hf_write_json(folder->out, name, config, err));
+    TRY_END(fs_sync_dir(folder->out, STATUS_DATA, err));
+end:
+    close_written_file(&writer, NULL);
+    free(writer.values);
+    free(writer.converted);
+    json_decref(config);
+    return status;
+}
+
+enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
+                               int64_t max_shard_bytes, bool force, struct error *err)
+{
+    struct model_desc desc;
+    struct tensor_table table;
+    struct hf_folder folder = {.checkpoint = checkpoint,
+                               .table = &table,
+                               .out = out,
+                               .stem = "model",
+                               .max_bytes = max_shard_bytes,
+                               .force = force,
+                               .write = hf_writer_tensor};
+    enum status status;
+    TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
+    ASSERT(!table.adapted);
+    TRY_END(checkpoint_check_table(checkpoint, &table, err));
+    folder.tensors = memory_zeroed((size_t)table.num_tensors, sizeof *folder.tensors);
+    for (; folder.count < table.num_tensors; folder.count++)
+        folder.tensors[folder.count] = hf_tensor_of("", &table.tensors[folder.count], dtype);
+    status = hf_write_folder(&folder, "config.json", model_desc_export_config(&desc, dtype), err);
+end:
+    free(folder.tensors);
+    tensor_table_release(&table);
+    model_desc_release(&desc);
+    return status;
 }

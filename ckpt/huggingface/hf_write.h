@@ -1,78 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hf_write.h: what the writers of Hugging Face folders share: safetensors files, JSON, a checkpoint's weights in
- * pieces. For the files of ckpt/huggingface/. */
+/* hf_write.h: writes Hugging Face folders: safetensors files, a JSON file, the checkpoint's tokenizer files. For the
+ * files of ckpt/huggingface/.
+ *
+ * The weights go through one window, a piece of a unit's flat range: it is nearly all the memory, and every frame of
+ * the checkpoint is read about once if tensors are taken in the order of the table. */
 #pragma once
 
 #include "ckpt/huggingface/huggingface.h"
 
-/* ---- a checkpoint's weights ---------------------------------------------- */
-
-/* A piece of a unit's flat range that is in memory: every frame of the checkpoint is read about once if tensors are
- * taken in the order of the table. */
-struct hf_window {
-    const struct checkpoint *checkpoint; /* borrowed */
-    const struct tensor_table *table;    /* borrowed */
-    bool force;                          /* values that are not finite are taken as well */
-    float *values;                       /* owned: elements [begin, end) of the unit */
-    int unit;
-    int64_t begin, end;
-};
-
-void hf_window_init(struct hf_window *window, const struct checkpoint *checkpoint, const struct tensor_table *table,
-                    bool force);
-void hf_window_release(struct hf_window *window);
-
-/* Sets *values to elements [first, first + *count) of the tensor: *count is at least 1, and at most what is left of it.
- * Valid until the next call. STATUS_DIVERGED: they are not finite. */
-enum status hf_window_get(struct hf_window *window, const struct tensor_info *tensor, int64_t first,
-                          const float **values, int64_t *count, struct error *err);
-
-/* ---- safetensors --------------------------------------------------------- */
-
 enum { HF_NAME_MAX = 256 };
 
-/* A tensor to be written. */
+/* A tensor of a folder. */
 struct hf_tensor {
     char name[HF_NAME_MAX];
+    const struct tensor_info *tensor; /* borrowed: of the table */
     enum dtype dtype;
     int ndim;
     int64_t shape[2], numel;
-    int file; /* set by hf_writer_init() */
+    int file; /* set by hf_write_folder() */
 };
 
-/* STEM.safetensors, or shards STEM-00001-of-0000N.safetensors with an index; tensors in the caller's order. */
-struct hf_writer {
-    const char *out, *stem; /* borrowed: the folder, which exists */
-    int num_tensors, num_files;
-    struct hf_tensor *tensors; /* borrowed */
-    int next;                  /* the tensor that hf_writer_begin() begins */
-    int64_t left;              /* elements of the one before it that are not written yet */
-    int fd;                    /* -1: none is open */
-    char path[4096];
-    uint16_t *converted; /* owned */
+/* With the tensor's own shape, named PREFIX and its name. */
+struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype);
+
+struct hf_writer;
+
+/* All is borrowed. */
+struct hf_folder {
+    const struct checkpoint *checkpoint;
+    const struct tensor_table *table;
+    const char *out;           /* which must not exist */
+    const char *stem;          /* STEM.safetensors, or shards STEM-00001-of-0000N.safetensors with an index */
+    int64_t max_bytes;         /* of a file (0: 5 GB); a larger tensor has one to itself */
+    bool force;                /* values that are not finite are taken as well */
+    struct hf_tensor *tensors; /* [count] in their order in the files */
+    int count;
+    /* Writes the values of a tensor: hf_writer_tensor(), or one that uses the functions below. */
+    enum status (*write)(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err);
+    void *context;
 };
 
-/* max_bytes: of a file (0: 5 GB); a larger tensor has one to itself. */
-void hf_writer_init(struct hf_writer *writer, const char *out, const char *stem, struct hf_tensor *tensors, int count,
-                    int64_t max_bytes);
-/* Begins the next tensor; all of the one before it is written. */
-enum status hf_writer_begin(struct hf_writer *writer, struct error *err);
-/* The next values of the tensor, in its dtype. */
+/* Makes the folder and writes all of it, durably; `config` (taken over) into `name`. */
+enum status hf_write_folder(const struct hf_folder *folder, const char *name, json_t *config, struct error *err);
+
+/* Sets *values to elements [first, first + *count) of the tensor: *count is at least 1, and at most what is left of it.
+ * Valid until the next call. STATUS_DIVERGED: they are not finite. */
+enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *tensor, int64_t first,
+                           const float **values, int64_t *count, struct error *err);
+/* The next values of the tensor that is written, in its dtype. */
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err);
-/* Both, for a tensor of the checkpoint. */
-enum status hf_writer_tensor(struct hf_writer *writer, struct hf_window *window, const struct tensor_info *tensor,
-                             struct error *err);
-/* After the last tensor: the index, if there are several files. All is on the disk. */
-enum status hf_writer_finish(struct hf_writer *writer, struct error *err);
-void hf_writer_release(struct hf_writer *writer);
-
-/* ---- other files --------------------------------------------------------- */
-
-/* Takes value over. */
-enum status hf_write_json(const char *out, const char *name, json_t *value, struct error *err);
-
-/* The tokenizer files of a checkpoint. */
-enum status hf_write_tokenizer(const struct checkpoint *checkpoint, const char *out, struct error *err);
-
-/* Makes the folder, which must not exist. */
-enum status hf_make_folder(const char *out, struct error *err);
+/* All values, from the checkpoint. */
+enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err);

@@ -4,25 +4,21 @@
 #include "ckpt/huggingface/hf_write.h"
 #include "ckpt/huggingface/peft_names.h"
 
-#include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/model/adapter_config.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* (V, r) of the checkpoint as (r, V). */
-static enum status export_peft_transposed(struct hf_window *window, struct hf_writer *writer,
-                                          const struct tensor_info *tensor, struct error *err)
+static enum status export_peft_transposed(struct hf_writer *writer, const struct tensor_info *tensor, struct error *err)
 {
     const int64_t rows = tensor->shape[0], r = tensor->shape[1];
     float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     enum status status = STATUS_OK;
-    TRY_END(hf_writer_begin(writer, err));
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
-        TRY_END(hf_window_get(window, tensor, done, &values, &n, err));
+        TRY_END(hf_writer_read(writer, tensor, done, &values, &n, err));
         for (int64_t i = done; i < done + n; i++)
             all[i % r * rows + i / r] = values[i - done];
     }
@@ -32,57 +28,34 @@ end:
     return status;
 }
 
-/* The trained tensors, and their entries; of a tied matrix a second time as the head. Returns how many. */
+static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
+                                      struct error *err)
+{
+    return peft_transposes(entry->tensor) ? export_peft_transposed(writer, entry->tensor, err)
+                                          : hf_writer_tensor(writer, entry, context, err);
+}
+
+/* The trained tensors; of a tied matrix a second time as the head. Returns how many. */
 static int list_peft_tensors(const struct model_desc *desc, const struct tensor_table *table, enum dtype dtype,
-                             struct hf_tensor *entries, const struct tensor_info **tensors)
+                             struct hf_tensor *entries)
 {
     int count = 0;
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
-        const bool turned = peft_transposes(tensor);
         if (tensor->frozen)
             continue;
-        tensors[count] = tensor;
         struct hf_tensor *entry = &entries[count++];
-        *entry = (struct hf_tensor){.dtype = dtype,
-                                    .ndim = tensor->ndim,
-                                    .shape = {tensor->shape[turned], tensor->shape[!turned]},
-                                    .numel = tensor->numel};
-        snprintf(entry->name, sizeof entry->name, PEFT_PREFIX "%s", tensor->name);
+        *entry = hf_tensor_of(PEFT_PREFIX, tensor, dtype);
+        if (peft_transposes(tensor)) {
+            entry->shape[0] = tensor->shape[1];
+            entry->shape[1] = tensor->shape[0];
+        }
         if (desc->tied && tensor->role == ROLE_WTE && tensor->part == PART_BASE) {
-            tensors[count] = tensor;
             entries[count] = *entry;
             strcpy(entries[count++].name, PEFT_HEAD);
         }
     }
     return count;
-}
-
-static enum status export_peft_weights(const struct checkpoint *checkpoint, const struct model_desc *desc,
-                                       const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
-                                       struct error *err)
-{
-    const size_t most = (size_t)table->num_tensors + 1;
-    struct hf_tensor *entries = memory_zeroed(most, sizeof *entries);
-    const struct tensor_info **tensors = memory_zeroed(most, sizeof *tensors);
-    const int count = list_peft_tensors(desc, table, dtype, entries, tensors);
-    struct hf_window window;
-    struct hf_writer writer;
-    enum status status = STATUS_OK;
-    hf_window_init(&window, checkpoint, table, force);
-    hf_writer_init(&writer, out, PEFT_WEIGHTS, entries, count, INT64_MAX);
-    for (int i = 0; i < count; i++)
-        if (peft_transposes(tensors[i]))
-            TRY_END(export_peft_transposed(&window, &writer, tensors[i], err));
-        else
-            TRY_END(hf_writer_tensor(&writer, &window, tensors[i], err));
-    status = hf_writer_finish(&writer, err);
-end:
-    hf_writer_release(&writer);
-    hf_window_release(&window);
-    free(tensors);
-    free(entries);
-    return status;
 }
 
 enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
@@ -91,9 +64,17 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
 {
     ASSERT(checkpoint->adapter && table->adapted);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    TRY(hf_make_folder(out, err));
-    TRY(export_peft_weights(checkpoint, desc, table, out, dtype, force, err));
-    TRY(hf_write_tokenizer(checkpoint, out, err));
-    TRY(hf_write_json(out, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err));
-    return fs_sync_dir(out, STATUS_DATA, err);
+    struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
+    const struct hf_folder folder = {.checkpoint = checkpoint,
+                                     .table = table,
+                                     .out = out,
+                                     .stem = PEFT_WEIGHTS,
+                                     .max_bytes = INT64_MAX,
+                                     .force = force,
+                                     .tensors = entries,
+                                     .count = list_peft_tensors(desc, table, dtype, entries),
+                                     .write = export_peft_tensor};
+    const enum status status = hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
+    free(entries);
+    return status;
 }

@@ -11,11 +11,9 @@
  * and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/fsutil.h"
 #include "core/memory.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,8 +33,6 @@ struct peft_merge {
     const struct tensor_table *table;
     bool force;
     struct huggingface_reader *base;
-    struct hf_window window; /* on the trained weights */
-    struct hf_writer writer;
     float *values;              /* owned: a piece of the tensor */
     struct merge_update update; /* of the tensor; r 0: none */
 };
@@ -154,20 +150,21 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
 
 /* ---- tensors ------------------------------------------------------------- */
 
-static enum status write_merged_values(struct peft_merge *merge, const struct tensor_info *tensor, const float *values,
-                                       int64_t count, struct error *err)
+static enum status write_merged_values(struct peft_merge *merge, struct hf_writer *writer, const char *name,
+                                       const float *values, int64_t count, struct error *err)
 {
     const int64_t i = merge->force ? count : huggingface_not_finite(values, count);
     if (i == count)
-        return hf_writer_values(&merge->writer, values, count, err);
-    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' with its adapter holds %s", merge->checkpoint->path,
-              tensor->name, isnan(values[i]) ? "NaN" : "an infinity");
+        return hf_writer_values(writer, values, count, err);
+    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' with its adapter holds %s", merge->checkpoint->path, name,
+              isnan(values[i]) ? "NaN" : "an infinity");
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-static enum status write_merged(struct peft_merge *merge, const struct tensor_info *tensor, enum dtype dtype,
+static enum status write_merged(struct peft_merge *merge, struct hf_writer *writer, const struct hf_tensor *entry,
                                 struct error *err)
 {
+    const struct tensor_info *tensor = entry->tensor;
     const int64_t columns = tensor->shape[1], rows = tensor->shape[0];
     const int64_t most = columns < PIECE ? PIECE / columns : 1;
     merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
@@ -176,8 +173,8 @@ static enum status write_merged(struct peft_merge *merge, const struct tensor_in
         TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
                                err));
         if (merge->update.r)
-            merge_rows(&merge->update, dtype, row, n, columns, merge->values);
-        TRY(write_merged_values(merge, tensor, merge->values, n * columns, err));
+            merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
+        TRY(write_merged_values(merge, writer, tensor->name, merge->values, n * columns, err));
     }
     return STATUS_OK;
 }
@@ -191,17 +188,19 @@ static int merge_owner(const struct tensor_table *table, int unit)
     return unit > tensor_table_head(table) ? owner : unit;
 }
 
-/* as_head: of a tied matrix, as the head takes it. */
-static enum status merge_tensor(struct peft_merge *merge, const struct tensor_info *tensor, bool as_head,
-                                enum dtype dtype, struct error *err)
+/* An entry with another name than its tensor's is the head of a tied matrix. */
+static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
+                                struct error *err)
 {
+    struct peft_merge *merge = context;
+    const struct tensor_info *tensor = entry->tensor;
     if (!tensor->frozen)
-        return hf_writer_tensor(&merge->writer, &merge->window, tensor, err);
-    TRY(hf_writer_begin(&merge->writer, err));
+        return hf_writer_tensor(writer, entry, NULL, err);
+    const bool as_head = strcmp(entry->name, tensor->name) != 0;
     const int unit = as_head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
     enum status status = read_merge_update(merge, unit, as_head ? ROLE_LM_HEAD : tensor->role, err);
     if (status == STATUS_OK)
-        status = write_merged(merge, tensor, dtype, err);
+        status = write_merged(merge, writer, entry, err);
     release_merge_update(&merge->update);
     return status;
 }
@@ -215,51 +214,25 @@ static bool merge_unties(const struct model_desc *desc, const struct tensor_tabl
                           tensor_find_part(table, tensor_table_head(table), ROLE_LM_HEAD, PART_LORA_A));
 }
 
-/* The tensors of the base, in the order of the model; [count]: the head of a tied one, as if it were a tensor. */
-static void list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors, int *order,
-                        int count)
+/* The tensors of the base, in the order of the model, then the head of a tied one, as if it were a tensor. Returns how
+ * many there are without it. */
+static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors)
 {
-    for (int i = 0; i < merge->table->num_tensors; i++) {
-        const struct tensor_info *tensor = &merge->table->tensors[i];
+    const struct tensor_table *table = merge->table;
+    int count = 0, embedding = 0;
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
         if (tensor->part != PART_BASE)
             continue;
-        ASSERT(tensor->number < count);
-        struct hf_tensor *to = &tensors[tensor->number];
-        *to = (struct hf_tensor){.dtype = dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype,
-                                 .ndim = tensor->ndim,
-                                 .shape = {tensor->shape[0], tensor->shape[1]},
-                                 .numel = tensor->numel};
-        snprintf(to->name, sizeof to->name, "%s", tensor->name);
-        order[tensor->number] = i;
-        if (tensor->role == ROLE_WTE) {
-            tensors[count] = *to;
-            order[count] = i;
-            strcpy(tensors[count].name, "lm_head.weight");
-        }
+        count++;
+        tensors[tensor->number] =
+            hf_tensor_of("", tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
+        if (tensor->role == ROLE_WTE)
+            embedding = tensor->number;
     }
-}
-
-static enum status merge_weights(struct peft_merge *merge, const char *out, enum dtype dtype, struct error *err)
-{
-    int count = 0;
-    for (int i = 0; i < merge->table->num_tensors; i++)
-        count += merge->table->tensors[i].part == PART_BASE;
-    const int written = count + merge_unties(merge->desc, merge->table);
-    struct hf_tensor *tensors = memory_zeroed((size_t)count + 1, sizeof *tensors);
-    int *order = memory_zeroed((size_t)count + 1, sizeof *order);
-    enum status status;
-    list_merged(merge, dtype, tensors, order, count);
-    hf_window_init(&merge->window, merge->checkpoint, merge->table, merge->force);
-    hf_writer_init(&merge->writer, out, "model", tensors, written, 0);
-    for (int i = 0; i < written; i++)
-        TRY_END(merge_tensor(merge, &merge->table->tensors[order[i]], i == count, tensors[i].dtype, err));
-    status = hf_writer_finish(&merge->writer, err);
-end:
-    hf_writer_release(&merge->writer);
-    hf_window_release(&merge->window);
-    free(tensors);
-    free(order);
-    return status;
+    tensors[count] = tensors[embedding];
+    strcpy(tensors[count].name, "lm_head.weight");
+    return count;
 }
 
 static json_t *merged_config(const struct huggingface_source *base, enum dtype dtype)
@@ -274,6 +247,13 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
                        enum dtype dtype, bool force, struct error *err)
 {
     struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table, .force = force};
+    struct hf_folder folder = {.checkpoint = checkpoint,
+                               .table = base->table,
+                               .out = out,
+                               .stem = "model",
+                               .force = force,
+                               .write = merge_tensor,
+                               .context = &merge};
     enum status status;
     ASSERT(checkpoint->adapter && base->table->adapted);
     TRY(checkpoint_check_table(checkpoint, base->table, err));
@@ -281,13 +261,12 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     const struct tensor_info *embedding = tensor_find(base->table, 0, ROLE_WTE);
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
     TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
-    TRY_END(hf_make_folder(out, err));
-    TRY_END(merge_weights(&merge, out, dtype, err));
-    TRY_END(hf_write_tokenizer(checkpoint, out, err));
-    TRY_END(hf_write_json(out, "config.json", merged_config(base, dtype == DTYPE_COUNT ? stored : dtype), err));
-    status = fs_sync_dir(out, STATUS_DATA, err);
+    folder.tensors = memory_zeroed((size_t)base->table->num_tensors + 1, sizeof *folder.tensors);
+    folder.count = list_merged(&merge, dtype, folder.tensors) + merge_unties(base->desc, base->table);
+    status = hf_write_folder(&folder, "config.json", merged_config(base, dtype == DTYPE_COUNT ? stored : dtype), err);
 end:
     huggingface_close(merge.base);
+    free(folder.tensors);
     free(merge.values);
     return status;
 }

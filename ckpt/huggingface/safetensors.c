@@ -197,13 +197,7 @@ enum status safetensors_read_floats(int fd, const char *path, enum dtype dtype, 
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < PIECE ? count - done : PIECE;
         TRY(fs_pread(fd, path, staging, (size_t)n * 2, begin + done * 2, STATUS_DATA, err));
-        if (dtype == DTYPE_BF16)
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = bf16_to_f32(staging[i]);
-        else
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = f16_to_f32(staging[i]);
+        floats_from(out + done, staging, (size_t)n, dtype);
     }
     return STATUS_OK;
 }
