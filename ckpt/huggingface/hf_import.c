@@ -17,7 +17,6 @@
 
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
-#include "core/io.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/printable.h"
@@ -45,37 +44,28 @@ static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.saf
 /* Weights as torch.save() writes them. */
 static const char *const PICKLED[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
 
-/* The place of a tensor of the table on disk. */
-struct source {
-    int file; /* -1: not found yet */
-    enum dtype dtype;
-    int64_t begin; /* bytes from the start of the file */
-};
-
-struct import {
-    const char *dir;
+struct huggingface_reader {
+    const char *dir; /* NULL: there is no folder, and all values are initial ones */
     const struct model_desc *desc;
     const struct tensor_table *table;
     const struct string_list *ignore; /* patterns of tensors to leave out; may be NULL */
     uint64_t seed;                    /* of tensors that start fresh */
     json_t *by_name;                  /* name -> index in the table */
-    struct string_list files;         /* names in dir */
-    struct source *sources;
+    struct hf_files files;
+    struct hf_place *places;        /* (tensors) of the table */
     struct hf_quantized *quantized; /* (tensors) of the table; NULL: the folder is not quantized */
     uint8_t *decoded;               /* bytes of the quantized tensor that was decoded last */
     int decoded_tensor;
-    struct source tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
-    json_t *weight_map;      /* of the index, or NULL */
-    size_t seen;             /* tensors in the files, skipped ones included */
-    int left_out;            /* tensors of heads that the model does not have */
-    int ignored, extra;      /* tensors that a pattern leaves out; that are not part of the model */
+    struct hf_place tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
+    json_t *weight_map;        /* of the index, or NULL */
+    size_t seen;               /* tensors in the files, skipped ones included */
+    int left_out;              /* tensors of heads that the model does not have */
+    int ignored, extra;        /* tensors that a pattern leaves out; that are not part of the model */
     char ignored_names[1024];
     char extra_name[256], extra_path[FS_PATH_MAX]; /* of the first extra one */
     bool absent;                                   /* the folder has no weights of any kind */
     bool new_pooler;                               /* the files have no pooler, and need none */
-    int fd, open_file;                             /* the file that is open for reading, -1: none */
-    char open_path[FS_PATH_MAX];
-    float *compared; /* (COMPARED_BYTES) of tied_head */
+    float *compared;                               /* (COMPARED_BYTES) of tied_head */
 };
 
 /* ---- which files --------------------------------------------------------- */
@@ -85,7 +75,7 @@ static int compare_import_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static enum status read_index(struct import *import, const char *path, struct error *err)
+static enum status read_index(struct huggingface_reader *import, const char *path, struct error *err)
 {
     char *text;
     size_t size;
@@ -116,14 +106,14 @@ static enum status read_index(struct import *import, const char *path, struct er
     qsort(names, n, sizeof *names, compare_import_names);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
-            string_list_add(&import->files, names[i]);
+            string_list_add(&import->files.names, names[i]);
 end:
     free(names);
     return status;
 }
 
 /* transformers would put the adapter on top of its base model: whose weights are meant is not clear. */
-static enum status refuse_adapter(const struct import *import, struct error *err)
+static enum status refuse_adapter(const struct huggingface_reader *import, struct error *err)
 {
     char path[FS_PATH_MAX];
     TRY(fs_join(path, import->dir, "adapter_config.json", STATUS_DATA, err));
@@ -134,12 +124,12 @@ static enum status refuse_adapter(const struct import *import, struct error *err
                            "the model is the merged one");
 }
 
-static enum status find_files(struct import *import, struct error *err)
+static enum status find_files(struct huggingface_reader *import, struct error *err)
 {
     char path[FS_PATH_MAX];
     TRY(fs_join(path, import->dir, SINGLE_FILE, STATUS_DATA, err));
     if (fs_exists(path)) {
-        string_list_add(&import->files, SINGLE_FILE);
+        string_list_add(&import->files.names, SINGLE_FILE);
         return STATUS_OK;
     }
     TRY(fs_join(path, import->dir, INDEX_FILE, STATUS_DATA, err));
@@ -173,7 +163,7 @@ static enum status find_files(struct import *import, struct error *err)
 
 /* ---- which tensors ------------------------------------------------------- */
 
-static const struct tensor_info *find_name(const struct import *import, const char *name)
+static const struct tensor_info *find_name(const struct huggingface_reader *import, const char *name)
 {
     const json_t *index = json_object_get(import->by_name, name);
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
@@ -197,7 +187,7 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
 
 /* Whether there is no folder, or the tensor is an adapter's, the head of a new classifier, or the pooler, which a
  * folder of BertForMaskedLM lacks. */
-static bool starts_fresh(const struct import *import, const struct tensor_info *tensor)
+static bool starts_fresh(const struct huggingface_reader *import, const struct tensor_info *tensor)
 {
     const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
     const bool head = tensor->role == ROLE_SCORE_W || tensor->role == ROLE_SCORE_B;
@@ -214,7 +204,7 @@ static bool exchange_hf_name_end(const char *name, const char *old, const char *
 
 /* The table's tensor for a name in a file: GPT-2's hub files, and those of a model without its head (LlamaModel,
  * BertModel), lack the prefix; old files of BERT have other names in its norms. */
-static const struct tensor_info *find_tensor(const struct import *import, const char *name)
+static const struct tensor_info *find_tensor(const struct huggingface_reader *import, const char *name)
 {
     char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
     const bool bert = import->desc->family == FAMILY_BERT;
@@ -229,7 +219,7 @@ static const struct tensor_info *find_tensor(const struct import *import, const 
     return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
 }
 
-static bool is_ignored(const struct import *import, const char *name)
+static bool is_ignored(const struct huggingface_reader *import, const char *name)
 {
     for (int i = 0; import->ignore && i < import->ignore->count; i++)
         if (fnmatch(import->ignore->items[i], name, 0) == 0)
@@ -237,14 +227,14 @@ static bool is_ignored(const struct import *import, const char *name)
     return false;
 }
 
-static void note_ignored(struct import *import, const char *name)
+static void note_ignored(struct huggingface_reader *import, const char *name)
 {
     const size_t used = strlen(import->ignored_names);
     if (import->ignored++ < NAMES_SHOWN)
         snprintf(import->ignored_names + used, sizeof import->ignored_names - used, "%s%.100s", used ? ", " : "", name);
 }
 
-static void note_extra(struct import *import, const char *path, const char *name)
+static void note_extra(struct huggingface_reader *import, const char *path, const char *name)
 {
     if (import->extra++)
         return;
@@ -253,7 +243,7 @@ static void note_extra(struct import *import, const char *path, const char *name
 }
 
 /* *matched: the entry is a part of a quantized matrix, which counts as found with its codes. */
-static enum status match_quantized(struct import *import, int file, const char *path,
+static enum status match_quantized(struct huggingface_reader *import, int file, const char *path,
                                    const struct safetensors_entry *entry, bool *matched, struct error *err)
 {
     char matrix[HF_NAME_MAX];
@@ -267,22 +257,21 @@ static enum status match_quantized(struct import *import, int file, const char *
         return STATUS_OK;
     const ptrdiff_t index = tensor - import->table->tensors;
     *matched = true;
-    if (part == HF_CODES)
-        import->sources[index] =
-            (struct source){.file = file,
-                            .dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32,
-                            .begin = entry->begin};
+    if (part == HF_CODES) {
+        import->places[index] = hf_place_of(file, entry);
+        import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32;
+    }
     return hf_quantized_add(&import->quantized[index], part, file, path, entry, err);
 }
 
-static enum status match_entry(struct import *import, int file, const char *path, const struct safetensors_entry *entry,
-                               struct error *err)
+static enum status match_entry(struct huggingface_reader *import, int file, const char *path,
+                               const struct safetensors_entry *entry, struct error *err)
 {
     if (import->weight_map) {
         const char *expected = json_string_value(json_object_get(import->weight_map, entry->name));
         if (!expected)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not in %s", path, entry->name, INDEX_FILE);
-        if (strcmp(expected, import->files.items[file]) != 0)
+        if (strcmp(expected, import->files.names.items[file]) != 0)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s' according to %s", path,
                              entry->name, expected, INDEX_FILE);
     }
@@ -304,32 +293,21 @@ static enum status match_entry(struct import *import, int file, const char *path
         note_extra(import, path, entry->name);
         return STATUS_OK;
     }
-    if (entry->ndim != tensor->ndim ||
-        memcmp(entry->shape, tensor->shape, (size_t)entry->ndim * sizeof(int64_t)) != 0) {
-        char have[192], want[192];
-        return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s, but config.json asks for %s", path,
-                         entry->name, safetensors_shape_text(entry->ndim, entry->shape, have),
-                         safetensors_shape_text(tensor->ndim, tensor->shape, want));
-    }
-    if (!entry->known_dtype)
-        return error_set(err, STATUS_DATA,
-                         "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and "
-                         "F16 are",
-                         path, entry->name);
-    struct source *source = tied_head ? &import->tied_head : &import->sources[tensor - import->table->tensors];
-    if (source->file >= 0)
+    TRY(safetensors_expect(entry, path, tensor->ndim, tensor->shape, ", but config.json asks for", err));
+    struct hf_place *place = tied_head ? &import->tied_head : &import->places[tensor - import->table->tensors];
+    if (place->found)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice (also in '%s')", path, entry->name,
-                         import->files.items[source->file]);
-    *source = (struct source){.file = file, .dtype = entry->dtype, .begin = entry->begin};
+                         import->files.names.items[place->file]);
+    *place = hf_place_of(file, entry);
     return STATUS_OK;
 }
 
-static enum status match_file(struct import *import, int file, struct error *err)
+static enum status match_file(struct huggingface_reader *import, int file, struct error *err)
 {
     char path[FS_PATH_MAX];
     struct safetensors_header header = {0};
     enum status status = STATUS_OK;
-    TRY(fs_join(path, import->dir, import->files.items[file], STATUS_DATA, err));
+    TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
     for (int i = 0; i < header.count; i++)
@@ -339,30 +317,30 @@ end:
     return status;
 }
 
-static void resolve_tied_head(struct import *import)
+static void resolve_tied_head(struct huggingface_reader *import)
 {
-    struct source *embedding = &import->sources[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
-    if (embedding->file < 0) {
+    struct hf_place *embedding = &import->places[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
+    if (!embedding->found) {
         *embedding = import->tied_head;
-        import->tied_head.file = -1;
+        import->tied_head.found = false;
     }
 }
 
-static enum status resolve_pooler(struct import *import, struct error *err)
+static enum status resolve_pooler(struct huggingface_reader *import, struct error *err)
 {
     const int head = tensor_table_head(import->table);
     const struct tensor_info *pooler[] = {tensor_find(import->table, head, ROLE_POOLER_W),
                                           tensor_find(import->table, head, ROLE_POOLER_B)};
     import->new_pooler = import->desc->new_head && import->desc->pooler;
     for (size_t i = 0; import->new_pooler && i < COUNT_OF(pooler); i++)
-        import->new_pooler = import->sources[pooler[i] - import->table->tensors].file < 0;
+        import->new_pooler = !import->places[pooler[i] - import->table->tensors].found;
     if (!import->new_pooler || !pooler[0]->frozen)
         return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' has no pooler, and a random one would be frozen", import->dir);
     return error_hint(err, "peft.modules_to_save: [pooler] trains it with the adapter");
 }
 
-static void tell_differences(const struct import *import)
+static void tell_differences(const struct huggingface_reader *import)
 {
     if (import->left_out)
         log_info("model: left out the heads of pretraining in '%s': %d tensor%s, cls.…", import->dir, import->left_out,
@@ -379,7 +357,7 @@ static void tell_differences(const struct import *import)
 
 /* A pattern that matches an extra tensor and those like it: its whole layer if the model lacks that layer, else the
  * same tensor in every layer. A tensor outside the layers is matched with its siblings. */
-static void suggest_pattern(const struct import *import, char *pattern, size_t size)
+static void suggest_pattern(const struct huggingface_reader *import, char *pattern, size_t size)
 {
     const char *name = import->extra_name;
     for (const char *part = name; part; part = strchr(part, '.') ? strchr(part, '.') + 1 : NULL) {
@@ -397,7 +375,7 @@ static void suggest_pattern(const struct import *import, char *pattern, size_t s
     snprintf(pattern, size, "%.*s%s", (int)(last ? last - name : (long)strlen(name)), name, last ? ".*" : "");
 }
 
-static enum status refuse_extra(const struct import *import, struct error *err)
+static enum status refuse_extra(const struct huggingface_reader *import, struct error *err)
 {
     char pattern[sizeof import->extra_name + 8], more[48] = "";
     if (import->extra > 1)
@@ -411,14 +389,14 @@ static enum status refuse_extra(const struct import *import, struct error *err)
                       model_family_name(import->desc->family), import->desc->num_layers, pattern);
 }
 
-static enum status check_complete(const struct import *import, struct error *err)
+static enum status check_complete(const struct huggingface_reader *import, struct error *err)
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
     if (import->extra)
         return refuse_extra(import, err);
     for (int i = 0; i < import->table->num_tensors; i++) {
-        if (import->sources[i].file < 0 && !starts_fresh(import, &import->table->tensors[i])) {
+        if (!import->places[i].found && !starts_fresh(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
             missing++;
         }
@@ -442,28 +420,6 @@ static enum status check_complete(const struct import *import, struct error *err
 
 /* ---- reading ------------------------------------------------------------- */
 
-static enum status open_source(struct import *import, int file, struct error *err)
-{
-    if (import->open_file == file)
-        return STATUS_OK;
-    if (import->open_file >= 0)
-        io_close(import->fd);
-    import->open_file = -1;
-    TRY(fs_join(import->open_path, import->dir, import->files.items[file], STATUS_DATA, err));
-    TRY(fs_open_read(import->open_path, STATUS_DATA, &import->fd, NULL, err));
-    import->open_file = file;
-    return STATUS_OK;
-}
-
-/* out (count) = elements [first, first + count) of a tensor */
-static enum status read_range(struct import *import, const struct source *source, int64_t first, int64_t count,
-                              float *out, struct error *err)
-{
-    TRY(open_source(import, source->file, err));
-    return safetensors_read_floats(import->fd, import->open_path, source->dtype,
-                                   source->begin + first * (int64_t)dtype_size(source->dtype), count, out, err);
-}
-
 int64_t huggingface_not_finite(const float *x, int64_t count)
 {
     enum { BLOCK = 1024 };
@@ -480,25 +436,25 @@ int64_t huggingface_not_finite(const float *x, int64_t count)
     return count;
 }
 
-static enum status check_finite(const struct import *import, const struct tensor_info *tensor,
-                                const struct source *source, int64_t first, const float *x, int64_t count,
+static enum status check_finite(const struct huggingface_reader *import, const struct tensor_info *tensor,
+                                const struct hf_place *place, int64_t first, const float *x, int64_t count,
                                 struct error *err)
 {
     int64_t i = huggingface_not_finite(x, count);
     if (i == count)
         return STATUS_OK;
-    error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->open_path,
-              (long long)(source->begin + (first + i) * (int64_t)dtype_size(source->dtype)), tensor->name,
+    error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->files.path,
+              (long long)(place->begin + (first + i) * (int64_t)dtype_size(place->dtype)), tensor->name,
               isnan(x[i]) ? "NaN" : "an infinity");
     return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
 }
 
-static enum status compare_tied_head(struct import *import, int64_t first, int64_t count, const float *embedding,
-                                     struct error *err)
+static enum status compare_tied_head(struct huggingface_reader *import, int64_t first, int64_t count,
+                                     const float *embedding, struct error *err)
 {
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < COMPARED_BYTES / 4 ? count - done : COMPARED_BYTES / 4;
-        TRY(read_range(import, &import->tied_head, first + done, n, import->compared, err));
+        TRY(hf_files_values(&import->files, &import->tied_head, first + done, n, import->compared, err));
         if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
             error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
                       LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
@@ -511,32 +467,18 @@ static enum status compare_tied_head(struct import *import, int64_t first, int64
 
 /* ---- quantized folders --------------------------------------------------- */
 
-static enum status import_read_bytes(void *context, int file, int64_t begin, int64_t bytes, void *out,
-                                     struct error *err)
-{
-    struct import *import = context;
-    TRY(open_source(import, file, err));
-    return fs_pread(import->fd, import->open_path, out, (size_t)bytes, begin, STATUS_DATA, err);
-}
-
-static struct hf_files import_files(struct import *import)
-{
-    return (struct hf_files){import, import_read_bytes};
-}
-
-static bool import_is_quantized(const struct import *import, int tensor)
+static bool import_is_quantized(const struct huggingface_reader *import, int tensor)
 {
     return import->quantized && import->quantized[tensor].parts[HF_CODES].found;
 }
 
-static enum status open_quantized(struct import *import, struct error *err)
+static enum status open_quantized(struct huggingface_reader *import, struct error *err)
 {
     const struct tensor_table *table = import->table;
-    const struct hf_files files = import_files(import);
     for (int t = 0; import->quantized && t < table->num_tensors; t++) {
         const bool wanted = table->stored && table->stored[t].quantized;
         if (import_is_quantized(import, t)) {
-            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &files, err));
+            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &import->files, err));
         } else if (wanted) {
             error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
             return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
@@ -547,13 +489,13 @@ static enum status open_quantized(struct import *import, struct error *err)
 
 static enum status import_part(void *context, int tensor, enum stored_part part, void *out, struct error *err)
 {
-    struct import *import = context;
-    const struct hf_files files = import_files(import);
-    return hf_quantized_read(&import->quantized[tensor], &import->table->tensors[tensor], part, &files, out, err);
+    struct huggingface_reader *import = context;
+    return hf_quantized_read(&import->quantized[tensor], &import->table->tensors[tensor], part, &import->files, out,
+                             err);
 }
 
 /* Elements of a quantized matrix of `source`; its bytes are kept for the next ones. */
-static enum status import_decode(struct import *import, int tensor, const struct stored_tensor *stored,
+static enum status import_decode(struct huggingface_reader *import, int tensor, const struct stored_tensor *stored,
                                  const struct stored_source *source, int64_t first, int64_t count, float *out,
                                  struct error *err)
 {
@@ -569,7 +511,8 @@ static enum status import_decode(struct import *import, int tensor, const struct
     return STATUS_OK;
 }
 
-static void import_initial_values(const struct import *import, int tensor, int64_t first, int64_t count, float *out)
+static void import_initial_values(const struct huggingface_reader *import, int tensor, int64_t first, int64_t count,
+                                  float *out)
 {
     enum { PIECE = 1 << 16 };
 #pragma omp parallel for schedule(dynamic)
@@ -582,28 +525,29 @@ static void import_initial_values(const struct import *import, int tensor, int64
 /* Elements [first, first + count) of a tensor of the table. */
 static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
 {
-    struct import *import = context;
+    struct huggingface_reader *import = context;
     const struct tensor_info *info = &import->table->tensors[tensor];
     if (starts_fresh(import, info)) {
         import_initial_values(import, tensor, first, count, out);
         return STATUS_OK;
     }
-    const struct source *source = &import->sources[tensor];
+    const struct hf_place *place = &import->places[tensor];
     if (import_is_quantized(import, tensor)) {
         const struct stored_source codes = {.context = import, .part = import_part};
         return import_decode(import, tensor, &import->quantized[tensor].stored, &codes, first, count, out, err);
     }
-    TRY(read_range(import, source, first, count, out, err));
-    TRY(check_finite(import, info, source, first, out, count, err));
-    if (info->role == ROLE_WTE && import->tied_head.file >= 0)
+    TRY(hf_files_values(&import->files, place, first, count, out, err));
+    TRY(check_finite(import, info, place, first, out, count, err));
+    if (info->role == ROLE_WTE && import->tied_head.found)
         return compare_tied_head(import, first, count, out, err);
     return STATUS_OK;
 }
 
 /* What the run computes with: a matrix that it quantizes is decoded. */
-static enum status import_used_values(struct import *import, int tensor, int64_t first, int64_t count, float *out,
+static enum status import_used_values(void *context, int tensor, int64_t first, int64_t count, float *out,
                                       struct error *err)
 {
+    struct huggingface_reader *import = context;
     const struct tensor_table *table = import->table;
     const bool stored = table->units[table->tensors[tensor].unit].stored_bytes && table->stored[tensor].quantized;
     const struct stored_source values = {.context = import, .values = import_values};
@@ -612,53 +556,43 @@ static enum status import_used_values(struct import *import, int tensor, int64_t
     return import_values(import, tensor, first, count, out, err);
 }
 
-/* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
-static enum status read_values(struct import *import, int unit, int64_t begin, int64_t count, float *out,
-                               struct error *err)
-{
-    const struct unit_info *info = &import->table->units[unit];
-    int64_t end = begin + count, filled = begin;
-    for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
-        const struct tensor_info *tensor = &import->table->tensors[i];
-        int64_t from = tensor->offset > begin ? tensor->offset : begin;
-        int64_t to = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
-        if (from >= to)
-            continue;
-        memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
-        filled = to;
-        TRY(import_used_values(import, i, from - tensor->offset, to - from, out + (from - begin), err));
-    }
-    memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
-    return STATUS_OK;
-}
-
 /* ---- the whole import ---------------------------------------------------- */
 
+static void import_end(struct huggingface_reader *import)
+{
+    hf_files_release(&import->files);
+    json_decref(import->weight_map);
+    json_decref(import->by_name);
+    free(import->compared);
+    free(import->places);
+    free(import->quantized);
+    free(import->decoded);
+}
+
 /* Reads the headers and matches their tensors with the table; rank 0 tells the differences. */
-static enum status import_begin(struct import *import, const struct huggingface_source *source, int rank,
+static enum status import_begin(struct huggingface_reader *import, const struct huggingface_source *source, int rank,
                                 struct error *err)
 {
     const struct tensor_table *table = source->table;
     const size_t tensors = (size_t)table->num_tensors;
-    *import = (struct import){.dir = source->dir,
-                              .desc = source->desc,
-                              .table = table,
-                              .ignore = source->ignore,
-                              .tied_head.file = -1,
-                              .decoded_tensor = -1,
-                              .open_file = -1};
+    *import = (struct huggingface_reader){.dir = source->dir,
+                                          .desc = source->desc,
+                                          .table = table,
+                                          .ignore = source->ignore,
+                                          .files.dir = source->dir,
+                                          .decoded_tensor = -1};
+    if (!source->dir)
+        return STATUS_OK;
     import->by_name = json_object();
-    import->sources = memory_zeroed(tensors, sizeof *import->sources);
-    if (source->dir && source->desc->quantization.method != QUANTIZATION_NONE)
+    import->places = memory_zeroed(tensors, sizeof *import->places);
+    if (source->desc->quantization.method != QUANTIZATION_NONE)
         import->quantized = memory_zeroed(tensors, sizeof *import->quantized);
     import->compared = memory_alloc(COMPARED_BYTES);
-    for (size_t i = 0; i < tensors; i++) {
+    for (size_t i = 0; i < tensors; i++)
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
-        import->sources[i].file = -1;
-    }
     TRY(find_files(import, err));
     TRY(refuse_adapter(import, err));
-    for (int file = 0; file < import->files.count; file++)
+    for (int file = 0; file < import->files.names.count; file++)
         TRY(match_file(import, file, err));
     resolve_tied_head(import);
     TRY(resolve_pooler(import, err));
@@ -668,26 +602,56 @@ static enum status import_begin(struct import *import, const struct huggingface_
     return open_quantized(import, err);
 }
 
-static void import_end(struct import *import)
-{
-    if (import->open_file >= 0)
-        io_close(import->fd);
-    string_list_release(&import->files);
-    json_decref(import->weight_map);
-    json_decref(import->by_name);
-    free(import->compared);
-    free(import->sources);
-    free(import->quantized);
-    free(import->decoded);
-}
-
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)
 {
-    struct import import;
-    enum status status = import_begin(&import, source, 0, err);
-    *absent = import.absent;
-    import_end(&import);
+    struct huggingface_reader reader;
+    enum status status = import_begin(&reader, source, 0, err);
+    *absent = reader.absent;
+    import_end(&reader);
     return status;
+}
+
+enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
+                             struct huggingface_reader **out, struct error *err)
+{
+    struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
+    const enum status status = import_begin(reader, source, rank, err);
+    reader->seed = seed;
+    if (status != STATUS_OK)
+        huggingface_close(reader);
+    return status;
+}
+
+enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
+{
+    const struct tensor_info *embedding = tensor_find(reader->table, 0, ROLE_WTE);
+    if (!reader->dir)
+        return DTYPE_F32;
+    if (!reader->places[tensor].found) /* it starts fresh */
+        tensor = (int)(embedding - reader->table->tensors);
+    return reader->places[tensor].dtype;
+}
+
+enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                               struct error *err)
+{
+    return hf_unit_values(reader->table, unit, begin, count, import_used_values, reader, out, err);
+}
+
+enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
+                             struct error *err)
+{
+    const struct stored_source source = {reader, import_values, reader->quantized ? import_part : NULL};
+    const int64_t word = reader->table->word;
+    if (reader->table->units[unit].stored_bytes)
+        return stored_unit_read(reader->table, unit, &source, begin * word, count * word, out, err);
+    return huggingface_values(reader, unit, begin, count, out, err);
+}
+
+void huggingface_close(struct huggingface_reader *reader)
+{
+    import_end(reader);
+    free(reader);
 }
 
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
@@ -706,59 +670,4 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
 end:
     huggingface_close(reader);
     return status;
-}
-
-/* ---- piece by piece ------------------------------------------------------ */
-
-struct huggingface_reader {
-    struct import import; /* dir NULL: there is no folder, and all values are initial ones */
-};
-
-enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
-                             struct huggingface_reader **out, struct error *err)
-{
-    struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
-    enum status status = STATUS_OK;
-    reader->import = (struct import){
-        .desc = source->desc, .table = source->table, .tied_head.file = -1, .decoded_tensor = -1, .open_file = -1};
-    if (source->dir)
-        status = import_begin(&reader->import, source, rank, err);
-    reader->import.seed = seed;
-    if (status != STATUS_OK)
-        huggingface_close(reader);
-    return status;
-}
-
-enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
-{
-    const struct import *import = &reader->import;
-    const struct tensor_info *embedding = tensor_find(reader->import.table, 0, ROLE_WTE);
-    if (!import->dir)
-        return DTYPE_F32;
-    if (import->sources[tensor].file < 0) /* it starts fresh */
-        tensor = (int)(embedding - reader->import.table->tensors);
-    return import->sources[tensor].dtype;
-}
-
-enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
-                               struct error *err)
-{
-    return read_values(&reader->import, unit, begin, count, out, err);
-}
-
-enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
-                             struct error *err)
-{
-    struct import *import = &reader->import;
-    const struct stored_source source = {import, import_values, import->quantized ? import_part : NULL};
-    const int64_t word = reader->import.table->word;
-    if (reader->import.table->units[unit].stored_bytes)
-        return stored_unit_read(reader->import.table, unit, &source, begin * word, count * word, out, err);
-    return read_values(import, unit, begin, count, out, err);
-}
-
-void huggingface_close(struct huggingface_reader *reader)
-{
-    import_end(&reader->import);
-    free(reader);
 }

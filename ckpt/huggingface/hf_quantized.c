@@ -56,12 +56,7 @@ enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, 
     struct hf_place *place = &quantized->parts[part];
     if (place->found)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
-    *place = (struct hf_place){.found = true,
-                               .file = file,
-                               .begin = entry->begin,
-                               .bytes = entry->end - entry->begin,
-                               .dtype = entry->dtype,
-                               .known_dtype = entry->known_dtype};
+    *place = hf_place_of(file, entry);
     return STATUS_OK;
 }
 
@@ -102,7 +97,7 @@ static bool hf_state_is(const json_t *state, const char *key, int64_t wanted)
 
 /* bitsandbytes' quant_state: a JSON object as bytes. */
 static enum status hf_read_state(struct hf_quantized *quantized, const struct tensor_info *tensor,
-                                 const struct hf_files *files, struct error *err)
+                                 struct hf_files *files, struct error *err)
 {
     enum { LONGEST = 1 << 16 };
     static const char *const dtypes[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
@@ -113,7 +108,7 @@ static enum status hf_read_state(struct hf_quantized *quantized, const struct te
     char *text = memory_alloc((size_t)place->bytes + 1);
     enum status status = STATUS_OK;
     json_t *state = NULL;
-    TRY_END(files->read(files->context, place->file, place->begin, place->bytes, text, err));
+    TRY_END(hf_files_read(files, place, text, err));
     state = json_loadb(text, (size_t)place->bytes, 0, NULL);
     const char *dtype = json_string_value(json_object_get(state, "dtype"));
     const json_t *offset = json_object_get(state, "nested_offset");
@@ -132,12 +127,11 @@ end:
 
 /* The values of codes are part of the format. */
 static enum status hf_check_map(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                                const struct hf_files *files, struct error *err)
+                                struct hf_files *files, struct error *err)
 {
     float map[NF4_VALUES];
     TRY(hf_check_part(quantized, tensor, HF_MAP, NF4_VALUES, sizeof *map, err));
-    TRY(files->read(files->context, quantized->parts[HF_MAP].file, quantized->parts[HF_MAP].begin, sizeof map, map,
-                    err));
+    TRY(hf_files_read(files, &quantized->parts[HF_MAP], map, err));
     for (int code = 0; code < NF4_VALUES; code++)
         if (map[code] != nf4_value(code))
             return hf_bad_part(quantized, tensor, HF_MAP, "the values of its codes are not those of nf4", err);
@@ -145,7 +139,7 @@ static enum status hf_check_map(const struct hf_quantized *quantized, const stru
 }
 
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
-                              const struct tensor_info *tensor, const struct hf_files *files, struct error *err)
+                              const struct tensor_info *tensor, struct hf_files *files, struct error *err)
 {
     const struct stored_settings settings = {.quantization = desc->quantization,
                                              .weights = desc->has_torch_dtype ? desc->torch_dtype : DTYPE_F32};
@@ -168,11 +162,10 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
 /* ---- reading ------------------------------------------------------------- */
 
 /* FP8's scales may have 16 bits. */
-static enum status hf_read_halves(const struct hf_place *place, const struct hf_files *files, float *out,
-                                  struct error *err)
+static enum status hf_read_halves(const struct hf_place *place, struct hf_files *files, float *out, struct error *err)
 {
     uint16_t *halves = memory_alloc((size_t)place->bytes);
-    const enum status status = files->read(files->context, place->file, place->begin, place->bytes, halves, err);
+    const enum status status = hf_files_read(files, place, halves, err);
     if (status == STATUS_OK)
         floats_from(out, halves, (size_t)place->bytes / 2, place->dtype);
     free(halves);
@@ -199,7 +192,7 @@ static enum status hf_check_numbers(const struct hf_quantized *quantized, const 
 }
 
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                              enum stored_part part, const struct hf_files *files, void *out, struct error *err)
+                              enum stored_part part, struct hf_files *files, void *out, struct error *err)
 {
     static const enum hf_part places[STORED_PARTS] = {HF_CODES, HF_SCALES, HF_NESTED_SCALES, HF_NESTED_MAP};
     const struct hf_place *place = &quantized->parts[places[part]];
@@ -208,6 +201,6 @@ enum status hf_quantized_read(const struct hf_quantized *quantized, const struct
     else if (place->bytes < quantized->stored.bytes[part])
         TRY(hf_read_halves(place, files, out, err));
     else
-        TRY(files->read(files->context, place->file, place->begin, place->bytes, out, err));
+        TRY(hf_files_read(files, place, out, err));
     return hf_check_numbers(quantized, tensor, part, out, err);
 }

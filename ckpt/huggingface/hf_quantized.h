@@ -14,23 +14,11 @@ enum hf_part { HF_CODES, HF_SCALES, HF_NESTED_SCALES, HF_NESTED_MAP, HF_MAP, HF_
 
 enum { HF_NAME_MAX = sizeof(((struct tensor_info *)0)->name) };
 
-/* Where a quantized matrix is. All zero: not found yet. */
+/* Where a quantized matrix is. */
 struct hf_quantized {
-    struct hf_place {
-        bool found;
-        int file;
-        int64_t begin, bytes;
-        enum dtype dtype; /* with known_dtype */
-        bool known_dtype;
-    } parts[HF_PARTS];
+    struct hf_place parts[HF_PARTS];
     struct stored_tensor stored; /* after hf_quantized_open() */
     float offset;                /* the same, of double quantization */
-};
-
-/* Reads bytes of a file of the folder. */
-struct hf_files {
-    void *context;
-    enum status (*read)(void *context, int file, int64_t begin, int64_t bytes, void *out, struct error *err);
 };
 
 /* Whether an entry of a folder with this method is a part of a quantized matrix; if so, names the matrix and the part.
@@ -44,8 +32,8 @@ enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, 
 
 /* Once all entries are known: checks that the matrix is whole, and as the config says. */
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
-                              const struct tensor_info *tensor, const struct hf_files *files, struct error *err);
+                              const struct tensor_info *tensor, struct hf_files *files, struct error *err);
 
 /* stored_source.part: a whole part, in the form of stored_base.h. */
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                              enum stored_part part, const struct hf_files *files, void *out, struct error *err);
+                              enum stored_part part, struct hf_files *files, void *out, struct error *err);

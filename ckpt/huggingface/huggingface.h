@@ -141,11 +141,41 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
 
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err);
 
-/* out (count) = the values of that dtype from byte `begin` of the file on. */
-enum status safetensors_read_floats(int fd, const char *path, enum dtype dtype, int64_t begin, int64_t count,
-                                    float *out, struct error *err);
-
 void safetensors_header_release(struct safetensors_header *header);
 
-/* "(50257, 768)" */
-const char *safetensors_shape_text(int ndim, const int64_t *shape, char out[192]);
+/* Whether an entry of the file `path` has this shape, and a dtype that ztrain reads. asks: ", but config.json asks for"
+ */
+enum status safetensors_expect(const struct safetensors_entry *entry, const char *path, int ndim, const int64_t *shape,
+                               const char *asks, struct error *err);
+
+/* The files of a folder, one of which is open for reading at a time. All zero but dir: there are none yet. */
+struct hf_files {
+    const char *dir;          /* borrowed */
+    struct string_list names; /* owned */
+    int fd, open;             /* open: 1 + the number of the file that is; 0: none */
+    char path[4096];          /* of that file */
+};
+
+/* Where a tensor is. All zero: not found yet. */
+struct hf_place {
+    bool found;
+    int file; /* of hf_files.names */
+    int64_t begin, bytes;
+    enum dtype dtype; /* with known_dtype */
+    bool known_dtype;
+};
+struct hf_place hf_place_of(int file, const struct safetensors_entry *entry);
+
+/* All bytes of a tensor. */
+enum status hf_files_read(struct hf_files *files, const struct hf_place *place, void *out, struct error *err);
+/* Its elements [first, first + count). */
+enum status hf_files_values(struct hf_files *files, const struct hf_place *place, int64_t first, int64_t count,
+                            float *out, struct error *err);
+void hf_files_release(struct hf_files *files);
+
+/* out (count) = elements [begin, begin + count) of a unit's flat range, of which `values` reads those of a tensor; gaps
+ * and padding become 0. */
+enum status hf_unit_values(const struct tensor_table *table, int unit, int64_t begin, int64_t count,
+                           enum status (*values)(void *context, int tensor, int64_t first, int64_t count, float *out,
+                                                 struct error *err),
+                           void *context, float *out, struct error *err);

@@ -8,24 +8,20 @@
 #include "ckpt/huggingface/peft_names.h"
 
 #include "core/fsutil.h"
-#include "core/io.h"
 #include "core/memory.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct peft_import {
-    const char *dir;
     const struct model_desc *desc;
     const struct tensor_table *table;
     char path[FS_PATH_MAX];
+    struct hf_files files; /* the one of `path` */
     struct safetensors_header header;
     const struct safetensors_entry **entries; /* [num_tensors] owned: of each tensor; NULL: not found */
     const struct safetensors_entry *head;     /* of a tied matrix that is trained; NULL: none */
-    int fd;                                   /* -1: not open */
     float *row;                               /* owned: of a transposed tensor */
 };
 
@@ -33,12 +29,15 @@ struct peft_import {
 
 static enum status find_peft_file(struct peft_import *import, struct error *err)
 {
+    static const char name[] = PEFT_WEIGHTS ".safetensors";
+    const char *dir = import->files.dir;
     char pickled[FS_PATH_MAX];
-    TRY(fs_join(import->path, import->dir, PEFT_WEIGHTS ".safetensors", STATUS_DATA, err));
-    TRY(fs_join(pickled, import->dir, PEFT_WEIGHTS ".bin", STATUS_DATA, err));
+    string_list_add(&import->files.names, name);
+    TRY(fs_join(import->path, dir, name, STATUS_DATA, err));
+    TRY(fs_join(pickled, dir, PEFT_WEIGHTS ".bin", STATUS_DATA, err));
     if (fs_exists(import->path))
         return STATUS_OK;
-    error_set(err, STATUS_DATA, "no adapter in '%s': there is no " PEFT_WEIGHTS ".safetensors", import->dir);
+    error_set(err, STATUS_DATA, "no adapter in '%s': there is no %s", dir, name);
     if (fs_exists(pickled))
         return error_hint(err, PEFT_WEIGHTS ".bin is not read; peft's save_pretrained() writes safetensors");
     return error_hint(err, "expected a folder that peft's save_pretrained() or ztrain export wrote");
@@ -73,16 +72,7 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
     const struct tensor_info *tensor = &import->table->tensors[i];
     const bool turned = peft_transposes(tensor);
     const int64_t shape[2] = {tensor->shape[turned], tensor->shape[!turned]};
-    if (entry->ndim != tensor->ndim || memcmp(entry->shape, shape, (size_t)entry->ndim * sizeof *shape) != 0) {
-        char have[192], want[192];
-        return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s, and this adapter's is %s", import->path,
-                         entry->name, safetensors_shape_text(entry->ndim, entry->shape, have),
-                         safetensors_shape_text(tensor->ndim, shape, want));
-    }
-    if (!entry->known_dtype)
-        return error_set(err, STATUS_DATA,
-                         "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and F16 are", import->path,
-                         entry->name);
+    TRY(safetensors_expect(entry, import->path, tensor->ndim, shape, ", and this adapter's is", err));
     if (import->desc->tied && !strcmp(entry->name, PEFT_HEAD))
         import->head = entry;
     else
@@ -112,7 +102,7 @@ static enum status peft_begin(struct peft_import *import, const char *dir, const
                               const struct tensor_table *table, struct error *err)
 {
     enum status status = STATUS_OK;
-    *import = (struct peft_import){.dir = dir, .desc = desc, .table = table, .fd = -1};
+    *import = (struct peft_import){.files.dir = dir, .desc = desc, .table = table};
     import->entries = memory_zeroed((size_t)table->num_tensors, sizeof *import->entries);
     TRY(find_peft_file(import, err));
     TRY(safetensors_read_header(import->path, &import->header, err));
@@ -133,8 +123,7 @@ static enum status peft_begin(struct peft_import *import, const char *dir, const
 
 static void peft_end(struct peft_import *import)
 {
-    if (import->fd >= 0)
-        io_close(import->fd);
+    hf_files_release(&import->files);
     safetensors_header_release(&import->header);
     free(import->entries);
     free(import->row);
@@ -145,8 +134,8 @@ static void peft_end(struct peft_import *import)
 static enum status read_peft_values(struct peft_import *import, const struct safetensors_entry *entry, int64_t first,
                                     int64_t count, float *out, struct error *err)
 {
-    return safetensors_read_floats(import->fd, import->path, entry->dtype,
-                                   entry->begin + first * (int64_t)dtype_size(entry->dtype), count, out, err);
+    const struct hf_place place = hf_place_of(0, entry);
+    return hf_files_values(&import->files, &place, first, count, out, err);
 }
 
 /* Elements [first, first + count) of a tensor (V, r) that is (r, V) in the file: r ranges of V. */
@@ -181,9 +170,9 @@ static enum status compare_peft_head(struct peft_import *import, int64_t first, 
 }
 
 /* out (count) = elements [first, first + count) of tensor i */
-static enum status read_peft_tensor(struct peft_import *import, int i, int64_t first, int64_t count, float *out,
-                                    struct error *err)
+static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
+    struct peft_import *import = context;
     const struct tensor_info *tensor = &import->table->tensors[i];
     const struct safetensors_entry *entry = import->entries[i];
     if (peft_transposes(tensor))
@@ -198,23 +187,6 @@ static enum status read_peft_tensor(struct peft_import *import, int i, int64_t f
     error_set(err, STATUS_DATA, "'%s': tensor '%s' holds %s", import->path, entry->name,
               isnan(out[bad]) ? "NaN" : "an infinity");
     return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
-}
-
-/* Fills out with elements [begin, begin + count) of a unit's flat range; gaps and padding become 0. */
-static enum status read_peft_unit(struct peft_import *import, int unit, int64_t begin, int64_t count, float *out,
-                                  struct error *err)
-{
-    const struct unit_info *info = &import->table->units[unit];
-    const int64_t end = begin + count;
-    memset(out, 0, (size_t)count * sizeof *out);
-    for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
-        const struct tensor_info *tensor = &import->table->tensors[i];
-        const int64_t from = tensor->offset > begin ? tensor->offset : begin;
-        const int64_t to = tensor->offset + tensor->numel < end ? tensor->offset + tensor->numel : end;
-        if (from < to)
-            TRY(read_peft_tensor(import, i, from - tensor->offset, to - from, out + (from - begin), err));
-    }
-    return STATUS_OK;
 }
 
 enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
@@ -233,11 +205,11 @@ enum status peft_load(const char *dir, const struct model_desc *desc, const stru
     enum status status;
     ASSERT(table->adapted && rank >= 0 && rank < layout->world);
     TRY_END(peft_begin(&import, dir, desc, table, err));
-    TRY_END(fs_open_read(import.path, STATUS_DATA, &import.fd, NULL, err));
     for (int unit = 0; unit < layout->num_trained; unit++) {
         float *own;
         TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(read_peft_unit(&import, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+        TRY_END(hf_unit_values(table, unit, rank * layout->slice[unit], layout->slice[unit], read_peft_tensor, &import,
+                               own, err));
     }
 end:
     peft_end(&import);

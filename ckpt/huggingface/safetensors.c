@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors.c: parses the header of a safetensors file: every number is checked against the file before it is used.
- */
+/* safetensors.c: parses the header of a safetensors file: every number is checked against the file before it is used;
+ * and reads the contents. */
 #include "ckpt/huggingface/huggingface.h"
 
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/memory.h"
+#include "core/round_up.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -187,21 +188,6 @@ end:
     return status;
 }
 
-enum status safetensors_read_floats(int fd, const char *path, enum dtype dtype, int64_t begin, int64_t count,
-                                    float *out, struct error *err)
-{
-    enum { PIECE = 32 << 10 };
-    uint16_t staging[PIECE];
-    if (dtype == DTYPE_F32)
-        return fs_pread(fd, path, out, (size_t)count * 4, begin, STATUS_DATA, err);
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = count - done < PIECE ? count - done : PIECE;
-        TRY(fs_pread(fd, path, staging, (size_t)n * 2, begin + done * 2, STATUS_DATA, err));
-        floats_from(out + done, staging, (size_t)n, dtype);
-    }
-    return STATUS_OK;
-}
-
 void safetensors_header_release(struct safetensors_header *header)
 {
     for (int i = 0; i < header->count; i++)
@@ -210,11 +196,103 @@ void safetensors_header_release(struct safetensors_header *header)
     memset(header, 0, sizeof *header);
 }
 
-const char *safetensors_shape_text(int ndim, const int64_t *shape, char out[192])
+/* "(50257, 768)" */
+static const char *shape_text(int ndim, const int64_t *shape, char out[192])
 {
     int used = snprintf(out, 192, "(");
     for (int i = 0; i < ndim; i++)
         used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, i ? ", " : "", shape[i]);
     snprintf(out + used, 192 - (size_t)used, ")");
     return out;
+}
+
+enum status safetensors_expect(const struct safetensors_entry *entry, const char *path, int ndim, const int64_t *shape,
+                               const char *asks, struct error *err)
+{
+    char have[192], want[192];
+    if (entry->ndim != ndim || memcmp(entry->shape, shape, (size_t)ndim * sizeof *shape) != 0)
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s%s %s", path, entry->name,
+                         shape_text(entry->ndim, entry->shape, have), asks, shape_text(ndim, shape, want));
+    return entry->known_dtype
+               ? STATUS_OK
+               : error_set(err, STATUS_DATA,
+                           "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and F16 are", path,
+                           entry->name);
+}
+
+/* ---- contents ------------------------------------------------------------ */
+
+struct hf_place hf_place_of(int file, const struct safetensors_entry *entry)
+{
+    return (struct hf_place){.found = true,
+                             .file = file,
+                             .begin = entry->begin,
+                             .bytes = entry->end - entry->begin,
+                             .dtype = entry->dtype,
+                             .known_dtype = entry->known_dtype};
+}
+
+static enum status hf_files_open(struct hf_files *files, int file, struct error *err)
+{
+    if (files->open == file + 1)
+        return STATUS_OK;
+    if (files->open)
+        io_close(files->fd);
+    files->open = 0;
+    TRY(fs_join(files->path, files->dir, files->names.items[file], STATUS_DATA, err));
+    TRY(fs_open_read(files->path, STATUS_DATA, &files->fd, NULL, err));
+    files->open = file + 1;
+    return STATUS_OK;
+}
+
+enum status hf_files_read(struct hf_files *files, const struct hf_place *place, void *out, struct error *err)
+{
+    TRY(hf_files_open(files, place->file, err));
+    return fs_pread(files->fd, files->path, out, (size_t)place->bytes, place->begin, STATUS_DATA, err);
+}
+
+enum status hf_files_values(struct hf_files *files, const struct hf_place *place, int64_t first, int64_t count,
+                            float *out, struct error *err)
+{
+    enum { PIECE = 32 << 10 };
+    uint16_t staging[PIECE];
+    const int64_t size = (int64_t)dtype_size(place->dtype);
+    TRY(hf_files_open(files, place->file, err));
+    if (place->dtype == DTYPE_F32)
+        return fs_pread(files->fd, files->path, out, (size_t)(count * size), place->begin + first * size, STATUS_DATA,
+                        err);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = min64(count - done, PIECE);
+        TRY(fs_pread(files->fd, files->path, staging, (size_t)(n * size), place->begin + (first + done) * size,
+                     STATUS_DATA, err));
+        floats_from(out + done, staging, (size_t)n, place->dtype);
+    }
+    return STATUS_OK;
+}
+
+void hf_files_release(struct hf_files *files)
+{
+    if (files->open)
+        io_close(files->fd);
+    string_list_release(&files->names);
+}
+
+enum status hf_unit_values(const struct tensor_table *table, int unit, int64_t begin, int64_t count,
+                           enum status (*values)(void *context, int tensor, int64_t first, int64_t count, float *out,
+                                                 struct error *err),
+                           void *context, float *out, struct error *err)
+{
+    const struct unit_info *info = &table->units[unit];
+    int64_t end = begin + count, filled = begin;
+    for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        const int64_t from = max64(tensor->offset, begin), to = min64(tensor->offset + tensor->numel, end);
+        if (from >= to)
+            continue;
+        memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
+        filled = to;
+        TRY(values(context, i, from - tensor->offset, to - from, out + (from - begin), err));
+    }
+    memset(out + (filled - begin), 0, (size_t)(end - filled) * sizeof *out);
+    return STATUS_OK;
 }
