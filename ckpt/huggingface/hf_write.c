@@ -35,49 +35,34 @@ struct hf_writer {
 
 /* ---- a checkpoint's weights ---------------------------------------------- */
 
-static enum status move_window(struct hf_writer *writer, int unit, int64_t at, struct error *err)
-{
-    if (unit == writer->unit && at >= writer->begin && at < writer->end)
-        return STATUS_OK;
-    writer->unit = -1;
-    writer->begin = at / WINDOW * WINDOW;
-    writer->end = min64(writer->begin + WINDOW, writer->folder->table->units[unit].numel);
-    TRY(checkpoint_read(writer->folder->checkpoint, STATE_MASTER, unit, writer->begin, writer->end - writer->begin,
-                        writer->values, err));
-    writer->unit = unit;
-    return STATUS_OK;
-}
-
 enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *tensor, int64_t first,
                            const float **values, int64_t *count, struct error *err)
 {
     const int64_t at = tensor->offset + first, end = tensor->offset + tensor->numel;
     ASSERT(first >= 0 && at < end);
-    TRY(move_window(writer, tensor->unit, at, err));
-    const float *x = *values = writer->values + (at - writer->begin);
+    if (tensor->unit != writer->unit || at < writer->begin || at >= writer->end) {
+        writer->unit = -1;
+        writer->begin = at / WINDOW * WINDOW;
+        writer->end = min64(writer->begin + WINDOW, writer->folder->table->units[tensor->unit].numel);
+        TRY(checkpoint_read(writer->folder->checkpoint, STATE_MASTER, tensor->unit, writer->begin,
+                            writer->end - writer->begin, writer->values, err));
+        writer->unit = tensor->unit;
+    }
+    *values = writer->values + (at - writer->begin);
     *count = min64(end, writer->end) - at;
-    const int64_t i = writer->folder->force ? *count : huggingface_not_finite(x, *count);
-    if (i == *count)
-        return STATUS_OK;
-    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' holds %s: the run has diverged",
-              writer->folder->checkpoint->path, tensor->name, isnan(x[i]) ? "NaN" : "an infinity");
-    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+    return STATUS_OK;
 }
 
 /* ---- safetensors --------------------------------------------------------- */
 
 static int64_t hf_tensor_bytes(const struct hf_tensor *tensor)
 {
-    return tensor->numel * (int64_t)dtype_size(tensor->dtype);
+    return tensor->tensor->numel * (int64_t)dtype_size(tensor->dtype);
 }
 
 struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype)
 {
-    struct hf_tensor entry = {.tensor = tensor,
-                              .dtype = dtype,
-                              .ndim = tensor->ndim,
-                              .shape = {tensor->shape[0], tensor->shape[1]},
-                              .numel = tensor->numel};
+    struct hf_tensor entry = {.tensor = tensor, .dtype = dtype};
     snprintf(entry.name, sizeof entry.name, "%s%s", prefix, tensor->name);
     return entry;
 }
@@ -119,9 +104,10 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
         if (tensor->file != file)
             continue;
         const json_int_t end = offset + hf_tensor_bytes(tensor);
-        json_t *shape = json_pack("[I]", (json_int_t)tensor->shape[0]);
-        if (tensor->ndim == 2)
-            json_array_append_new(shape, json_integer(tensor->shape[1]));
+        const int64_t *sizes = tensor->tensor->shape;
+        json_t *shape = json_pack("[I]", (json_int_t)sizes[tensor->transposed]);
+        if (tensor->tensor->ndim == 2)
+            json_array_append_new(shape, json_integer(sizes[!tensor->transposed]));
         json_object_set_new(root, tensor->name,
                             json_pack("{s:s, s:o, s:[I, I]}", "dtype", DTYPES[tensor->dtype], "shape", shape,
                                       "data_offsets", offset, end));
@@ -170,10 +156,26 @@ static enum status open_written_file(struct hf_writer *writer, int file, struct 
     return status;
 }
 
+static enum status hf_check_finite(const struct hf_writer *writer, const float *values, int64_t count,
+                                   struct error *err)
+{
+    const struct tensor_info *tensor = writer->tensor->tensor;
+    const bool merged = tensor->frozen && writer->folder->table->adapted;
+    const int64_t i = huggingface_not_finite(values, count);
+    if (i == count)
+        return STATUS_OK;
+    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s'%s holds %s%s", writer->folder->checkpoint->path, tensor->name,
+              merged ? " with its adapter" : "", isnan(values[i]) ? "NaN" : "an infinity",
+              merged ? "" : ": the run has diverged");
+    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+}
+
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err)
 {
     const enum dtype dtype = writer->tensor->dtype;
     ASSERT(count <= writer->left);
+    if (!writer->folder->force)
+        TRY(hf_check_finite(writer, values, count, err));
     writer->left -= count;
     for (int64_t done = 0, n; done < count; done += n) {
         const void *bytes = values + done;
@@ -190,7 +192,7 @@ enum status hf_writer_values(struct hf_writer *writer, const float *values, int6
 enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err)
 {
     (void)context;
-    for (int64_t done = 0, n; done < entry->numel; done += n) {
+    for (int64_t done = 0, n; done < entry->tensor->numel; done += n) {
         const float *values;
         TRY(hf_writer_read(writer, entry->tensor, done, &values, &n, err));
         TRY(hf_writer_values(writer, values, n, err));
@@ -263,7 +265,7 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     hf_choose_files(writer);
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
-        writer->left = tensor->numel;
+        writer->left = tensor->tensor->numel;
         if (i == 0 || tensor->file != tensor[-1].file)
             TRY(open_written_file(writer, tensor->file, err));
         TRY(folder->write(writer, tensor, folder->context, err));

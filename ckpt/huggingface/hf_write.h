@@ -15,12 +15,11 @@ struct hf_tensor {
     char name[HF_NAME_MAX];
     const struct tensor_info *tensor; /* borrowed: of the table */
     enum dtype dtype;
-    int ndim;
-    int64_t shape[2], numel;
+    bool transposed;
     int file; /* set by hf_write_folder() */
 };
 
-/* With the tensor's own shape, named PREFIX and its name. */
+/* Named PREFIX and its name. */
 struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype);
 
 struct hf_writer;
@@ -44,10 +43,10 @@ struct hf_folder {
 enum status hf_write_folder(const struct hf_folder *folder, const char *name, json_t *config, struct error *err);
 
 /* Sets *values to elements [first, first + *count) of the tensor: *count is at least 1, and at most what is left of it.
- * Valid until the next call. STATUS_DIVERGED: they are not finite. */
+ * Valid until the next call. */
 enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *tensor, int64_t first,
                            const float **values, int64_t *count, struct error *err);
-/* The next values of the tensor that is written, in its dtype. */
+/* The next values of the tensor that is written, in its dtype. STATUS_DIVERGED: they are not finite. */
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err);
 /* All values, from the checkpoint. */
 enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err);

@@ -31,7 +31,6 @@ struct peft_merge {
     const struct checkpoint *checkpoint;
     const struct model_desc *desc;
     const struct tensor_table *table;
-    bool force;
     struct huggingface_reader *base;
     float *values;              /* owned: a piece of the tensor */
     struct merge_update update; /* of the tensor; r 0: none */
@@ -150,17 +149,6 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
 
 /* ---- tensors ------------------------------------------------------------- */
 
-static enum status write_merged_values(struct peft_merge *merge, struct hf_writer *writer, const char *name,
-                                       const float *values, int64_t count, struct error *err)
-{
-    const int64_t i = merge->force ? count : huggingface_not_finite(values, count);
-    if (i == count)
-        return hf_writer_values(writer, values, count, err);
-    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s' with its adapter holds %s", merge->checkpoint->path, name,
-              isnan(values[i]) ? "NaN" : "an infinity");
-    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
-}
-
 static enum status write_merged(struct peft_merge *merge, struct hf_writer *writer, const struct hf_tensor *entry,
                                 struct error *err)
 {
@@ -174,7 +162,7 @@ static enum status write_merged(struct peft_merge *merge, struct hf_writer *writ
                                err));
         if (merge->update.r)
             merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
-        TRY(write_merged_values(merge, writer, tensor->name, merge->values, n * columns, err));
+        TRY(hf_writer_values(writer, merge->values, n * columns, err));
     }
     return STATUS_OK;
 }
@@ -246,7 +234,7 @@ static json_t *merged_config(const struct huggingface_source *base, enum dtype d
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err)
 {
-    struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table, .force = force};
+    struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table};
     struct hf_folder folder = {.checkpoint = checkpoint,
                                .table = base->table,
                                .out = out,
