@@ -15,12 +15,12 @@
 static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;
-    if (a->step != b->step)
-        return a->step < b->step ? 1 : -1;
-    if (a->evaluation_due != b->evaluation_due)
-        return a->evaluation_due ? 1 : -1;
-    if (a->epoch_end != b->epoch_end) /* the same step; the end of the epoch was processed as well */
-        return a->epoch_end ? -1 : 1;
+    if (a->position.step != b->position.step)
+        return a->position.step < b->position.step ? 1 : -1;
+    if (a->position.evaluation_due != b->position.evaluation_due)
+        return a->position.evaluation_due ? 1 : -1;
+    if (a->position.epoch_end != b->position.epoch_end) /* the same step; the end of the epoch was processed as well */
+        return a->position.epoch_end ? -1 : 1;
     return strcmp(a->name, b->name); /* X before X.replaced-1 */
 }
 
@@ -32,10 +32,11 @@ static int listed_by_name(const void *left, const void *right)
 
 bool checkpoint_may_be_later(const struct checkpoint_entry *unread, const struct train_position *position)
 {
-    if (unread->step != INT64_MAX)
-        return unread->step > position->step || (unread->step == position->step && position->evaluation_due);
-    return !unread->epoch_end || unread->epoch > position->epoch ||
-           (unread->epoch == position->epoch && !position->epoch_end);
+    if (unread->position.step != INT64_MAX)
+        return unread->position.step > position->step ||
+               (unread->position.step == position->step && position->evaluation_due);
+    return !unread->position.epoch_end || unread->position.epoch > position->epoch ||
+           (unread->position.epoch == position->epoch && !position->epoch_end);
 }
 
 /* ---- reading manifests --------------------------------------------------- */
@@ -46,16 +47,17 @@ static void list_entry_name(struct checkpoint_entry *entry, const char *name, ui
     memset(entry, 0, sizeof *entry);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->inode = inode;
-    entry->step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
-    entry->epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
-    entry->epoch = entry->epoch_end ? epoch : 0;
+    entry->position.step = sscanf(name, "step-%lld", &step) == 1 && step >= 0 ? step : INT64_MAX;
+    entry->position.epoch_end = sscanf(name, "epoch-%lld", &epoch) == 1 && epoch > 0;
+    entry->position.epoch = entry->position.epoch_end ? epoch : 0;
 }
 
 bool checkpoint_name_fits(const struct checkpoint_entry *entry)
 {
     struct checkpoint_entry named;
     list_entry_name(&named, entry->name, entry->inode);
-    return named.epoch_end ? named.epoch == entry->epoch : named.step == entry->step;
+    return named.position.epoch_end ? named.position.epoch == entry->position.epoch
+                                    : named.position.step == entry->position.step;
 }
 
 static void entry_release(struct checkpoint_entry *entry)
@@ -83,12 +85,8 @@ static enum status list_entry_fill(struct checkpoint_entry *entry, const char *p
     entry->ok = status == STATUS_OK;
     entry->settled = files || !entry->ok;
     if (entry->ok) {
-        entry->step = manifest->position.step;
-        entry->evaluation_due = manifest->position.evaluation_due;
-        entry->epoch_end = manifest->position.epoch_end;
-        entry->epoch = manifest->position.epoch;
-        entry->bytes = manifest->bytes;
-        entry->scores = manifest->position.scores;
+        entry->position = manifest->facts.position;
+        entry->bytes = manifest->facts.bytes;
         entry->manifest = manifest;
         return STATUS_OK;
     }
@@ -203,14 +201,6 @@ static enum status list_read(struct checkpoint_list *list, const char *dir, int 
 
 /* ---- order --------------------------------------------------------------- */
 
-struct train_position checkpoint_entry_position(const struct checkpoint_entry *entry)
-{
-    return (struct train_position){.step = entry->step,
-                                   .evaluation_due = entry->evaluation_due,
-                                   .epoch = entry->epoch,
-                                   .epoch_end = entry->epoch_end};
-}
-
 /* Of the entries that are not in their places: the newest that was read (*top) and that is ok as well (*known), and the
  * newest by their names of those that were not read, of steps and of epochs; -1: none. */
 struct heads {
@@ -228,11 +218,12 @@ static struct heads list_heads(const struct checkpoint_list *list)
                 heads.top = i;
             if (entry->ok && (heads.known < 0 || listed_newest_first(entry, &all[heads.known]) < 0))
                 heads.known = i;
-        } else if (entry->step != INT64_MAX) {
+        } else if (entry->position.step != INT64_MAX) {
             if (heads.step < 0 || listed_newest_first(entry, &all[heads.step]) < 0)
                 heads.step = i;
-        } else if (heads.epoch < 0 || entry->epoch > all[heads.epoch].epoch ||
-                   (entry->epoch == all[heads.epoch].epoch && listed_by_name(entry, &all[heads.epoch]) < 0))
+        } else if (heads.epoch < 0 || entry->position.epoch > all[heads.epoch].position.epoch ||
+                   (entry->position.epoch == all[heads.epoch].position.epoch &&
+                    listed_by_name(entry, &all[heads.epoch]) < 0))
             heads.epoch = i;
     }
     return heads;
@@ -242,14 +233,13 @@ static struct heads list_heads(const struct checkpoint_list *list)
 static int list_to_read(const struct checkpoint_list *list, const struct heads *heads)
 {
     const struct checkpoint_entry *all = list->entries;
-    if (heads->step >= 0 && (heads->top < 0 || all[heads->step].step >= all[heads->top].step))
+    if (heads->step >= 0 && (heads->top < 0 || all[heads->step].position.step >= all[heads->top].position.step))
         return heads->step;
     if (heads->epoch < 0)
         return -1;
     if (heads->known < 0)
         return heads->epoch;
-    const struct train_position position = checkpoint_entry_position(&all[heads->known]);
-    return checkpoint_may_be_later(&all[heads->epoch], &position) ? heads->epoch : -1;
+    return checkpoint_may_be_later(&all[heads->epoch], &all[heads->known].position) ? heads->epoch : -1;
 }
 
 enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err)

@@ -24,21 +24,18 @@ struct checkpoint_stamp {
 /* A checkpoint folder. Until it is read, it has what its name tells, and the inode. */
 struct checkpoint_entry {
     char name[CHECKPOINT_NAME_MAX];
-    bool read;                     /* its manifest was read, or cannot be */
-    bool ok;                       /* the manifest is right and, if settled, the file sizes; contents were not read */
-    bool settled;                  /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
-    bool unread;                   /* not ok, because it could not be read (EIO, EACCES), which is not damage */
-    int64_t step;                  /* from the manifest; if that was not read, from a step-N name; else INT64_MAX */
-    bool evaluation_due;           /* from the manifest: a checkpoint after the evaluation of this step is newer */
-    bool epoch_end;                /* from the manifest; if that was not read, from an epoch-N name */
-    int64_t epoch;                 /* likewise; 0: unknown */
-    int64_t bytes;                 /* from the manifest */
-    struct eval_scores scores;     /* from the manifest: of the evaluation after `step` */
-    char *damage;                  /* owned; the damage, or the reason why it could not be read; NULL if ok */
-    int cause;                     /* if it could not be read: the errno */
-    uint64_t inode;                /* of the folder: a folder of this name with another inode is another checkpoint */
-    struct checkpoint_stamp stamp; /* from before it was read */
-    struct manifest *manifest;     /* owned; what was read, if the list holds manifests; else NULL */
+    bool read;                      /* its manifest was read, or cannot be */
+    bool ok;                        /* the manifest is right and, if settled, the file sizes; contents were not read */
+    bool settled;                   /* the files were looked at (checkpoint_entry_settle()), or the entry is not ok */
+    bool unread;                    /* not ok, because it could not be read (EIO, EACCES), which is not damage */
+    struct train_position position; /* from the manifest. If that was not read, its name tells the epoch, epoch_end, and
+                                       the step; INT64_MAX and 0: it does not */
+    int64_t bytes;                  /* from the manifest */
+    char *damage;                   /* owned; the damage, or the reason why it could not be read; NULL if ok */
+    int cause;                      /* if it could not be read: the errno */
+    uint64_t inode;                 /* of the folder: a folder of this name with another inode is another checkpoint */
+    struct checkpoint_stamp stamp;  /* from before it was read */
+    struct manifest *manifest;      /* owned; what was read, if the list holds manifests; else NULL */
 };
 
 struct checkpoint_list {
@@ -73,8 +70,6 @@ enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *
 enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err);
 /* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
 bool checkpoint_name_fits(const struct checkpoint_entry *entry);
-/* What the entry has of a position. */
-struct train_position checkpoint_entry_position(const struct checkpoint_entry *entry);
 
 /* Lists those that were moved aside, only by their names. */
 enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);

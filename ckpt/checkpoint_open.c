@@ -41,29 +41,13 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     struct checkpoint_reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
-    strcpy(checkpoint->path, folder);
     TRY_GOTO(open_manifest(reader, folder, entry, err));
-    const struct manifest *manifest = reader->manifest;
     if (files)
-        TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
+        TRY_GOTO(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
+    *checkpoint = reader->manifest->facts;
+    checkpoint->private_ = reader;
+    strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
-    checkpoint->manifest = manifest->root;
-    checkpoint->position = manifest->position;
-    checkpoint->spec = manifest->spec;
-    checkpoint->model = manifest->model;
-    checkpoint->machine = manifest->machine;
-    checkpoint->evaluation_part = manifest->evaluation_part;
-    checkpoint->adapter = manifest->adapter;
-    checkpoint->base = manifest->base;
-    checkpoint->world = manifest->world;
-    checkpoint->virtual_ranks = manifest->virtual_ranks;
-    checkpoint->num_states = manifest->num_states;
-    checkpoint->moment_blocks = manifest->map.first != NULL;
-    checkpoint->hashed = manifest->hashed;
-    memcpy(checkpoint->hashes, manifest->hashes, sizeof checkpoint->hashes);
-    checkpoint->data_fingerprint = manifest->data_fingerprint;
-    checkpoint->bytes = manifest->bytes;
-    checkpoint->dtype = manifest->dtype;
     *out = checkpoint;
     return STATUS_OK;
 fail:
@@ -120,7 +104,7 @@ static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *e
         error_hint(err,
                    "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all; ztrain inspect "
                    "lists them); another run.name starts a new run",
-                   dir, found->name, found->step, aside.count);
+                   dir, found->name, found->position.step, aside.count);
     else if (damaged)
         error_hint(err, "another run.name starts a new run");
     else
@@ -148,11 +132,9 @@ static enum status open_next_ok(struct checkpoint_list *list, const char *dir, i
 static const struct checkpoint_entry *hidden_before(const struct checkpoint_list *list,
                                                     const struct checkpoint_entry *entry)
 {
-    struct train_position position = {.step = -1};
-    if (entry)
-        position = checkpoint_entry_position(entry);
+    static const struct train_position first = {.step = -1};
     for (int i = 0; i < list->count; i++)
-        if (list->entries[i].unread && checkpoint_may_be_later(&list->entries[i], &position))
+        if (list->entries[i].unread && checkpoint_may_be_later(&list->entries[i], entry ? &entry->position : &first))
             return &list->entries[i];
     return NULL;
 }
@@ -163,7 +145,7 @@ static enum status hint_unopened(const char *dir, const char *name, const struct
 {
     if (older)
         return error_hint(err, "make '%s/%s' readable, or name an older checkpoint: '%s/%s' is of step %" PRId64, dir,
-                          name, dir, older->name, older->step);
+                          name, dir, older->name, older->position.step);
     return error_hint(err, "make '%s/%s' readable", dir, name);
 }
 

@@ -28,9 +28,9 @@ static void read_best_list(const char *folder, const struct checkpoint_list *lis
         const struct checkpoint_entry *entry = &list->entries[i];
         if (!entry->ok)
             log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
-        if (!found && entry->ok && entry->scores.known)
-            keep->data = entry->scores.data;
-        found |= entry->ok && entry->scores.known;
+        if (!found && entry->ok && entry->position.scores.known)
+            keep->data = entry->position.scores.data;
+        found |= entry->ok && entry->position.scores.known;
     }
 }
 

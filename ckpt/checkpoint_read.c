@@ -65,7 +65,7 @@ static void forget_file(struct checkpoint_reader *reader, int rank)
 
 void checkpoint_reader_close_files(struct checkpoint_reader *reader)
 {
-    for (int rank = 0; reader->num_open && rank < reader->manifest->world; rank++)
+    for (int rank = 0; reader->num_open && rank < reader->manifest->facts.world; rank++)
         forget_file(reader, rank);
     free(reader->files);
     reader->files = NULL;
@@ -75,7 +75,7 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
 {
     const struct manifest *manifest = reader->manifest;
     if (!reader->files) {
-        reader->files = memory_zeroed((size_t)manifest->world, sizeof *reader->files);
+        reader->files = memory_zeroed((size_t)manifest->facts.world, sizeof *reader->files);
         reader->most_open = most_read_rank_files();
     }
     if (!reader->files[rank]) {
@@ -229,7 +229,7 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 static void read_part_frames(const struct manifest *manifest, int part, int parts, int64_t *first, int64_t *count)
 {
     ASSERT(part >= 0 && part < parts);
-    const int64_t all = manifest->files[0].num_frames * manifest->world;
+    const int64_t all = manifest->files[0].num_frames * manifest->facts.world;
     const int64_t share = all / parts, longer = all % parts; /* the first `longer` shares have one frame more */
     *first = share * part + (part < longer ? part : longer);
     *count = share + (part < longer);
@@ -246,7 +246,7 @@ enum status checkpoint_check_part(const struct checkpoint *checkpoint, int part,
                                  err));
     return part < parts - 1
                ? STATUS_OK
-               : manifest_check_files(manifest, checkpoint->path, manifest->world, manifest->num_files, err);
+               : manifest_check_files(manifest, checkpoint->path, manifest->facts.world, manifest->num_files, err);
 }
 
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
@@ -260,7 +260,7 @@ enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part
     TRY(begin_read_stream(&stream, count, err));
     enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
     rankfile_stream_free(stream.frames);
-    for (int i = manifest->world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
+    for (int i = manifest->facts.world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
         char *data = NULL;
         status = manifest_read_file(checkpoint->path, &manifest->files[i], &data, err);
         free(data);
@@ -294,14 +294,14 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
     char theirs[192] = "no more tensors", ours[192] = "no more tensors";
-    if ((manifest->adapter != NULL) != table->adapted)
+    if ((manifest->facts.adapter != NULL) != table->adapted)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
-                         manifest->adapter ? "an adapter" : "a whole model",
+                         manifest->facts.adapter ? "an adapter" : "a whole model",
                          table->adapted ? "an adapter" : "a whole model");
-    if ((manifest->map.first != NULL) != table->moment_blocks)
+    if (manifest->facts.moment_blocks != table->moment_blocks)
         return error_set(err, STATUS_CHECKPOINT,
                          "the checkpoint '%s' has moments in %s, this run in %s; hint: set optimizer.type as it was",
-                         checkpoint->path, manifest->map.first ? "8 bits" : "fp32",
+                         checkpoint->path, manifest->facts.moment_blocks ? "8 bits" : "fp32",
                          table->moment_blocks ? "8 bits" : "fp32");
     if (manifest->num_units - manifest->num_trained != table->num_frozen)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
@@ -423,7 +423,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    const int stored = reader_of(checkpoint)->manifest->num_states;
+    const int stored = reader_of(checkpoint)->manifest->facts.num_states;
     if (stored != slices.count)
         return error_set(err, STATUS_USAGE,
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "

@@ -29,8 +29,8 @@ static enum status retention_successor(const char *dir, struct checkpoint_list *
 /* The score that counts; NAN: the checkpoint has none. */
 static double retention_score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
 {
-    bool counts = entry->ok && !entry->evaluation_due && entry->scores.data == keep->data;
-    return counts ? eval_scores_value(&entry->scores, keep->metric) : NAN;
+    bool counts = entry->ok && !entry->position.evaluation_due && entry->position.scores.data == keep->data;
+    return counts ? eval_scores_value(&entry->position.scores, keep->metric) : NAN;
 }
 
 /* How many other steps of at most `newest` have a checkpoint with a better score than `value`, that of `step`. */
@@ -41,9 +41,10 @@ static int64_t count_better(const struct checkpoint_list *list, const struct che
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
         double other = retention_score(entry, keep);
-        if (entry->step > newest || entry->step == step)
+        if (entry->position.step > newest || entry->position.step == step)
             continue;
-        better += eval_metric_better(keep->metric, keep->mode, other, value) || (other == value && entry->step < step);
+        better += eval_metric_better(keep->metric, keep->mode, other, value) ||
+                  (other == value && entry->position.step < step);
     }
     return better;
 }
@@ -55,10 +56,10 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
         double value = retention_score(entry, keep);
-        if (entry->step > newest || isnan(value))
+        if (entry->position.step > newest || isnan(value))
             continue;
         if (!best || eval_metric_better(keep->metric, keep->mode, value, retention_score(best, keep)) ||
-            (value == retention_score(best, keep) && entry->step < best->step))
+            (value == retention_score(best, keep) && entry->position.step < best->position.step))
             best = entry;
     }
     return best;
@@ -72,7 +73,7 @@ static enum status settle_retained_best(const char *dir, struct checkpoint_list 
     for (int i = 0; keep->best && i < list->count; i++) {
         struct checkpoint_entry *entry = &list->entries[i];
         double value = retention_score(entry, keep);
-        if (isnan(value) || count_better(list, keep, newest, entry->step, value) >= keep->best)
+        if (isnan(value) || count_better(list, keep, newest, entry->position.step, value) >= keep->best)
             continue;
         TRY(checkpoint_entry_renew(entry, dir, &changed, err));
         if (!entry->ok || changed)
@@ -103,9 +104,9 @@ static bool is_retained(const struct checkpoint_list *list, const struct checkpo
                         const struct checkpoint_entry *entry)
 {
     double value = retention_score(entry, keep);
-    if (keep->every_steps && entry->step % keep->every_steps == 0 && !entry->evaluation_due)
+    if (keep->every_steps && entry->position.step % keep->every_steps == 0 && !entry->position.evaluation_due)
         return true;
-    return keep->best && !isnan(value) && count_better(list, keep, newest, entry->step, value) < keep->best;
+    return keep->best && !isnan(value) && count_better(list, keep, newest, entry->position.step, value) < keep->best;
 }
 
 static void point_retained_best(const char *dir, const struct checkpoint_list *list, const struct checkpoint_keep *keep,
@@ -131,7 +132,7 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
                          struct error *err)
 {
     const struct checkpoint_keep *keep = now->keep;
-    if (keep->every_steps && entry->step == INT64_MAX) /* of an epoch; its step counts */
+    if (keep->every_steps && entry->position.step == INT64_MAX) /* of an epoch; its step counts */
         TRY(checkpoint_entry_read(entry, now->dir, err));
     *stay = !replaced && (!keep->last || is_retained(now->known, keep, now->step, entry));
     return STATUS_OK;
@@ -146,19 +147,19 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
     TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
     if (!entry->ok || changed) /* the next save decides about what has changed */
         return STATUS_OK;
-    if (entry->step > now->step) {
+    if (entry->position.step > now->step) {
         char aside[FS_PATH_MAX];
         TRY(checkpoint_move_aside(now->dir, entry->name, "aside", aside, err));
         log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", which this run has not reached again yet; it is now "
                  "'%s'",
-                 now->dir, entry->name, entry->step, aside);
+                 now->dir, entry->name, entry->position.step, aside);
         return STATUS_OK;
     }
     if (checkpoint_name_fits(entry))
         return checkpoint_delete(now->dir, entry->name, err);
     if (!known)
         log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", unlike its name; it is kept", now->dir, entry->name,
-                 entry->step);
+                 entry->position.step);
     return STATUS_OK;
 }
 
@@ -174,7 +175,7 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
     }
     if (entry->read && !entry->ok)
         return STATUS_OK;
-    if (entry->read && entry->step > now->step)
+    if (entry->read && entry->position.step > now->step)
         return remove_entry(now, entry, err);
     TRY(retention_successor(now->dir, now->known, entry->name, &replaced, err));
     if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */

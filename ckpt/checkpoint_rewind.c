@@ -128,15 +128,15 @@ static bool past_rewind(const struct checkpoint_entry *entry, const struct train
         return false;
     if (entry->unread && branch_step < 0)
         return checkpoint_may_be_later(entry, position);
-    if (!entry->ok && entry->step == INT64_MAX) /* not known */
-        return entry->epoch_end && entry->epoch >= position->epoch;
+    if (!entry->ok && entry->position.step == INT64_MAX) /* not known */
+        return entry->position.epoch_end && entry->position.epoch >= position->epoch;
     if (branch_step >= 0)
-        return entry->step > branch_step;
-    if (entry->step != position->step)
-        return entry->step > position->step;
-    if (entry->evaluation_due != position->evaluation_due)
+        return entry->position.step > branch_step;
+    if (entry->position.step != position->step)
+        return entry->position.step > position->step;
+    if (entry->position.evaluation_due != position->evaluation_due)
         return position->evaluation_due;
-    return entry->epoch_end && !position->epoch_end;
+    return entry->position.epoch_end && !position->epoch_end;
 }
 
 static enum status plan_moves(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, bool newest,
@@ -160,7 +160,7 @@ static enum status plan_moves(struct checkpoint_rewind *rewind, const struct che
             struct rewind_move *move = &rewind->moves[rewind->count++];
             snprintf(move->name, sizeof move->name, "%s", entry->name);
             move->damaged = !entry->unread && (newest || !entry->ok);
-            move->step = entry->step;
+            move->step = entry->position.step;
         }
     return STATUS_OK;
 }
@@ -201,7 +201,8 @@ static int find_interrupted(const struct checkpoint_rewind *rewind, const struct
             continue;
         if (number != looked_at)
             kept = metrics_history_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
-        if (kept && checkpoint_entry_read(entry, rewind->dir, NULL) == STATUS_OK && entry->step < newest->position.step)
+        if (kept && checkpoint_entry_read(entry, rewind->dir, NULL) == STATUS_OK &&
+            entry->position.step < newest->position.step)
             return number;
         looked_at = number;
     }

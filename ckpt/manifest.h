@@ -41,15 +41,7 @@ struct manifest_file {
 
 /* A checked manifest: every number is in range, every list consistent with the others. */
 struct manifest {
-    json_t *root; /* owned */
-    struct train_position position;
-    enum dtype dtype;
-    int world, compression_level;
-    struct data_fingerprint data_fingerprint; /* 0: absent */
-    int num_states;                           /* the first ones of enum state_kind */
-    int virtual_ranks;                        /* 0: absent */
-    bool hashed;                              /* it has hashes */
-    uint64_t hashes[STATE_KIND_COUNT];        /* (num_states) of the state: state_hash.h */
+    struct checkpoint facts; /* what it has for the struct; .manifest is owned */
     int num_units, num_tensors, num_files;
     int num_trained;                 /* units before those that are frozen */
     int num_stored;                  /* units that rank files hold: all, or with an adapter those that are trained */
@@ -59,12 +51,6 @@ struct manifest {
     int64_t *moments;                /* [num_units] owned: words of each unit's slice of a moment */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
     struct manifest_file *files;     /* [num_files] owned */
-    int64_t bytes;                   /* of all files, including the manifest */
-    json_t *spec, *model;            /* borrowed from root */
-    json_t *machine;                 /* borrowed from root: printable texts, integers, booleans; or NULL */
-    json_t *evaluation_part;         /* borrowed from root: for eval_part_from_json(), which accepts it; or NULL */
-    json_t *adapter;                 /* borrowed from root: the members of adapter_config.json; or NULL */
-    struct checkpoint_base base;     /* with adapter */
 };
 
 /* Encodes a checkpoint's manifest with num_states kinds of state, which have these hashes (state_hash.h; NULL: left

@@ -35,8 +35,8 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
 {
     return (struct rankfile_shape){
         .rank = rank,
-        .world = manifest->world,
-        .num_states = manifest->num_states,
+        .world = manifest->facts.world,
+        .num_states = manifest->facts.num_states,
         .num_units = manifest->num_stored,
         .num_trained = manifest->num_trained,
         .slice = manifest->slice,
@@ -47,10 +47,12 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
 
 /* ---- members ------------------------------------------------------------- */
 
+/* An object of the manifest. */
 struct place {
     const char *path; /* of the manifest */
     const char *list; /* "units", "position", …; "": the top */
     int index;        /* in the list; -1: not a list */
+    const json_t *object;
 };
 
 static enum status bad_manifest(const struct place *at, const char *member, struct error *err, const char *format, ...)
@@ -70,47 +72,44 @@ static enum status bad_manifest(const struct place *at, const char *member, stru
                      *at->list && *member ? "." : "", member, what);
 }
 
-static enum status manifest_get_integer(const struct place *at, const json_t *object, const char *member, int64_t min,
-                                        int64_t max, int64_t *out, struct error *err)
+static enum status manifest_get_integer(const struct place *at, const char *member, int64_t min, int64_t max,
+                                        int64_t *out, struct error *err)
 {
-    const json_t *value = json_object_get(object, member);
+    const json_t *value = json_object_get(at->object, member);
     if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max)
         return bad_manifest(at, member, err, "expected an integer from %" PRId64 " to %" PRId64, min, max);
     *out = json_integer_value(value);
     return STATUS_OK;
 }
 
-static enum status manifest_get_int(const struct place *at, const json_t *object, const char *member, int min, int max,
-                                    int *out, struct error *err)
+static enum status manifest_get_int(const struct place *at, const char *member, int min, int max, int *out,
+                                    struct error *err)
 {
     int64_t value = 0;
-    TRY(manifest_get_integer(at, object, member, min, max, &value, err));
+    TRY(manifest_get_integer(at, member, min, max, &value, err));
     *out = (int)value;
     return STATUS_OK;
 }
 
 /* Borrowed from the object. */
-static enum status manifest_get_string(const struct place *at, const json_t *object, const char *member,
-                                       const char **out, struct error *err)
+static enum status manifest_get_string(const struct place *at, const char *member, const char **out, struct error *err)
 {
-    *out = json_string_value(json_object_get(object, member));
+    *out = json_string_value(json_object_get(at->object, member));
     return *out ? STATUS_OK : bad_manifest(at, member, err, "expected a string");
 }
 
-static enum status manifest_get_checksum(const struct place *at, const json_t *object, const char *member,
-                                         uint64_t *out, struct error *err)
+static enum status manifest_get_checksum(const struct place *at, const char *member, uint64_t *out, struct error *err)
 {
     const char *digits;
-    TRY(manifest_get_string(at, object, member, &digits, err));
+    TRY(manifest_get_string(at, member, &digits, err));
     return hash_digits_parse(digits, out)
                ? STATUS_OK
                : bad_manifest(at, member, err, "expected %d hexadecimal digits", HASH_DIGITS);
 }
 
-static enum status manifest_get_real(const struct place *at, const json_t *object, const char *member, double *out,
-                                     struct error *err)
+static enum status manifest_get_real(const struct place *at, const char *member, double *out, struct error *err)
 {
-    const json_t *value = json_object_get(object, member);
+    const json_t *value = json_object_get(at->object, member);
     const char *word = json_string_value(value);
     if (json_is_number(value))
         *out = json_number_value(value);
@@ -123,18 +122,17 @@ static enum status manifest_get_real(const struct place *at, const json_t *objec
     return STATUS_OK;
 }
 
-static enum status manifest_get_object(const struct place *at, const json_t *object, const char *member, json_t **out,
-                                       struct error *err)
+static enum status manifest_get_object(const struct place *at, const char *member, json_t **out, struct error *err)
 {
-    *out = json_object_get(object, member);
+    *out = json_object_get(at->object, member);
     return json_is_object(*out) ? STATUS_OK : bad_manifest(at, member, err, "expected an object");
 }
 
 /* A list of 1 … max objects. */
-static enum status manifest_get_list(const struct place *at, const json_t *object, const char *member, int max,
-                                     json_t **out, int *count, struct error *err)
+static enum status manifest_get_list(const struct place *at, const char *member, int max, json_t **out, int *count,
+                                     struct error *err)
 {
-    *out = json_object_get(object, member);
+    *out = json_object_get(at->object, member);
     if (!json_is_array(*out) || json_array_size(*out) < 1 || json_array_size(*out) > (size_t)max)
         return bad_manifest(at, member, err, "expected a list of 1 to %d elements", max);
     *count = (int)json_array_size(*out);
@@ -143,33 +141,31 @@ static enum status manifest_get_list(const struct place *at, const json_t *objec
 
 /* ---- the sections -------------------------------------------------------- */
 
-static enum status read_bool(const struct place *at, const json_t *object, const struct field *field, bool *out,
-                             struct error *err)
+static enum status read_bool(const struct place *at, const struct field *field, bool *out, struct error *err)
 {
-    const json_t *value = json_object_get(object, field->name);
+    const json_t *value = json_object_get(at->object, field->name);
     if ((value || !field->if_true) && !json_is_boolean(value))
         return bad_manifest(at, field->name, err, "expected true or false");
     *out = json_is_true(value);
     return STATUS_OK;
 }
 
-static enum status read_metric(const struct place *at, const json_t *object, const struct field *field,
-                               enum eval_metric *out, struct error *err)
+static enum status read_metric(const struct place *at, const struct field *field, enum eval_metric *out,
+                               struct error *err)
 {
-    *out = eval_metric_find(json_string_value(json_object_get(object, field->name)));
+    *out = eval_metric_find(json_string_value(json_object_get(at->object, field->name)));
     return *out < EVAL_METRIC_COUNT ? STATUS_OK : bad_manifest(at, field->name, err, "expected the name of a metric");
 }
 
-static enum status read_field(const struct place *at, const json_t *object, const struct field *field, void *out,
-                              struct error *err)
+static enum status read_field(const struct place *at, const struct field *field, void *out, struct error *err)
 {
     switch (field->type) {
-    case FIELD_INTEGER: return manifest_get_integer(at, object, field->name, field->min, NUMBER_MAX, out, err);
-    case FIELD_INT32: return manifest_get_int(at, object, field->name, (int)field->min, INT32_MAX, out, err);
-    case FIELD_REAL: return manifest_get_real(at, object, field->name, out, err);
-    case FIELD_BOOL: return read_bool(at, object, field, out, err);
-    case FIELD_HASH: return manifest_get_checksum(at, object, field->name, out, err);
-    case FIELD_METRIC: return read_metric(at, object, field, out, err);
+    case FIELD_INTEGER: return manifest_get_integer(at, field->name, field->min, NUMBER_MAX, out, err);
+    case FIELD_INT32: return manifest_get_int(at, field->name, (int)field->min, INT32_MAX, out, err);
+    case FIELD_REAL: return manifest_get_real(at, field->name, out, err);
+    case FIELD_BOOL: return read_bool(at, field, out, err);
+    case FIELD_HASH: return manifest_get_checksum(at, field->name, out, err);
+    case FIELD_METRIC: return read_metric(at, field, out, err);
     }
     BUG("field type %d", (int)field->type);
 }
@@ -179,11 +175,11 @@ static enum status read_fields(const struct place *top, const char *part, const 
                                const struct field *fields, size_t count, struct train_position *position,
                                struct error *err)
 {
-    const struct place at = {top->path, part, -1};
+    const struct place at = {top->path, part, -1, object};
     if (!json_is_object(object))
         return bad_manifest(&at, "", err, "expected an object");
     for (size_t i = 0; i < count; i++)
-        TRY(read_field(&at, object, &fields[i], (char *)position + fields[i].offset, err));
+        TRY(read_field(&at, &fields[i], (char *)position + fields[i].offset, err));
     return STATUS_OK;
 }
 
@@ -191,18 +187,18 @@ static enum status read_fields(const struct place *top, const char *part, const 
 static enum status read_scores(const struct place *top, const json_t *object, struct eval_scores *scores,
                                struct error *err)
 {
-    struct place at = {top->path, "position.evaluation", -1};
+    struct place at = {top->path, "position.evaluation", -1, object};
     if (!object)
         return STATUS_OK;
     if (!json_is_object(object))
         return bad_manifest(&at, "", err, "expected an object");
     scores->known = true;
-    TRY(manifest_get_checksum(&at, object, "data", &scores->data, err));
+    TRY(manifest_get_checksum(&at, "data", &scores->data, err));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++) {
         const char *name = eval_metric_name((enum eval_metric)i);
         scores->values[i] = NAN;
         if (json_object_get(object, name))
-            TRY(manifest_get_real(&at, object, name, &scores->values[i], err));
+            TRY(manifest_get_real(&at, name, &scores->values[i], err));
     }
     return STATUS_OK;
 }
@@ -211,9 +207,9 @@ static enum status read_scores(const struct place *top, const json_t *object, st
  * fp16. */
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    struct train_position *position = &manifest->position;
+    struct train_position *position = &manifest->facts.position;
     json_t *object, *part;
-    TRY(manifest_get_object(top, manifest->root, "position", &object, err));
+    TRY(manifest_get_object(top, "position", &object, err));
     TRY(read_fields(top, "position", object, position_fields, COUNT_OF(position_fields), position, err));
     TRY(read_scores(top, json_object_get(object, "evaluation"), &position->scores, err));
     if ((part = json_object_get(object, "early_stopping"))) {
@@ -225,7 +221,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
         TRY(read_fields(top, "position.mean_loss", part, mean_loss_fields, COUNT_OF(mean_loss_fields), position, err));
     if (!(part = json_object_get(object, "loss_scaler")))
         return STATUS_OK;
-    const struct place at = {top->path, "position.loss_scaler", -1};
+    const struct place at = {top->path, "position.loss_scaler", -1, part};
     TRY(read_fields(top, at.list, part, loss_scaler_fields, COUNT_OF(loss_scaler_fields), position, err));
     return position->scaler.scale > 0 && isfinite(position->scaler.scale)
                ? STATUS_OK
@@ -237,10 +233,10 @@ static enum status read_machine(const struct place *top, struct manifest *manife
 {
     const char *name;
     json_t *value;
-    if (!json_object_get(manifest->root, "machine"))
+    if (!json_object_get(top->object, "machine"))
         return STATUS_OK;
-    TRY(manifest_get_object(top, manifest->root, "machine", &manifest->machine, err));
-    json_object_foreach(manifest->machine, name, value)
+    TRY(manifest_get_object(top, "machine", &manifest->facts.machine, err));
+    json_object_foreach(manifest->facts.machine, name, value)
     {
         if (json_is_boolean(value) || json_is_integer(value))
             continue;
@@ -257,10 +253,10 @@ static enum status read_machine(const struct place *top, struct manifest *manife
 static enum status read_evaluation_part(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct eval_part part;
-    manifest->evaluation_part = json_object_get(manifest->root, "evaluation_part");
-    if (!manifest->evaluation_part)
+    manifest->facts.evaluation_part = json_object_get(top->object, "evaluation_part");
+    if (!manifest->facts.evaluation_part)
         return STATUS_OK;
-    enum status status = eval_part_from_json(manifest->evaluation_part, top->path, &part, err);
+    enum status status = eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
     eval_part_release(&part);
     return status;
 }
@@ -268,78 +264,78 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
 /* May be absent: the run has no adapter, and frozen tensors are in the rank files. */
 static enum status read_adapter(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    const struct place at = {top->path, "base", -1};
-    struct checkpoint_base *base = &manifest->base;
+    struct place at = {top->path, "base", -1, NULL};
+    struct checkpoint_base *base = &manifest->facts.base;
     json_t *object;
-    if (!json_object_get(manifest->root, "adapter"))
+    if (!json_object_get(top->object, "adapter"))
         return STATUS_OK;
-    TRY(manifest_get_object(top, manifest->root, "adapter", &manifest->adapter, err));
-    TRY(manifest_get_object(top, manifest->root, "base", &object, err));
-    TRY(manifest_get_checksum(&at, object, "hash", &base->hash, err));
+    TRY(manifest_get_object(top, "adapter", &manifest->facts.adapter, err));
+    TRY(manifest_get_object(top, "base", &object, err));
+    at.object = object;
+    TRY(manifest_get_checksum(&at, "hash", &base->hash, err));
     if (json_object_get(object, "folder"))
-        TRY(manifest_get_string(&at, object, "folder", &base->folder, err));
-    return manifest_get_integer(&at, object, "seed", 0, INT64_MAX, &base->seed, err);
+        TRY(manifest_get_string(&at, "folder", &base->folder, err));
+    return manifest_get_integer(&at, "seed", 0, INT64_MAX, &base->seed, err);
 }
 
 static enum status read_head(const struct place *top, struct manifest *manifest, int *out_version, struct error *err)
 {
     const char *format, *dtype;
-    int version;
-    TRY(manifest_get_string(top, manifest->root, "format", &format, err));
+    int version, level;
+    TRY(manifest_get_string(top, "format", &format, err));
     if (strcmp(format, FORMAT) != 0)
         return bad_manifest(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
-    TRY(manifest_get_int(top, manifest->root, "format_version", 1, 1000000, &version, err));
+    TRY(manifest_get_int(top, "format_version", 1, 1000000, &version, err));
     *out_version = version;
     if (version > MANIFEST_VERSION)
         return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads versions 1 to %d",
                          top->path, version, MANIFEST_VERSION);
-    TRY(manifest_get_int(top, manifest->root, "world", 1, MANIFEST_MAX_WORLD, &manifest->world, err));
-    TRY(manifest_get_int(top, manifest->root, "compression_level", 0, 100, &manifest->compression_level, err));
-    if (json_object_get(manifest->root, "data_fingerprint"))
-        TRY(manifest_get_checksum(top, manifest->root, "data_fingerprint", &manifest->data_fingerprint.first, err));
-    if (json_object_get(manifest->root, "data_sample_fingerprint"))
-        TRY(manifest_get_checksum(top, manifest->root, "data_sample_fingerprint", &manifest->data_fingerprint.sampled,
-                                  err));
-    TRY(manifest_get_string(top, manifest->root, "dtype", &dtype, err));
-    manifest->dtype = DTYPE_COUNT;
+    TRY(manifest_get_int(top, "world", 1, MANIFEST_MAX_WORLD, &manifest->facts.world, err));
+    TRY(manifest_get_int(top, "compression_level", 0, 100, &level, err));
+    if (json_object_get(top->object, "data_fingerprint"))
+        TRY(manifest_get_checksum(top, "data_fingerprint", &manifest->facts.data_fingerprint.first, err));
+    if (json_object_get(top->object, "data_sample_fingerprint"))
+        TRY(manifest_get_checksum(top, "data_sample_fingerprint", &manifest->facts.data_fingerprint.sampled, err));
+    TRY(manifest_get_string(top, "dtype", &dtype, err));
+    manifest->facts.dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)
         if (!strcmp(dtype, dtype_name((enum dtype)d)))
-            manifest->dtype = (enum dtype)d;
-    if (manifest->dtype == DTYPE_COUNT)
+            manifest->facts.dtype = (enum dtype)d;
+    if (manifest->facts.dtype == DTYPE_COUNT)
         return bad_manifest(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
 
     json_t *states;
     int frame_elements;
-    TRY(manifest_get_list(top, manifest->root, "states", STATE_KIND_COUNT, &states, &manifest->num_states, err));
-    for (int s = 0; s < (version == 1 ? STATE_KIND_COUNT : manifest->num_states); s++) {
+    TRY(manifest_get_list(top, "states", STATE_KIND_COUNT, &states, &manifest->facts.num_states, err));
+    for (int s = 0; s < (version == 1 ? STATE_KIND_COUNT : manifest->facts.num_states); s++) {
         const char *name = json_string_value(json_array_get(states, (size_t)s));
         if (!name || strcmp(name, state_kind_names[s]) != 0)
             return bad_manifest(top, "states", err, "expected master, exp_avg, exp_avg_sq%s",
                                 version == 1 ? "" : ", or the first ones of these");
     }
-    TRY(manifest_get_int(top, manifest->root, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS,
-                         &frame_elements, err));
-    TRY(manifest_get_object(top, manifest->root, "spec", &manifest->spec, err));
-    return manifest_get_object(top, manifest->root, "model", &manifest->model, err);
+    TRY(manifest_get_int(top, "frame_elements", RANKFILE_FRAME_ELEMENTS, RANKFILE_FRAME_ELEMENTS, &frame_elements,
+                         err));
+    TRY(manifest_get_object(top, "spec", &manifest->facts.spec, err));
+    return manifest_get_object(top, "model", &manifest->facts.model, err);
 }
 
 /* May be absent: an earlier ztrain has written the manifest, or the run has no virtual ranks. */
 static enum status read_hashes(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    const struct place at = {top->path, "hashes", -1};
+    struct place at = {top->path, "hashes", -1, NULL};
     json_t *object;
-    if (json_object_get(manifest->root, "virtual_ranks")) {
-        TRY(manifest_get_int(top, manifest->root, "virtual_ranks", 1, MANIFEST_MAX_WORLD, &manifest->virtual_ranks,
-                             err));
-        if (manifest->virtual_ranks % manifest->world)
-            return bad_manifest(top, "virtual_ranks", err, "expected a multiple of %d ranks", manifest->world);
+    if (json_object_get(top->object, "virtual_ranks")) {
+        TRY(manifest_get_int(top, "virtual_ranks", 1, MANIFEST_MAX_WORLD, &manifest->facts.virtual_ranks, err));
+        if (manifest->facts.virtual_ranks % manifest->facts.world)
+            return bad_manifest(top, "virtual_ranks", err, "expected a multiple of %d ranks", manifest->facts.world);
     }
-    manifest->hashed = json_object_get(manifest->root, "hashes");
-    if (!manifest->hashed)
+    manifest->facts.hashed = json_object_get(top->object, "hashes");
+    if (!manifest->facts.hashed)
         return STATUS_OK;
-    TRY(manifest_get_object(top, manifest->root, "hashes", &object, err));
-    for (int s = 0; s < manifest->num_states; s++)
-        TRY(manifest_get_checksum(&at, object, state_hash_name((enum state_kind)s), &manifest->hashes[s], err));
+    TRY(manifest_get_object(top, "hashes", &object, err));
+    at.object = object;
+    for (int s = 0; s < manifest->facts.num_states; s++)
+        TRY(manifest_get_checksum(&at, state_hash_name((enum state_kind)s), &manifest->facts.hashes[s], err));
     return STATUS_OK;
 }
 
@@ -347,30 +343,29 @@ static enum status read_hashes(const struct place *top, struct manifest *manifes
 static enum status read_units(const struct place *top, struct manifest *manifest, int version, struct error *err)
 {
     json_t *list;
-    TRY(manifest_get_list(top, manifest->root, "units", 1 << 20, &list, &manifest->num_units, err));
+    TRY(manifest_get_list(top, "units", 1 << 20, &list, &manifest->num_units, err));
     manifest->units = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->units);
     manifest->slice = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->slice);
     int64_t sum = 0;
     for (int u = 0; u < manifest->num_units; u++) {
-        struct place at = {top->path, "units", u};
-        const json_t *object = json_array_get(list, (size_t)u);
+        const struct place at = {top->path, "units", u, json_array_get(list, (size_t)u)};
         struct manifest_unit *unit = &manifest->units[u];
-        TRY(manifest_get_string(&at, object, "name", &unit->name, err));
-        const json_t *frozen = json_object_get(object, "frozen");
+        TRY(manifest_get_string(&at, "name", &unit->name, err));
+        const json_t *frozen = json_object_get(at.object, "frozen");
         if (frozen && !json_is_boolean(frozen))
             return bad_manifest(&at, "frozen", err, "expected true or false");
         if (!json_is_true(frozen) && manifest->num_trained < u)
             return bad_manifest(&at, "frozen", err, "a unit that is trained follows one that is not");
         manifest->num_trained += !json_is_true(frozen);
-        TRY(manifest_get_integer(&at, object, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
-        TRY(manifest_get_integer(&at, object, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
+        TRY(manifest_get_integer(&at, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
+        TRY(manifest_get_integer(&at, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
         int64_t padded;
-        if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->world, &padded) || padded < unit->numel ||
-            __builtin_add_overflow(sum, padded, &sum) || sum > NUMBER_MAX)
+        if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->facts.world, &padded) ||
+            padded < unit->numel || __builtin_add_overflow(sum, padded, &sum) || sum > NUMBER_MAX)
             return bad_manifest(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
-                                manifest->world, manifest->slice[u], unit->numel);
+                                manifest->facts.world, manifest->slice[u], unit->numel);
     }
-    manifest->num_stored = manifest->adapter ? manifest->num_trained : manifest->num_units;
+    manifest->num_stored = manifest->facts.adapter ? manifest->num_trained : manifest->num_units;
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     if (rankfile_num_frames(&shape) < 0)
         return bad_manifest(top, "units", err, "more elements than a file can hold");
@@ -380,21 +375,21 @@ static enum status read_units(const struct place *top, struct manifest *manifest
 static enum status read_tensors(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
-    TRY(manifest_get_list(top, manifest->root, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
+    TRY(manifest_get_list(top, "tensors", 1 << 24, &list, &manifest->num_tensors, err));
     manifest->tensors = memory_zeroed((size_t)manifest->num_tensors, sizeof *manifest->tensors);
     int unit = 0;
     int64_t end = 0; /* of the tensor before, in `unit` */
     for (int i = 0; i < manifest->num_tensors; i++) {
-        struct place at = {top->path, "tensors", i};
-        const json_t *object = json_array_get(list, (size_t)i), *shape = json_object_get(object, "shape");
+        const struct place at = {top->path, "tensors", i, json_array_get(list, (size_t)i)};
+        const json_t *shape = json_object_get(at.object, "shape");
         struct manifest_tensor *tensor = &manifest->tensors[i];
-        TRY(manifest_get_string(&at, object, "name", &tensor->name, err));
-        TRY(manifest_get_int(&at, object, "unit", unit, manifest->num_units - 1, &tensor->unit, err));
+        TRY(manifest_get_string(&at, "name", &tensor->name, err));
+        TRY(manifest_get_int(&at, "unit", unit, manifest->num_units - 1, &tensor->unit, err));
         if (tensor->unit != unit) {
             unit = tensor->unit;
             end = 0;
         }
-        TRY(manifest_get_integer(&at, object, "offset", end, NUMBER_MAX, &tensor->offset, err));
+        TRY(manifest_get_integer(&at, "offset", end, NUMBER_MAX, &tensor->offset, err));
         tensor->ndim = (int)json_array_size(shape);
         if (tensor->ndim < 1 || tensor->ndim > 2)
             return bad_manifest(&at, "shape", err, "expected one or two dimensions");
@@ -414,9 +409,10 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
 static enum status read_moments(const struct place *top, struct manifest *manifest, struct error *err)
 {
     int block;
-    if (!json_object_get(manifest->root, "moment_block"))
+    if (!json_object_get(top->object, "moment_block"))
         return STATUS_OK;
-    TRY(manifest_get_int(top, manifest->root, "moment_block", MOMENT_BLOCK, MOMENT_BLOCK, &block, err));
+    TRY(manifest_get_int(top, "moment_block", MOMENT_BLOCK, MOMENT_BLOCK, &block, err));
+    manifest->facts.moment_blocks = true;
     moment_map_init(&manifest->map, manifest->num_units, manifest->num_tensors);
     for (int i = 0; i < manifest->num_tensors; i++) {
         const struct manifest_tensor *tensor = &manifest->tensors[i];
@@ -425,12 +421,12 @@ static enum status read_moments(const struct place *top, struct manifest *manife
     }
     manifest->moments = memory_zeroed((size_t)manifest->num_units, sizeof *manifest->moments);
     for (int u = 0; u < manifest->num_units; u++) {
-        const struct place at = {top->path, "units", u};
+        const struct place at = {top->path, "units", u, NULL};
         const int64_t slice = manifest->slice[u];
         if (slice % MOMENT_BLOCK)
             return bad_manifest(&at, "slice", err, "expected a multiple of %d", MOMENT_BLOCK);
         manifest->moments[u] =
-            round_up(moment_map_room(&manifest->map, u, slice, manifest->world, 0, slice), SHARD_ALIGN);
+            round_up(moment_map_room(&manifest->map, u, slice, manifest->facts.world, 0, slice), SHARD_ALIGN);
     }
     return STATUS_OK;
 }
@@ -438,35 +434,34 @@ static enum status read_moments(const struct place *top, struct manifest *manife
 static enum status read_files(const struct place *top, struct manifest *manifest, struct error *err)
 {
     json_t *list;
-    TRY(manifest_get_list(top, manifest->root, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
-    if (manifest->num_files < manifest->world)
-        return bad_manifest(top, "files", err, "%d files for %d ranks", manifest->num_files, manifest->world);
+    TRY(manifest_get_list(top, "files", MANIFEST_MAX_WORLD + 1000, &list, &manifest->num_files, err));
+    if (manifest->num_files < manifest->facts.world)
+        return bad_manifest(top, "files", err, "%d files for %d ranks", manifest->num_files, manifest->facts.world);
     manifest->files = memory_zeroed((size_t)manifest->num_files, sizeof *manifest->files);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     int64_t num_frames = rankfile_num_frames(&shape);
     for (int i = 0; i < manifest->num_files; i++) {
-        struct place at = {top->path, "files", i};
-        const json_t *object = json_array_get(list, (size_t)i);
+        const struct place at = {top->path, "files", i, json_array_get(list, (size_t)i)};
         struct manifest_file *file = &manifest->files[i];
         const char *name;
-        TRY(manifest_get_string(&at, object, "name", &name, err));
+        TRY(manifest_get_string(&at, "name", &name, err));
         /* a plain file name, because the file is opened, and copied by export */
         if (!*name || strlen(name) >= MANIFEST_NAME_MAX || *name == '.' || strchr(name, '/') ||
             !strcmp(name, MANIFEST_NAME))
             return bad_manifest(&at, "name", err, "not the name of a file of a checkpoint");
         strcpy(file->name, name);
-        TRY(manifest_get_integer(&at, object, "bytes", 0, NUMBER_MAX, &file->bytes, err));
-        if (__builtin_add_overflow(manifest->bytes, file->bytes, &manifest->bytes))
+        TRY(manifest_get_integer(&at, "bytes", 0, NUMBER_MAX, &file->bytes, err));
+        if (__builtin_add_overflow(manifest->facts.bytes, file->bytes, &manifest->facts.bytes))
             return bad_manifest(&at, "bytes", err, "too many bytes in all");
-        if (i < manifest->world) {
+        if (i < manifest->facts.world) {
             char expected[MANIFEST_NAME_MAX];
             manifest_rank_name(i, expected);
             if (strcmp(name, expected) != 0)
                 return bad_manifest(&at, "name", err, "expected '%s'", expected);
-            TRY(manifest_get_integer(&at, object, "frames", num_frames, num_frames, &file->num_frames, err));
-            TRY(manifest_get_checksum(&at, object, "index_checksum", &file->checksum, err));
+            TRY(manifest_get_integer(&at, "frames", num_frames, num_frames, &file->num_frames, err));
+            TRY(manifest_get_checksum(&at, "index_checksum", &file->checksum, err));
         } else {
-            TRY(manifest_get_checksum(&at, object, "checksum", &file->checksum, err));
+            TRY(manifest_get_checksum(&at, "checksum", &file->checksum, err));
         }
     }
     return STATUS_OK;
@@ -492,16 +487,17 @@ static enum status check_manifest_end(const char *text, size_t bytes, const char
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **out, struct error *err)
 {
     enum status status = STATUS_OK;
-    const struct place top = {path, "", -1};
+    struct place top = {path, "", -1, NULL};
     TRY(check_manifest_end(text, bytes, path, err));
     struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
     int version = 0;
-    manifest->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
-    if (!json_is_object(manifest->root))
+    top.object = manifest->facts.manifest = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
+    if (!json_is_object(manifest->facts.manifest))
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
-                           manifest->root ? 0 : syntax.position, manifest->root ? "not an object" : syntax.text));
-    manifest->bytes = (int64_t)bytes;
+                           manifest->facts.manifest ? 0 : syntax.position,
+                           manifest->facts.manifest ? "not an object" : syntax.text));
+    manifest->facts.bytes = (int64_t)bytes;
     TRY_GOTO(read_head(&top, manifest, &version, err));
     TRY_GOTO(read_hashes(&top, manifest, err));
     TRY_GOTO(read_machine(&top, manifest, err));
@@ -580,7 +576,7 @@ void manifest_free(struct manifest *manifest)
 {
     if (!manifest)
         return;
-    json_decref(manifest->root);
+    json_decref(manifest->facts.manifest);
     free(manifest->units);
     free(manifest->moments);
     moment_map_release(&manifest->map);

@@ -102,8 +102,8 @@ static void inspect_others(const char *dir)
     for (int i = 0; i < aside.count; i++) {
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)
-            printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->step,
-                   entry->evaluation_due ? ", before its evaluation" : "", size_round(entry->bytes, size));
+            printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->position.step,
+                   entry->position.evaluation_due ? ", before its evaluation" : "", size_round(entry->bytes, size));
         else
             printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
                    PRINTABLE(entry->damage));

@@ -240,7 +240,7 @@ static enum status hf_write_tokenizer(const struct checkpoint *checkpoint, const
     char to[FS_PATH_MAX], *data = NULL;
     enum status status = STATUS_OK;
     TRY(manifest_load(checkpoint->path, true, &manifest, err));
-    for (int i = manifest->world; i < manifest->num_files; i++) {
+    for (int i = manifest->facts.world; i < manifest->num_files; i++) {
         const struct manifest_file *file = &manifest->files[i];
         if (strcmp(file->name, "config.json") == 0 || strncmp(file->name, "model", 5) == 0 ||
             strncmp(file->name, "adapter", 7) == 0)

@@ -95,7 +95,7 @@ static enum status replay_no_checkpoint(const struct replay *replay, const char 
     int64_t oldest = -1;
     for (int i = 0; i < list->count; i++)
         if (list->entries[i].ok)
-            oldest = list->entries[i].step;
+            oldest = list->entries[i].position.step;
     error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
     if (oldest < replay->step)
         return STATUS_CHECKPOINT;
@@ -115,7 +115,7 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
             log_warn("checkpoint %s is passed over: %s", entry->name, entry->damage);
             continue;
         }
-        if (entry->step >= replay->step) {
+        if (entry->position.step >= replay->step) {
             *later = entry;
             continue;
         }

@@ -253,7 +253,7 @@ static void test_machine(void **unused)
         assert_int_equal(status, i < 3 ? STATUS_OK : STATUS_CHECKPOINT);
         if (status == STATUS_OK) {
             assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
-            assert_true(machines[i] ? json_equal(manifest->machine, machines[i]) : !manifest->machine);
+            assert_true(machines[i] ? json_equal(manifest->facts.machine, machines[i]) : !manifest->facts.machine);
             manifest_free(manifest);
         } else { /* manifest_encode() decodes its own output */
             assert_non_null(strstr(err.text, "'manifest.json' is damaged: machine: expected"));
@@ -295,9 +295,9 @@ static void test_hashes_of_the_state(void **unused)
             continue;
         }
         assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
-        assert_int_equal(manifest->virtual_ranks, writer.virtual_ranks);
-        assert_true(manifest->hashed);
-        assert_memory_equal(manifest->hashes, hashes, sizeof hashes);
+        assert_int_equal(manifest->facts.virtual_ranks, writer.virtual_ranks);
+        assert_true(manifest->facts.hashed);
+        assert_memory_equal(manifest->facts.hashes, hashes, sizeof hashes);
         manifest_free(manifest);
         free(text);
     }
@@ -328,8 +328,8 @@ static void test_losses_that_json_has_no_number_for(void **unused)
         assert_int_equal(manifest_encode(&writer, &position, STATE_KIND_COUNT, NULL, &file, 1, &text, &bytes, &err),
                          STATUS_OK);
         assert_int_equal(manifest_decode(text, bytes, "m", &manifest, &err), STATUS_OK);
-        assert_true(isnan(sums[i]) ? isnan(manifest->position.epoch_loss_sum)
-                                   : manifest->position.epoch_loss_sum == sums[i]);
+        assert_true(isnan(sums[i]) ? isnan(manifest->facts.position.epoch_loss_sum)
+                                   : manifest->facts.position.epoch_loss_sum == sums[i]);
         assert_true(manifest->files[0].checksum == 0xfedcba9876543210u);
         manifest_free(manifest);
         free(text);
