@@ -116,13 +116,6 @@ static struct checkpoint_stamp listed_stamp(const char *path)
                                      .manifest_bytes = manifest.st_size};
 }
 
-static bool listed_stamp_equal(const struct checkpoint_stamp *a, const struct checkpoint_stamp *b)
-{
-    return a->device == b->device && a->folder == b->folder && a->manifest == b->manifest &&
-           a->folder_changed == b->folder_changed && a->manifest_changed == b->manifest_changed &&
-           a->manifest_bytes == b->manifest_bytes;
-}
-
 /* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. holds: the
  * entry keeps its manifest. On failure the entry is as it was. */
 static enum status list_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool holds, bool *gone,
@@ -182,7 +175,7 @@ enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *d
     *changed = false;
     TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
     const struct checkpoint_stamp now = listed_stamp(path);
-    *changed = entry->read && !listed_stamp_equal(&now, &entry->stamp);
+    *changed = entry->read && memcmp(&now, &entry->stamp, sizeof now) != 0;
     return *changed ? list_read_in_place(entry, dir, true, err) : checkpoint_entry_settle(entry, dir, err);
 }
 

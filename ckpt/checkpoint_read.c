@@ -284,11 +284,6 @@ static void read_tensor_text(const char *name, int ndim, const int64_t *shape, c
         snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
 }
 
-static bool same_read_tensor(const struct manifest_tensor *a, const struct tensor_info *b)
-{
-    return !strcmp(a->name, b->name) && a->ndim == b->ndim && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1];
-}
-
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err)
 {
@@ -309,7 +304,8 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
     for (int i = 0; i < manifest->num_tensors || i < table->num_tensors; i++) {
         const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
-        if (!a || !b || !same_read_tensor(a, b)) {
+        if (!a || !b || strcmp(a->name, b->name) != 0 || a->ndim != b->ndim ||
+            memcmp(a->shape, b->shape, sizeof a->shape) != 0) {
             if (a)
                 read_tensor_text(a->name, a->ndim, a->shape, theirs);
             if (b)

@@ -100,25 +100,6 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
     return count_better(&cache->known, keep, position->step, position->step, value) < keep->best;
 }
 
-static bool is_retained(const struct checkpoint_list *list, const struct checkpoint_keep *keep, int64_t newest,
-                        const struct checkpoint_entry *entry)
-{
-    double value = retention_score(entry, keep);
-    if (keep->every_steps && entry->position.step % keep->every_steps == 0 && !entry->position.evaluation_due)
-        return true;
-    return keep->best && !isnan(value) && count_better(list, keep, newest, entry->position.step, value) < keep->best;
-}
-
-static void point_retained_best(const char *dir, const struct checkpoint_list *list, const struct checkpoint_keep *keep,
-                                int64_t newest)
-{
-    const struct checkpoint_entry *best = keep->best ? checkpoint_best(list, keep, newest) : NULL;
-    if (best)
-        checkpoint_point(dir, "best", best->name);
-    else
-        checkpoint_unpoint(dir, "best", true);
-}
-
 struct retention {
     const char *dir, *name; /* of the new checkpoint */
     int64_t step;           /* its step */
@@ -134,7 +115,11 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
     const struct checkpoint_keep *keep = now->keep;
     if (keep->every_steps && entry->position.step == INT64_MAX) /* of an epoch; its step counts */
         TRY(checkpoint_entry_read(entry, now->dir, err));
-    *stay = !replaced && (!keep->last || is_retained(now->known, keep, now->step, entry));
+    const int64_t step = entry->position.step;
+    const double value = retention_score(entry, keep);
+    *stay = !replaced &&
+            (!keep->last || (keep->every_steps && step % keep->every_steps == 0 && !entry->position.evaluation_due) ||
+             (keep->best && !isnan(value) && count_better(now->known, keep, now->step, step, value) < keep->best));
     return STATUS_OK;
 }
 
@@ -203,7 +188,11 @@ void checkpoint_retention_apply(const char *dir, const char *name, const struct 
         log_warn("%s", err.text);
         return;
     }
-    point_retained_best(dir, known, keep, now.step);
+    const struct checkpoint_entry *best = keep->best ? checkpoint_best(known, keep, now.step) : NULL;
+    if (best)
+        checkpoint_point(dir, "best", best->name);
+    else
+        checkpoint_unpoint(dir, "best", true);
     for (int i = 0; i < known->count; i++) {
         if (now.kept < keep->last && checkpoint_list_order(known, dir, i + 1, &err) != STATUS_OK) {
             log_warn("%s", err.text);

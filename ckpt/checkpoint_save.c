@@ -110,6 +110,13 @@ static enum status name_folders(struct checkpoint_saving *save, struct error *er
     return fs_join(save->final, save->writer->dir, save->name, STATUS_CHECKPOINT, err);
 }
 
+/* Another job may have taken over the run folder while this one was cut off or stopped. */
+static enum status still_owner(const struct checkpoint_saving *save, struct error *err)
+{
+    const struct checkpoint_writer *writer = save->writer;
+    return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
+}
+
 /* Step 1. */
 static enum status make_folder(struct checkpoint_saving *save, struct error *err)
 {
@@ -119,8 +126,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         return checkpoint_io_error("name a folder in", dir, err);
     snprintf(save->unique, sizeof save->unique, "%016" PRIx64, random);
     TRY(name_folders(save, err));
-    if (save->writer->still_owner) /* in a run folder that was moved away nothing is made again */
-        TRY(save->writer->still_owner(save->writer->owner, err));
+    TRY(still_owner(save, err)); /* in a run folder that was moved away nothing is made again */
     if (!fs_is_dir(dir)) {
         char parent[FS_PATH_MAX];
         if (io_mkdir(dir, 0777) && errno != EEXIST)
@@ -307,14 +313,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
     return checkpoint_sync(dir, err);
 }
 
-/* Another job may have taken over the run folder while this one was cut off or stopped. */
-static enum status still_owner(const struct checkpoint_saving *save, struct error *err)
-{
-    const struct checkpoint_writer *writer = save->writer;
-    return writer->still_owner ? writer->still_owner(writer->owner, err) : STATUS_OK;
-}
-
-/* The same once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */
+/* still_owner() once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */
 static enum status owner_of_published(const struct checkpoint_saving *save, bool *ours, struct error *err)
 {
     struct error unread;
@@ -330,23 +329,15 @@ static enum status owner_of_published(const struct checkpoint_saving *save, bool
     return STATUS_OK;
 }
 
-static void tidy(const struct checkpoint_saving *save)
-{
-    const struct checkpoint_writer *writer = save->writer;
-    struct error err;
-    if (save->exchanged && checkpoint_remove_tree(save->tmp, &err) != STATUS_OK)
-        log_warn("%s", err.text);
-    checkpoint_retention_apply(writer->dir, save->name, &save->position, &writer->keep, &writer->cache->known);
-}
-
 static enum status publish(struct checkpoint_saving *save, struct error *err)
 {
+    const struct checkpoint_writer *writer = save->writer;
     enum status status;
     save->files = memory_zeroed((size_t)save->world + TOKENIZER_FILES_MAX, sizeof *save->files);
     TRY(collect_rank_files(save, err));
     TRY(copy_tokenizer(save, err));
     TRY(write_manifest(save, err));
-    if (save->writer->keep.last && (status = read_back(save, err)) != STATUS_OK) {
+    if (writer->keep.last && (status = read_back(save, err)) != STATUS_OK) {
         error_prefix(err, "reading the new checkpoint back");
         return status;
     }
@@ -355,10 +346,14 @@ static enum status publish(struct checkpoint_saving *save, struct error *err)
     bool ours;
     TRY(owner_of_published(save, &ours, err));
     if (ours)
-        checkpoint_point(save->writer->dir, "latest", save->name); /* step 6 */
+        checkpoint_point(writer->dir, "latest", save->name); /* step 6 */
     TRY(owner_of_published(save, &ours, err));
-    if (ours)
-        tidy(save); /* step 7 */
+    if (!ours)
+        return STATUS_OK;
+    struct error leftover; /* step 7 */
+    if (save->exchanged && checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK)
+        log_warn("%s", leftover.text);
+    checkpoint_retention_apply(writer->dir, save->name, &save->position, &writer->keep, &writer->cache->known);
     return STATUS_OK;
 }
 
@@ -397,13 +392,6 @@ void checkpoint_saving_work(struct checkpoint_saving *save)
         save->status = publish(save, &save->err);
 }
 
-static enum status join_hashes(struct checkpoint_saving *save, struct error *err)
-{
-    enum status status = state_hash_join(&save->hash, save->writer->comm, save->hashes, err);
-    save->peer_lost = status != STATUS_OK;
-    return status;
-}
-
 enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *complete, struct error *err)
 {
     *complete = false;
@@ -412,8 +400,11 @@ enum status checkpoint_saving_agree(struct checkpoint_saving *save, bool *comple
         memcpy(save->unique, save->reports[0].unique, sizeof save->unique);
         TRY(name_folders(save, err)); /* the name is as long as rank 0's, so this cannot fail on this rank alone */
     }
-    if (save->part == PART_RANK_FILES)
-        TRY(join_hashes(save, err));
+    if (save->part == PART_RANK_FILES) {
+        const enum status status = state_hash_join(&save->hash, save->writer->comm, save->hashes, err);
+        save->peer_lost = status != STATUS_OK;
+        TRY(status);
+    }
     save->part++;
     *complete = save->complete = save->part == PARTS;
     return STATUS_OK;

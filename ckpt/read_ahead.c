@@ -32,11 +32,6 @@ static struct read_ahead_piece *slot_of(struct read_ahead *ahead, int64_t number
     return &ahead->ring[number % ahead->slots];
 }
 
-static bool ended(const struct read_ahead *ahead)
-{
-    return ahead->stop || ahead->failed || ahead->begun == ahead->pieces;
-}
-
 /* Called with the mutex held, as are all of these. */
 static void turn_take(struct read_ahead *ahead)
 {
@@ -100,7 +95,7 @@ static void *read_ahead_fetch(void *argument)
     struct read_ahead *ahead = argument;
     pthread_setname_np(pthread_self(), "ztrain-reader");
     pthread_mutex_lock(&ahead->mutex);
-    while (!ended(ahead))
+    while (!ahead->stop && !ahead->failed && ahead->begun < ahead->pieces)
         if (ahead->turn || slot_of(ahead, ahead->begun)->occupied)
             pthread_cond_wait(&ahead->changed, &ahead->mutex);
         else

@@ -32,11 +32,6 @@ static struct outcome agreed_outcome_of(int rank, enum status status, const stru
     return outcome;
 }
 
-static bool is_same_outcome(const struct outcome *a, const struct outcome *b)
-{
-    return a->status != STATUS_OK && b->status != STATUS_OK && (a->text == b->text || a->likeness == b->likeness);
-}
-
 static const struct outcome *agreed_outcome_at(const void *all, size_t bytes, int rank)
 {
     return (const struct outcome *)((const char *)all + (size_t)rank * bytes);
@@ -53,8 +48,10 @@ static enum status fail_together(const struct agree_ranks *ranks, const void *al
         error_set(err, code, "rank %d has failed (%s)", lowest, status_name(code));
         error_blame(err, lowest, FAILURE_ERROR);
     }
-    for (int r = 0; r < ranks->rank && !printed; r++)
-        printed = is_same_outcome(agreed_outcome_at(all, bytes, r), own);
+    for (int r = 0; r < ranks->rank && !printed; r++) {
+        const struct outcome *other = agreed_outcome_at(all, bytes, r);
+        printed = other->status != STATUS_OK && (other->text == own->text || other->likeness == own->likeness);
+    }
     err->code = code;
     if (printed) {
         log_debug("error: %s", err->text);

@@ -35,9 +35,9 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->slots = memory_zeroed(world, sizeof *c->slots);
     c->sizes = memory_zeroed(world, sizeof *c->sizes);
     if (bootstrap->launcher && c->world > 1)
-        TRY_GOTO(comm_join_nodes(c, bootstrap, config, err));
+        TRY_GOTO(comm_join_nodes(c, bootstrap, err));
     else
-        TRY_GOTO(comm_attach_node(c, bootstrap->shared_fd, bootstrap->host, config, err));
+        TRY_GOTO(comm_attach_node(c, bootstrap->shared_fd, bootstrap->host, err));
     TRY_GOTO(control_join(c->control, err));
     *comm = c;
     return STATUS_OK;

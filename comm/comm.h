@@ -111,18 +111,24 @@ struct data_op {
 };
 
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
-void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream);
+void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
+static inline void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
+{
+    comm_all_gather_group(comm, op, 1, stream);
+}
 
 /* recv (count, recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count, dtype), added up in fp32
  * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
  * order, and overwrites the own slice of send. An ordered one is sent to its owner, who adds in fp32. */
-void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream);
-
-/* The same of several that do not depend on each other: NCCL launches them as one, but ordered ones, all or none of the
- * group, one after the other. */
-enum { COMM_GROUP_MAX = 16 };
-void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
 void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
+static inline void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
+{
+    comm_reduce_scatter_group(comm, op, 1, stream);
+}
+
+/* The operations of a group do not depend on each other: NCCL launches them as one, but ordered ones, all or none of
+ * the group, one after the other. */
+enum { COMM_GROUP_MAX = 16 };
 
 /* Control channel; blocking. */
 enum status comm_barrier(struct comm *comm, struct error *err);

@@ -75,16 +75,6 @@ void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int
     data_ops_submit(comm, OP_REDUCE_SCATTER, ops, count, stream);
 }
 
-void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    data_ops_submit(comm, OP_ALL_GATHER, op, 1, stream);
-}
-
-void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    data_ops_submit(comm, OP_REDUCE_SCATTER, op, 1, stream);
-}
-
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
 {
     pthread_mutex_lock(&comm->mutex);

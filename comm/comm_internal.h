@@ -91,12 +91,10 @@ uint64_t comm_flight_begin(const struct data_op *op);
 /* ---- comm_nodes.c -------------------------------------------------------- */
 
 /* Attaches to the node's memory (fd) and watches this rank's slow calls. */
-enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
-                             struct error *err);
+enum status comm_attach_node(struct comm *comm, int fd, const char *host, struct error *err);
 
 /* For ranks of a launcher: makes the node's memory and the connections; sets control, net and agent. Collective. */
-enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, const struct comm_config *config,
-                            struct error *err);
+enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, struct error *err);
 
 /* ---- transport_host.c ---------------------------------------------------- */
 

@@ -28,9 +28,9 @@ static void end_stuck_node(const char *text, void *context)
         comm->config.stuck(comm->config.stuck_context, text);
 }
 
-enum status comm_attach_node(struct comm *comm, int fd, const char *host, const struct comm_config *config,
-                             struct error *err)
+enum status comm_attach_node(struct comm *comm, int fd, const char *host, struct error *err)
 {
+    const struct comm_config *config = &comm->config;
     const double most = 0.2, limit = config->io_timeout_seconds > 0 ? config->io_timeout_seconds : 600;
     TRY(control_attach(fd, comm->rank, comm->world, host, config->timeout_seconds, &comm->control, err));
     if (comm->world == 1) /* no peer waits for this rank */
@@ -56,7 +56,6 @@ _Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "a word is exchang
 /* The opening of several nodes. */
 struct opening {
     struct bootstrap *boot;
-    const struct comm_config *config;
     struct comm *comm;
     struct word *words;      /* (world) */
     struct wire_host *hosts; /* (num_nodes), by their first ranks */
@@ -73,7 +72,7 @@ static enum status open_node_first(struct opening *o, const struct control_shape
         TRY(control_create(shape, &o->comm->own_fd, err));
         own->shared_fd = o->comm->own_fd;
     }
-    return t->num_nodes > 1 ? wire_host_read(o->config->interface, &own->host, err) : STATUS_OK;
+    return t->num_nodes > 1 ? wire_host_read(o->comm->config.interface, &own->host, err) : STATUS_OK;
 }
 
 /* Collective: fills o->words. status and err: this rank's outcome so far. */
@@ -144,7 +143,7 @@ static enum status connect_nodes(struct opening *o, struct error *err)
                                    .world = t->world,
                                    .job = boot->job_id,
                                    .secret = boot->secret,
-                                   .timeout_seconds = o->config->timeout_seconds};
+                                   .timeout_seconds = o->comm->config.timeout_seconds};
     struct wire_server *server = NULL;
     enum status status;
     int count = 0, listener = o->listener;
@@ -200,16 +199,16 @@ static enum status hand_over_node_connections(struct opening *o, struct error *e
     return status;
 }
 
-enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, const struct comm_config *config, struct error *err)
+enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, struct error *err)
 {
-    struct opening opening = {.boot = boot, .config = config, .comm = c, .listener = -1}, *o = &opening;
+    struct opening opening = {.boot = boot, .comm = c, .listener = -1}, *o = &opening;
     enum status status;
     size_t world = (size_t)boot->world;
     o->words = memory_zeroed(world, sizeof *o->words);
     o->hosts = memory_zeroed((size_t)c->topology.num_nodes, sizeof *o->hosts);
     o->peers = memory_zeroed(2 * world, sizeof *o->peers);
     TRY_END(share_node_memory(o, err));
-    TRY_END(comm_attach_node(c, c->own_fd, boot->host, o->config, err));
+    TRY_END(comm_attach_node(c, c->own_fd, boot->host, err));
     if (c->topology.num_nodes > 1) {
         TRY_END(connect_nodes(o, err));
         TRY_END(hand_over_node_connections(o, err));

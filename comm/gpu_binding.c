@@ -26,17 +26,10 @@ bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *l
     }
 }
 
-static bool is_known_gpu(const unsigned char uuid[DEVICE_UUID_BYTES])
-{
-    for (int i = 0; i < DEVICE_UUID_BYTES; i++)
-        if (uuid[i])
-            return true;
-    return false;
-}
-
 enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, int count,
                           unsigned char (*uuids)[DEVICE_UUID_BYTES], struct error *err)
 {
+    static const unsigned char unknown[DEVICE_UUID_BYTES];
     bool known = uuids != NULL;
     ASSERT(count > 0);
     memset(view, 0, sizeof *view); /* padding included: its bytes are exchanged */
@@ -48,7 +41,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
     for (int i = 0; i < count && known; i++)
-        known = is_known_gpu(uuids[i]);
+        known = memcmp(uuids[i], unknown, sizeof unknown) != 0;
     for (int i = 0; i < count; i++) {
         const char *entry = NULL;
         size_t length = 0;

@@ -10,11 +10,6 @@
 
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
 
-static enum flight_kind host_collective_kind(enum op_kind kind)
-{
-    return kind == OP_BARRIER ? FLIGHT_BARRIER : kind == OP_BROADCAST ? FLIGHT_BROADCAST : FLIGHT_EXCHANGE;
-}
-
 /* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
 static enum status host_exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
 {
@@ -26,7 +21,10 @@ static enum status host_exchange(struct comm *comm, enum op_kind kind, const voi
     if (own)
         memcpy(comm->slots[comm->rank], own, bytes);
     struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
-    const uint64_t entry = flight_begin(host_collective_kind(kind), -1, (int64_t)(bytes * (size_t)comm->world),
+    const enum flight_kind recorded = kind == OP_BARRIER     ? FLIGHT_BARRIER
+                                      : kind == OP_BROADCAST ? FLIGHT_BROADCAST
+                                                             : FLIGHT_EXCHANGE;
+    const uint64_t entry = flight_begin(recorded, -1, (int64_t)(bytes * (size_t)comm->world),
                                         (int64_t)comm->operations[CHANNEL_CONTROL] + 1);
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
     if (status == STATUS_OK)

@@ -55,7 +55,7 @@ static enum status host_transport_gather(const struct data_op *op)
     for (int i = 0; i < t->local_world; i++) {
         int l = (t->local_rank + i) % t->local_world;
         char *dst = (char *)op->recv + (size_t)t->locals[l] * stride;
-        const char *src = comm_peer_send(comm, l);
+        const char *src = l == t->local_rank ? op->send : comm_peer_send(comm, l);
         if (dst != src)
             TRY(copy_in_pieces(comm, dst, src, bytes));
     }
@@ -82,22 +82,13 @@ static enum status host_transport_gather_staged(const struct data_op *op)
     return STATUS_OK;
 }
 
-/* A rank without neighbours needs no staging. */
-static enum status host_transport_gather_own(const struct data_op *op)
-{
-    char *slice = (char *)op->recv + (size_t)op->comm->rank * op->stride * dtype_size(op->dtype);
-    return op->send == slice ? STATUS_OK : copy_in_pieces(op->comm, slice, op->send, op->count * dtype_size(op->dtype));
-}
-
 static enum status host_transport_all_gather(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
     if (comm->net)
         TRY(transport_network_gather_begin(op));
-    if (comm->topology.local_world == 1)
-        TRY(host_transport_gather_own(op));
-    else
-        TRY(staged ? host_transport_gather_staged(op) : host_transport_gather(op));
+    staged &= comm->topology.local_world > 1; /* a rank without neighbours needs no staging */
+    TRY(staged ? host_transport_gather_staged(op) : host_transport_gather(op));
     if (comm->net)
         TRY(transport_network_gather(op));
     return comm_op_barrier(comm, op->kind);
@@ -105,10 +96,11 @@ static enum status host_transport_all_gather(const struct data_op *op, bool stag
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
-#ifdef ZTRAIN_FAULTS
 /* Test builds: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank. */
 static void host_transport_disorder(struct comm *comm)
 {
+    (void)comm;
+#ifdef ZTRAIN_FAULTS
     const char *order = getenv("ZTRAIN_SUM_ORDER");
     if (!order || strcmp(order, "reverse") != 0)
         return;
@@ -117,13 +109,8 @@ static void host_transport_disorder(struct comm *comm)
         comm->in[r] = comm->in[comm->world - 1 - r];
         comm->in[comm->world - 1 - r] = in;
     }
-}
-#else
-static void host_transport_disorder(struct comm *comm)
-{
-    (void)comm;
-}
 #endif
+}
 
 static enum status host_transport_reduce(const struct data_op *op, bool staged)
 {
@@ -165,23 +152,19 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
 
 /* ---- running and submitting ---------------------------------------------- */
 
-#ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
 static void host_transport_fault(const struct comm *comm)
 {
+    (void)comm;
+#ifdef ZTRAIN_FAULTS
     static long long count; /* one data thread */
     const char *fault = getenv("ZTRAIN_COMM_FAULT");
     long long at;
     int rank, number;
     if (fault && sscanf(fault, "%d:%lld:%d", &rank, &at, &number) == 3 && rank == comm->rank && ++count == at)
         kill(getpid(), number);
-}
-#else
-static void host_transport_fault(const struct comm *comm)
-{
-    (void)comm;
-}
 #endif
+}
 
 /* On the stream's thread. comm_status() has the failure. */
 static enum status host_transport_barrier(const struct data_op *op)

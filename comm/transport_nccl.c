@@ -108,13 +108,6 @@ static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *w
 
 /* ---- the watcher --------------------------------------------------------- */
 
-static void look_at_peers(struct nccl *n)
-{
-    for (int r = 0; r < n->comm->world; r++)
-        if (r != n->comm->rank)
-            watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
-}
-
 /* Whether this thread has to abort the communicator, which it owns then. A thread that holds the mutex for a call
  * checks the job itself. */
 static bool look_at_nccl(struct nccl *n)
@@ -173,7 +166,9 @@ static void *nccl_watch(void *argument)
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct nccl *n = argument;
     while (!atomic_load(&n->stop)) {
-        look_at_peers(n);
+        for (int r = 0; r < n->comm->world; r++)
+            if (r != n->comm->rank)
+                watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
         if (look_at_nccl(n)) {
             abort_and_watch(n);
             break;

@@ -169,11 +169,6 @@ static const struct tensor_info *find_name(const struct huggingface_reader *impo
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
-static bool is_hf_pretraining_head(const struct model_desc *desc, const char *name)
-{
-    return desc->family == FAMILY_BERT && desc->new_head && strncmp(name, "cls.", 4) == 0;
-}
-
 static bool is_skipped_by_import(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
@@ -227,21 +222,6 @@ static bool is_ignored(const struct huggingface_reader *import, const char *name
     return false;
 }
 
-static void note_ignored(struct huggingface_reader *import, const char *name)
-{
-    const size_t used = strlen(import->ignored_names);
-    if (import->ignored++ < NAMES_SHOWN)
-        snprintf(import->ignored_names + used, sizeof import->ignored_names - used, "%s%.100s", used ? ", " : "", name);
-}
-
-static void note_extra(struct huggingface_reader *import, const char *path, const char *name)
-{
-    if (import->extra++)
-        return;
-    snprintf(import->extra_name, sizeof import->extra_name, "%s", name);
-    snprintf(import->extra_path, sizeof import->extra_path, "%s", path);
-}
-
 /* *matched: the entry is a part of a quantized matrix, which counts as found with its codes. */
 static enum status match_quantized(struct huggingface_reader *import, int file, const char *path,
                                    const struct safetensors_entry *entry, bool *matched, struct error *err)
@@ -275,11 +255,16 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s' according to %s", path,
                              entry->name, expected, INDEX_FILE);
     }
-    if (is_ignored(import, entry->name))
-        note_ignored(import, entry->name);
-    if (is_ignored(import, entry->name) || is_skipped_by_import(import->desc, entry->name))
+    if (is_ignored(import, entry->name)) {
+        const size_t used = strlen(import->ignored_names);
+        if (import->ignored++ < NAMES_SHOWN)
+            snprintf(import->ignored_names + used, sizeof import->ignored_names - used, "%s%.100s", used ? ", " : "",
+                     entry->name);
         return STATUS_OK;
-    if (is_hf_pretraining_head(import->desc, entry->name)) {
+    }
+    if (is_skipped_by_import(import->desc, entry->name))
+        return STATUS_OK;
+    if (import->desc->family == FAMILY_BERT && import->desc->new_head && strncmp(entry->name, "cls.", 4) == 0) {
         import->left_out++;
         return STATUS_OK;
     }
@@ -290,7 +275,10 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     const struct tensor_info *tensor =
         tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
     if (!tensor || starts_fresh(import, tensor)) {
-        note_extra(import, path, entry->name);
+        if (!import->extra++) {
+            snprintf(import->extra_name, sizeof import->extra_name, "%s", entry->name);
+            snprintf(import->extra_path, sizeof import->extra_path, "%s", path);
+        }
         return STATUS_OK;
     }
     TRY(safetensors_expect(entry, path, tensor->ndim, tensor->shape, ", but config.json asks for", err));
@@ -315,15 +303,6 @@ static enum status match_file(struct huggingface_reader *import, int file, struc
 end:
     safetensors_header_release(&header);
     return status;
-}
-
-static void resolve_tied_head(struct huggingface_reader *import)
-{
-    struct hf_place *embedding = &import->places[tensor_find(import->table, 0, ROLE_WTE) - import->table->tensors];
-    if (!embedding->found) {
-        *embedding = import->tied_head;
-        import->tied_head.found = false;
-    }
 }
 
 static enum status resolve_pooler(struct huggingface_reader *import, struct error *err)
@@ -594,7 +573,11 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
     TRY(refuse_adapter(import, err));
     for (int file = 0; file < import->files.names.count; file++)
         TRY(match_file(import, file, err));
-    resolve_tied_head(import);
+    struct hf_place *embedding = &import->places[tensor_find(table, 0, ROLE_WTE) - table->tensors];
+    if (!embedding->found) {
+        *embedding = import->tied_head;
+        import->tied_head.found = false;
+    }
     TRY(resolve_pooler(import, err));
     if (rank == 0 && !source->quiet)
         tell_differences(import);

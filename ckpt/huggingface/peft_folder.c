@@ -54,11 +54,6 @@ static enum status find_peft_file(struct peft_import *import, struct error *err)
     return error_hint(err, "expected a folder that peft's save_pretrained() or ztrain export wrote");
 }
 
-static bool is_peft_base_layer(const char *name)
-{
-    return fs_has_suffix(name, ".base_layer.weight") || fs_has_suffix(name, ".base_layer.bias");
-}
-
 /* Index in the table of the trained tensor of that name in the file; -1: none. */
 static int find_peft_tensor(const struct peft_import *import, const json_t *by_name, const char *name)
 {
@@ -74,7 +69,7 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
                                     const struct safetensors_entry *entry, struct error *err)
 {
     const int i = find_peft_tensor(import, by_name, entry->name);
-    if (is_peft_base_layer(entry->name))
+    if (fs_has_suffix(entry->name, ".base_layer.weight") || fs_has_suffix(entry->name, ".base_layer.bias"))
         return STATUS_OK;
     if (i < 0) {
         error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this adapter", import->path, entry->name);
@@ -229,10 +224,14 @@ end:
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* (V, r) of the checkpoint as (r, V). */
-static enum status export_peft_transposed(struct hf_writer *writer, const struct tensor_info *tensor, struct error *err)
+/* A transposed one is (V, r) in the checkpoint. */
+static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
+                                      struct error *err)
 {
+    const struct tensor_info *tensor = entry->tensor;
     const int64_t rows = tensor->shape[0], r = tensor->shape[1];
+    if (!entry->transposed)
+        return hf_writer_tensor(writer, entry, context, err);
     float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     enum status status = STATUS_OK;
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
@@ -245,13 +244,6 @@ static enum status export_peft_transposed(struct hf_writer *writer, const struct
 end:
     free(all);
     return status;
-}
-
-static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
-                                      struct error *err)
-{
-    return entry->transposed ? export_peft_transposed(writer, entry->tensor, err)
-                             : hf_writer_tensor(writer, entry, context, err);
 }
 
 /* The trained tensors; of a tied matrix a second time as the head. Returns how many. */

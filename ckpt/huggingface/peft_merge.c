@@ -223,14 +223,6 @@ static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct 
     return count;
 }
 
-static json_t *merged_config(const struct huggingface_source *base, enum dtype dtype)
-{
-    json_t *config = model_desc_export_config(base->desc, dtype);
-    if (merge_unties(base->desc, base->table))
-        json_object_set_new(config, "tie_word_embeddings", json_false());
-    return config;
-}
-
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err)
 {
@@ -250,8 +242,12 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
     TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
     folder.tensors = memory_zeroed((size_t)base->table->num_tensors + 1, sizeof *folder.tensors);
-    folder.count = list_merged(&merge, dtype, folder.tensors) + merge_unties(base->desc, base->table);
-    status = hf_write_folder(&folder, "config.json", merged_config(base, dtype == DTYPE_COUNT ? stored : dtype), err);
+    const bool unties = merge_unties(base->desc, base->table);
+    folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
+    json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
+    if (unties)
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+    status = hf_write_folder(&folder, "config.json", config, err);
 end:
     huggingface_close(merge.base);
     free(folder.tensors);

@@ -105,12 +105,6 @@ static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t r
     return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
 }
 
-/* The slot of the rank's next arrival. */
-static char *slot_of(const struct agent_inbox *inbox)
-{
-    return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2));
-}
-
 static bool header_fits(const struct agent_inbox *inbox)
 {
     const struct agent_header *header = &inbox->header;
@@ -197,7 +191,7 @@ static char *payload_room(struct agent_inbox *inbox, size_t *room)
     if (inbox->header.type != AGENT_SLOT)
         return inbox->payload + at;
     if (at >= op)
-        return slot_of(inbox) + (at - op);
+        return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2)) + (at - op);
     *room = op - at;
     return (char *)&inbox->op + at;
 }

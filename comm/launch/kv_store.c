@@ -86,11 +86,6 @@ static void flush(const struct kv_server *server, struct member *member)
         kv_send_some(member, server->answers, server->answer_bytes, &member->answered);
 }
 
-static bool has_more(const struct kv_server *server, const struct member *member)
-{
-    return member->out_bytes || member->answered < server->answer_bytes;
-}
-
 static void send_to(struct member *member, enum kv_kind kind, int number, const char *body)
 {
     if (member->fd < 0)
@@ -288,10 +283,11 @@ static void *kv_serve(void *context)
         for (int d = 0; d < server->num_doors; d++)
             server->polled[count++] = (struct pollfd){.fd = wire_server_fd(server->doors[d]), .events = POLLIN};
         struct pollfd *members = server->polled + count;
-        for (int r = 0; r < server->world; r++)
-            server->polled[count++] =
-                (struct pollfd){.fd = server->members[r].fd,
-                                .events = (short)(POLLIN | (has_more(server, &server->members[r]) ? POLLOUT : 0))};
+        for (int r = 0; r < server->world; r++) {
+            const struct member *member = &server->members[r];
+            const bool more = member->out_bytes || member->answered < server->answer_bytes;
+            server->polled[count++] = (struct pollfd){.fd = member->fd, .events = more ? POLLIN | POLLOUT : POLLIN};
+        }
         poll(server->polled, (nfds_t)count, server->num_doors ? DOOR_MS : -1);
         if (server->polled[0].revents) {
             send_to_all(server, KV_BYE, 0, "", NULL);

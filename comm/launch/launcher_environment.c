@@ -51,13 +51,6 @@ bool slurm_step_is_set(void)
                 : env_variable("SLURM_STEP_NUM_TASKS") || env_variable("SLURM_STEP_TASKS_PER_NODE");
 }
 
-/* A batch script's or an interactive shell's: its variables describe the job, not tasks. */
-static bool slurm_step_is_script(void)
-{
-    const char *step = env_variable("SLURM_STEP_ID");
-    return step && !slurm_step_normal(step);
-}
-
 int slurm_task_count(const char *list)
 {
     long long total = 0;
@@ -81,11 +74,6 @@ int slurm_task_count(const char *list)
     }
 }
 
-static bool is_node_name_character(char c)
-{
-    return isalnum((unsigned char)c) || c == '-' || c == '_' || c == '.';
-}
-
 bool slurm_first_node(const char *list, char *out, size_t size)
 {
     size_t length = 0;
@@ -104,7 +92,7 @@ bool slurm_first_node(const char *list, char *out, size_t size)
             length += digits;
             at = end + 1;
         } else {
-            if (!is_node_name_character(*at) || length + 1 >= size)
+            if (!(isalnum((unsigned char)*at) || strchr("-_.", *at)) || length + 1 >= size)
                 return false;
             out[length++] = *at++;
         }
@@ -285,9 +273,11 @@ static int most_env_evidence(const char **name)
 {
     int most = 0;
     *name = NULL;
+    const char *step = env_variable("SLURM_STEP_ID");
+    const bool script = step && !slurm_step_normal(step);
     for (size_t i = 0; i < COUNT_OF(evidence); i++) {
         const char *value = env_variable(evidence[i].name);
-        if (!value || (evidence[i].slurm && slurm_step_is_script()))
+        if (!value || (evidence[i].slurm && script))
             continue;
         int ranks = evidence[i].ranks(value);
         if (ranks > most) {

@@ -81,11 +81,6 @@ static enum status store_hosts(const struct launcher_rendezvous *rendezvous, str
     return status;
 }
 
-static bool launcher_is_loopback(const char *text)
-{
-    return !strncmp(text, "127.", 4) || !strcmp(text, "::1");
-}
-
 static void launcher_add_address(struct wire_address *addresses, int *count, const char *text)
 {
     for (int i = 0; i < *count; i++)
@@ -107,7 +102,7 @@ static enum status store_addresses(const struct launcher_rendezvous *rendezvous,
         TRY(store_hosts(rendezvous, addresses, count, err));
         bool loopback = false;
         for (int i = 0; i < *count; i++)
-            loopback |= launcher_is_loopback(addresses[i].text);
+            loopback |= !strncmp(addresses[i].text, "127.", 4) || !strcmp(addresses[i].text, "::1");
         if (!loopback || !rendezvous->several_nodes)
             return STATUS_OK;
         TRY(wire_host_read(NULL, &own, err));

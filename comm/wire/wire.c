@@ -481,11 +481,6 @@ static void dial_step(struct dial *dial)
     }
 }
 
-static short dial_events(const struct dial *dial)
-{
-    return !dial->connected || dial->link.message % 2 == 0 ? POLLOUT : POLLIN;
-}
-
 /* Closes a connection that no peer waits for. */
 static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
                             struct wire_peer *peers, int count)
@@ -499,11 +494,6 @@ static void keep_connection(const struct wire_self *self, const struct wire_conn
             return;
         }
     close(connection->fd);
-}
-
-static const char *service_name(enum wire_service service)
-{
-    return service == WIRE_STORE ? "key-value store" : service == WIRE_AGENT ? "health" : "data";
 }
 
 /* Names the first peer without a connection. dials: those of this rank. */
@@ -522,7 +512,9 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
     if (others > 0)
         snprintf(more, sizeof more, ", and %d more", others);
     ASSERT(first);
-    const char *service = service_name(first->service);
+    const char *service = first->service == WIRE_STORE   ? "key-value store"
+                          : first->service == WIRE_AGENT ? "health"
+                                                         : "data";
     const struct dial *dial = NULL;
     for (int i = 0; i < num_dials; i++)
         if (dials[i].peer == first)
@@ -598,7 +590,8 @@ static double wire_start_dials(struct rendezvous *m, double now)
             wake = dial->next < wake ? dial->next : wake;
             continue;
         }
-        m->fds[m->open] = (struct pollfd){.fd = dial->link.fd, .events = dial_events(dial)};
+        const bool sends = !dial->connected || dial->link.message % 2 == 0;
+        m->fds[m->open] = (struct pollfd){.fd = dial->link.fd, .events = sends ? POLLOUT : POLLIN};
         m->polled[m->open++] = dial;
     }
     m->fds[m->open] = (struct pollfd){.fd = m->server ? wire_server_fd(m->server) : -1, .events = POLLIN};
