@@ -39,12 +39,12 @@ struct train_position {
     bool stopped_early;         /* the run has ended here because of them */
 };
 
-/* What rank 0 keeps from one save of a run to the next: the tokenizer files, whose folder may be gone when a checkpoint
- * is due; and the list of checkpoints, so that a save opens only those that are new to it. */
-struct checkpoint_save_cache;
-
-/* tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; model_dir: one with a
+/* What rank 0 keeps for all saves of a run: the tokenizer files, whose folder may be gone later; and the list of
+ * checkpoints, so that a save opens only new ones.
+ *
+ * tokenizer_dir: a Hugging Face folder, whose tokenizer files go into each checkpoint; model_dir: one with a
  * generation_config.json for them. Both may be NULL. STATUS_DATA: one of the files cannot be read. */
+struct checkpoint_save_cache;
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
@@ -103,11 +103,10 @@ struct checkpoint_writer {
  * The writer, what it points to and the slices must not change until checkpoint_saving_free(). Each slice is used
  * before the next is asked for. On rank 0 a share uses writer->cache: no other function may meanwhile.
  *
- * Stale .tmp- folders are deleted first. With keep.last every rank compares its file on the disk with its checksums
- * before the checkpoint is published; after `latest` and `best` have moved, the old checkpoints that `keep` does not
- * name are deleted (checkpoint_retention.h). A folder of the same name is replaced if it is valid and of the same step,
- * else moved aside: as NAME.damaged-N or, of another step, as NAME.aside-N. So are checkpoints of later steps, which
- * belong to a history that this run has left. checkpoint_save.c has the order of the steps. */
+ * With keep.last every rank compares its file on the disk with its checksums before publication, and afterwards the old
+ * checkpoints that `keep` does not name are deleted (checkpoint_retention.h). A folder of the same name is replaced if
+ * it is valid and of the same step, else moved aside: as NAME.damaged-N or, of another step, as NAME.aside-N. So are
+ * checkpoints of later steps, a history that this run has left. checkpoint_save.c has the order of the steps. */
 struct checkpoint_saving;
 
 void checkpoint_saving_new(const struct checkpoint_writer *writer, const struct train_position *position,
@@ -158,36 +157,32 @@ struct checkpoint {
     void *private_;     /* parsed manifest and open files (checkpoint_read.h) */
 };
 
-/* Opens `dir`: a checkpoint, or the newest valid checkpoint of a run folder (<run> or <run>/checkpoints); log_warn()
- * reports each newer one that is damaged. full: verifies every byte before a checkpoint is taken, else only the
- * manifest and the file sizes. STATUS_CHECKPOINT names the file and, if there is one, the offset. */
+/* Opens `dir`: a checkpoint, or the newest valid one of a run folder (<run> or <run>/checkpoints); log_warn() reports
+ * newer ones that are damaged. full: verifies every byte, else only the manifest and the file sizes. */
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
 /* The same with a function of the caller's in place of checkpoint_verify(): STATUS_CHECKPOINT that is not
  * error_is_unreadable() is damage. */
 typedef enum status checkpoint_verifier(void *context, const struct checkpoint *checkpoint, struct error *err);
 enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
                                      struct checkpoint **checkpoint, struct error *err);
-/* Opens a checkpoint that another rank has opened; looks only at the files of share `part` of `parts`
- * (checkpoint_verify_part()), so that N ranks do not look at N files each. */
+/* Opens a checkpoint that another rank has opened; looks only at the files of checkpoint_verify_part()'s share. */
 enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
                                  struct error *err);
-/* Opens the checkpoint of a run folder with the best evaluation, by the checkpoint.metric and checkpoint.mode of the
- * run's newest one; of equal ones the earliest. STATUS_CHECKPOINT: none was written after an evaluation, or the best
- * one is damaged. STATUS_USAGE: dir is one checkpoint. */
+/* Opens the checkpoint of a run folder with the best evaluation, by the keys of the run's newest one; of equal ones the
+ * earliest. STATUS_CHECKPOINT: none was evaluated, or the best one is damaged. STATUS_USAGE: dir is one checkpoint. */
 enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err);
 /* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 
-/* Verifies every byte; err names the file and offset of the first fault. */
+/* Verifies every byte; err names the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);
-/* The same of one of `parts` shares (from 0) of about the same size, in the files' order. With as many shares as ranks
- * wrote the checkpoint, share r is the file of rank r; the last one also has the tokenizer's files. */
+/* The same of one of `parts` shares (from 0) of about the same size. With as many shares as ranks wrote the checkpoint,
+ * share r is the file of rank r; the last one also has the tokenizer's files. */
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err);
 
-/* Reads elements [first, first + count) of a unit's flat range of one kind of state into out, whatever the world size
- * of the writer. Only the frames that cover the range are read; each is verified. The checkpoint has the unit:
- * checkpoint_stores(). */
+/* Reads elements [first, first + count) of a unit's flat range of one kind of state, whatever the writer's world size.
+ * Each frame that is read is verified. The checkpoint has the unit: checkpoint_stores(). */
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err);
 

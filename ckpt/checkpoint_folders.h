@@ -32,20 +32,19 @@ void checkpoint_name(const struct train_position *position, char name[64]);
 /* Whether ztrain writes this name. *aside: the folder was moved aside, or is damaged. */
 bool checkpoint_own_name(const char *name, bool *aside);
 
-/* fs_find_dir() of a folder of a run, with a hint about something else in its place: a link whose disk is not mounted.
- */
+/* fs_find_dir() of a folder of a run, with a hint about a link in its place whose disk is not mounted. */
 enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err);
 
 /* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts too. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
-/* The identity (inode) of the folder that has this name now; false: there is none. */
+/* The inode of the folder that has this name now; false: there is none. */
 bool checkpoint_identify(const char *folder, struct stat *identity);
 /* Whether the name still belongs to the same folder. */
 bool checkpoint_is_still(const char *folder, const struct stat *identity);
 
-/* Finds out whether `dir` is a checkpoint (folder = dir), or a run folder or its checkpoints/ (folder = the folder of
- * the checkpoints). STATUS_CHECKPOINT: it is neither, or a checkpoint without its manifest. */
+/* folder = dir if that is a checkpoint; if it is a run folder or its checkpoints/, the latter. STATUS_CHECKPOINT: it is
+ * neither, or a checkpoint without its manifest. */
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err);
 
 /* fsync of a folder of checkpoints: its renames are durable. */

@@ -290,7 +290,7 @@ static void list_append(struct checkpoint_list *list, struct checkpoint_list *kn
     list->entries[list->count++] = key;
 }
 
-static enum status list_names(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;
     struct checkpoint_list known = *list;
@@ -314,6 +314,7 @@ static enum status list_names(struct checkpoint_list *list, const char *dir, boo
     }
     if (errno)
         TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
+    list_sort(list);
 end:
     if (folder)
         io_closedir(folder);
@@ -323,15 +324,10 @@ end:
     return status;
 }
 
-enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    return list_names(list, dir, false, err);
-}
-
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err)
 {
     memset(list, 0, sizeof *list);
-    enum status status = list_names(list, dir, aside, err);
+    enum status status = checkpoint_list_update(list, dir, aside, err);
     for (int i = list->count - 1; i >= 0 && status == STATUS_OK; i--)
         status = list_read(list, dir, i, err);
     if (status == STATUS_OK)
@@ -340,14 +336,6 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
         checkpoint_list_release(list);
     list->ordered = list->count;
     return status;
-}
-
-enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err)
-{
-    memset(list, 0, sizeof *list);
-    TRY(list_names(list, dir, true, err));
-    list_sort(list);
-    return STATUS_OK;
 }
 
 void checkpoint_list_release(struct checkpoint_list *list)

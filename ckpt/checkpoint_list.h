@@ -47,15 +47,15 @@ struct checkpoint_list {
 };
 
 /* Lists all checkpoint folders in dir, or those that were moved aside (X.aside-N and X.damaged-N), by their manifests,
- * newest step first, those of unknown step before all others, including those that cannot be read. STATUS_CHECKPOINT:
- * dir cannot be read. */
+ * newest step first, those of unknown step before all others. STATUS_CHECKPOINT: dir cannot be read. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err);
-/* Brings a list up to date with the names in dir (it may be empty), and opens no file. Entries whose folders are still
- * there keep what was read of them, unless that had failed. On failure the list is empty. */
-enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, struct error *err);
+/* Brings a list up to date with the names in dir (it may be empty), and opens no file; its order is that of what is
+ * known. Entries whose folders are still there keep what was read of them, unless that had failed. On failure the list is
+ * empty. */
+enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool aside, struct error *err);
 
-/* Puts the `n` newest entries, or all if there are fewer, in their places until the next update; reads only what has to
- * be read to choose them. A checkpoint that was deleted meanwhile leaves the list. An error is a lack of memory. */
+/* Puts the `n` newest entries in their places until the next update; reads only what has to be read to choose them. A
+ * checkpoint that was deleted meanwhile leaves the list. An error is a lack of memory. */
 enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir, int n, struct error *err);
 /* Reads the entries that are later than a position, as far as their names tell; NULL: all. Then sorts the list, in
  * which the others have the places that their names give them. */
@@ -65,14 +65,12 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
 enum status checkpoint_entry_read(struct checkpoint_entry *entry, const char *dir, struct error *err);
 /* Looks at the checkpoint's files, unless that was done. A missing or short one makes it not ok. */
 enum status checkpoint_entry_settle(struct checkpoint_entry *entry, const char *dir, struct error *err);
-/* Settles an entry. One that has changed since it was read is read anew, and *changed is set: a file system may give
- * the same inode to another folder, and nothing may be deleted because of facts that are no longer true. */
+/* Settles an entry. One that has changed since it was read is read anew, and *changed is set: nothing may be deleted
+ * because of facts that are no longer true. */
 enum status checkpoint_entry_renew(struct checkpoint_entry *entry, const char *dir, bool *changed, struct error *err);
 /* Whether the manifest, which was read, has the step or the epoch of the folder's name; a user may rename a folder. */
 bool checkpoint_name_fits(const struct checkpoint_entry *entry);
 
-/* Lists those that were moved aside, only by their names. */
-enum status checkpoint_list_aside_names(struct checkpoint_list *list, const char *dir, struct error *err);
 void checkpoint_list_release(struct checkpoint_list *list);
 
 /* Whether an entry may be of a later position than this one, judging by its name, as it was not read. */

@@ -206,7 +206,7 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     struct checkpoint_list list = {.count = 0};
     struct error damage, failure; /* err is touched only if none is found */
     *again = false;
-    TRY(checkpoint_list_update(&list, dir, err));
+    TRY(checkpoint_list_update(&list, dir, false, err));
     list.holds = true; /* what is read to choose is not read again to open */
     enum status status = error_set(&failure, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
     for (int i = 0;; i++) {

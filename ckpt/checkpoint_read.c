@@ -365,17 +365,6 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
         tensor_table_freeze(table, is_read_frozen, manifest);
 }
 
-static enum status adapt_read_table(const struct checkpoint *checkpoint, const struct model_desc *desc,
-                                    struct tensor_table *table, struct error *err)
-{
-    struct adapter_config config;
-    TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
-    config.settings.on = true;
-    const enum status status = adapter_apply(&config.settings, desc, table, NULL, err);
-    adapter_config_release(&config);
-    return status;
-}
-
 enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,
                              struct error *err)
 {
@@ -383,10 +372,16 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     memset(table, 0, sizeof *table);
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
     tensor_table_build_for(desc, checkpoint->moment_blocks, table);
-    if (checkpoint->adapter)
-        return adapt_read_table(checkpoint, desc, table, err);
-    checkpoint_freeze_table(checkpoint, table);
-    return STATUS_OK;
+    if (!checkpoint->adapter) {
+        checkpoint_freeze_table(checkpoint, table);
+        return STATUS_OK;
+    }
+    struct adapter_config config;
+    TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
+    config.settings.on = true;
+    const enum status status = adapter_apply(&config.settings, desc, table, NULL, err);
+    adapter_config_release(&config);
+    return status;
 }
 
 /* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */

@@ -91,7 +91,7 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
         return false;
     if (!fs_is_dir(dir))
         return true; /* the first checkpoint of the run */
-    if (checkpoint_list_update(&cache->known, dir, &err) != STATUS_OK ||
+    if (checkpoint_list_update(&cache->known, dir, false, &err) != STATUS_OK ||
         checkpoint_list_read_later(&cache->known, dir, NULL, &err) != STATUS_OK ||
         settle_retained_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
         log_warn("%s; so the checkpoint of step %" PRId64 " is taken for one of the best", err.text, position->step);
@@ -174,7 +174,7 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
 
 static enum status read_needed(const struct retention *now, const struct train_position *position, struct error *err)
 {
-    TRY(checkpoint_list_update(now->known, now->dir, err));
+    TRY(checkpoint_list_update(now->known, now->dir, false, err));
     TRY(checkpoint_list_read_later(now->known, now->dir, now->keep->best ? NULL : position, err));
     return settle_retained_best(now->dir, now->known, now->keep, now->step, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_rewind.c: changes a run's history to the one that a resume asks for. Each step is on disk before the next.
+/* checkpoint_rewind.c: each step is on disk before the next.
  *
  *   step                                                          a resume of the run folder after a kill
  *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
@@ -218,8 +218,8 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
     memset(rewind, 0, sizeof *rewind);
     TRY_END(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
     TRY_END(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
-    TRY_END(checkpoint_list_update(&list, rewind->dir, err));
-    TRY_END(checkpoint_list_aside_names(&aside, rewind->dir, err));
+    TRY_END(checkpoint_list_update(&list, rewind->dir, false, err));
+    TRY_END(checkpoint_list_update(&aside, rewind->dir, true, err));
     TRY_END(plan_name(rewind, checkpoint, &list, &aside, err));
     if (newest)
         rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);

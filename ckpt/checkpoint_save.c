@@ -10,11 +10,11 @@
  *        6  rank 0   moves `latest` (made aside, then renamed)
  *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
  *
- * Each is fsynced before the next; before step 7 only folders that are never read are deleted. UNIQUE is new for each
- * save: a rank of an earlier start that was cut off may still write into its .tmp folder, which disturbs no other save.
+ * Before step 7 only folders that are never read are deleted. UNIQUE is new for each save: a rank of an earlier start
+ * that was cut off may still write into its own .tmp folder.
  *
- * After each of the three parts (folder, rank files, publication) the ranks exchange their outcomes, and all return the
- * error of the lowest rank that has one. Rank 0 then removes .tmp-…. A failure after step 5 is a warning.
+ * After each part (folder, rank files, publication) all ranks return the error of the lowest rank that has one. Rank 0
+ * then removes .tmp-…. A failure after step 5 is a warning.
  *
  * Before steps 1, 5, 6 and 7 rank 0 checks that the run folder still belongs to this run (writer->still_owner); else
  * the save ends with that error on all ranks. If the disk does not answer, steps 1 and 5 fail, and steps 6 and 7 are

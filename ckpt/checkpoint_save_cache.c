@@ -69,19 +69,12 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
     return status;
 }
 
-static enum status find_templates(struct checkpoint_save_cache *cache, const char *tokenizer_dir, struct error *err)
+enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
+                                      struct checkpoint_save_cache **out, struct error *err)
 {
     static const char prefix[] = TEMPLATES_FOLDER "-";
     char folder[FS_PATH_MAX];
     bool there;
-    TRY(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
-    TRY(fs_find_dir(folder, &there, STATUS_DATA, err));
-    return there ? add_templates(cache, folder, "", prefix, err) : add_templates(cache, tokenizer_dir, prefix, "", err);
-}
-
-enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
-                                      struct checkpoint_save_cache **out, struct error *err)
-{
     enum status status = STATUS_OK;
     struct checkpoint_save_cache *cache = memory_zeroed(1, sizeof *cache);
     for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
@@ -93,8 +86,12 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
         if (fs_exists(path))
             TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
     }
-    if (tokenizer_dir)
-        TRY_GOTO(find_templates(cache, tokenizer_dir, err));
+    if (tokenizer_dir) {
+        TRY_GOTO(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
+        TRY_GOTO(fs_find_dir(folder, &there, STATUS_DATA, err));
+        TRY_GOTO(there ? add_templates(cache, folder, "", prefix, err)
+                       : add_templates(cache, tokenizer_dir, prefix, "", err));
+    }
     *out = cache;
     return STATUS_OK;
 fail:

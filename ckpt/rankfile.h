@@ -7,8 +7,7 @@
  *
  * A frame holds up to RANKFILE_FRAME_ELEMENTS fp32 values of one slice, state by state, unit by unit, so that any range
  * can be read by itself. Its bytes are in four planes (all lowest bytes, …, all highest bytes): the exponents compress,
- * the low bits of the mantissa do not. The table has the elements, offset, length and checksum (XXH3 of the stored
- * bytes) of each frame; the manifest has the file's size and the checksum of header and table.
+ * the low bits of the mantissa do not.
  *
  * Readers trust nothing: the table must list exactly the slices that follow from the manifest. OpenMP threads share the
  * frames; bytes are written, and faults reported, in order. */
@@ -75,8 +74,8 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
 
 /* ---- streams of frames --------------------------------------------------- */
 
-/* Frames of one or more files in an order that the caller chooses, read ahead by threads while those before them are
- * verified and decompressed. Memory: 2 MiB for each frame that is read ahead, and 4 MiB for each OpenMP thread. */
+/* Frames of one or more files in an order that the caller chooses, read ahead by threads. Memory: 2 MiB for each frame
+ * that is read ahead, and 4 MiB for each OpenMP thread. */
 struct rankfile_stream;
 
 /* One frame on its way: the place of a piece (read_ahead.h). */

@@ -8,8 +8,7 @@
  *
  * Two threads read, so that a disk has its next request while a thread waits for a core. Pieces for which in_turn() is
  * true are read one at a time and in order: a file server stops reading ahead if several read in turns
- * (docs/performance.md). Memory: READ_AHEAD pieces, and one for each thread that uses them. A failed read is a piece
- * too, and the last one that is begun.
+ * (docs/performance.md). A failed read is a piece too, and the last one that is begun.
  *
  * Any number of threads may take and give. A single piece is read by who takes it, without a thread. */
 #pragma once

@@ -22,16 +22,6 @@ uint64_t agree_likeness(const struct error *err, int rank)
     return err->rank < 0 ? hash_agreed_text(err->text) : XXH3_64bits(said, sizeof said);
 }
 
-static struct outcome agreed_outcome_of(int rank, enum status status, const struct error *err)
-{
-    struct outcome outcome = {.status = (int32_t)status};
-    if (status == STATUS_OK)
-        return outcome;
-    outcome.text = hash_agreed_text(err->text);
-    outcome.likeness = agree_likeness(err, rank);
-    return outcome;
-}
-
 static const struct outcome *agreed_outcome_at(const void *all, size_t bytes, int rank)
 {
     return (const struct outcome *)((const char *)all + (size_t)rank * bytes);
@@ -64,7 +54,11 @@ enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, 
                           enum status status, int *lowest, struct error *err)
 {
     struct error exchange = {.code = STATUS_OK};
-    *own = agreed_outcome_of(ranks->rank, status, err);
+    *own = (struct outcome){.status = (int32_t)status};
+    if (status != STATUS_OK) {
+        own->text = hash_agreed_text(err->text);
+        own->likeness = agree_likeness(err, ranks->rank);
+    }
     *lowest = -1;
     enum status exchanged = ranks->exchange(ranks->context, own, bytes, all, &exchange);
     if (exchanged != STATUS_OK) { /* a peer is gone */

@@ -10,9 +10,8 @@
  * on how ranks are spread over nodes (exceptions: comm_config.reduce_within_node, and NCCL, which has its own order
  * unless data_op.ordered).
  *
- * Failure: a peer that dies, is silent for the timeout (core/heartbeat.h) or calls comm_abort() makes every waiting
- * operation return, in all ranks; comm_status() names the rank, its host and the reason. Data operations then return
- * without doing anything; check comm_status() before trusting results.
+ * Failure: a peer that dies, is silent for the timeout (core/heartbeat.h) or calls comm_abort() makes every operation
+ * return, in all ranks; comm_status() names the rank, its host and the reason. Check it before trusting results.
  *
  * Memory: collectives whose buffers lie in the ranks' shared segments (comm_share) read the peers' memory directly;
  * others are staged through a buffer of the node. World 1: everything is local and nothing is counted. */
@@ -30,8 +29,8 @@ struct comm;
 struct comm_config {
     double timeout_seconds;
     double io_timeout_seconds; /* of one slow call (core/heartbeat.h); 0: 600 */
-    /* Called by a separate thread when the main thread is stuck and the job has failed: for that slow call, whose name
-     * and file `text` has, or before, and the GPU does not come back from it. May end the process. NULL: not called. */
+    /* Called by another thread when the main thread is stuck and the job has failed: for that slow call, which `text`
+     * names, or before, and the GPU does not come back. May end the process. NULL: not called. */
     void (*stuck)(void *context, const char *text);
     void *stuck_context;
     /* between nodes: a name, address or network; NULL or "": the one that fits */
@@ -49,9 +48,9 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
 void comm_close(struct comm *comm);
 
 /* Data operations work on the memory of this device from now on, if it is a GPU. may_share (the same on all ranks):
- * whether several ranks may use one GPU. *way describes the path of the data for the log; NULL on the CPU. nccl_ctas:
- * maxCTAs of NCCL's communicator: the most blocks, each of which holds a multiprocessor, of a collective; 0: NCCL
- * decides. Collective: all ranks fail if one does. Call comm_detach_device() before the device is closed. */
+ * several ranks may use one GPU. *way: the path of the data, for the log; NULL on the CPU. nccl_ctas: NCCL's maxCTAs,
+ * the most multiprocessors that a collective holds; 0: its own. Collective: all ranks fail if one does. Call
+ * comm_detach_device() before the device is closed. */
 enum status comm_attach_device(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                                const char **way, struct error *err);
 void comm_detach_device(struct comm *comm);

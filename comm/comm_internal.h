@@ -7,13 +7,29 @@
 #include "comm/control/agent.h"
 #include "comm/control/control.h"
 #include "comm/control/net.h"
-#include "comm/topology.h"
 
 #include <pthread.h>
 
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 
 struct data_op;
+
+/* Which rank carries which slice between nodes, as the proxy of its node: local rank l of a node receives, for its node,
+ * the slices of all ranks on other nodes whose local rank is l modulo the node's size. So a slice crosses to each node
+ * once, and a node's ranks share the work. */
+struct topology {
+    int rank, world;
+    int node, num_nodes;
+    int local_rank, local_world;
+    int *locals;  /* (local_world) this node's ranks, ascending */
+    int *remotes; /* (num_remotes) the ranks of other nodes, ascending */
+    int num_remotes;
+    int *proxies;        /* (num_nodes) this rank's proxy on each node; this rank itself on its own node */
+    int *proxy_of;       /* (num_remotes) local rank of the proxy of remotes[i] on this node */
+    int *index_at_proxy; /* (num_remotes) index of remotes[i] among the remotes that its proxy serves, from 0 */
+    int proxied;         /* number of remotes that this rank serves as their proxy */
+    int most_carried;    /* the largest number of remotes that one rank of this node serves */
+};
 
 struct comm {
     int rank, world;
@@ -89,6 +105,10 @@ enum status comm_op_barrier(struct comm *comm, enum op_kind kind);
 uint64_t comm_flight_begin(const struct data_op *op);
 
 /* ---- comm_nodes.c -------------------------------------------------------- */
+
+/* places: (world); every node has a rank. */
+void topology_init(struct topology *topology, int rank, int world, const struct rank_place *places);
+void topology_release(struct topology *topology);
 
 /* Attaches to the node's memory (fd) and watches this rank's slow calls. */
 enum status comm_attach_node(struct comm *comm, int fd, const char *host, struct error *err);

@@ -63,16 +63,6 @@ static int row_of(const struct comm_log *log, int what, int unit)
     return what * (log->config.units + 1) + unit + 1;
 }
 
-static void name_rows(struct comm_log *log)
-{
-    for (int what = 0; what < 2 * COMM_PURPOSE_COUNT; what++)
-        for (int unit = -1; unit < log->config.units; unit++)
-            log->rows[row_of(log, what, unit)] =
-                (struct comm_log_row){.collective = what < COMM_PURPOSE_COUNT ? "all_gather" : "reduce_scatter",
-                                      .purpose = (enum comm_purpose)(what % COMM_PURPOSE_COUNT),
-                                      .unit = unit};
-}
-
 /* ---- recording ----------------------------------------------------------- */
 
 static void comm_log_take_span(void *context, const struct span *span)
@@ -123,7 +113,12 @@ enum status comm_log_start(struct comm *comm, struct device *device, const struc
     log->ranks = memory_zeroed((size_t)comm->world, sizeof *log->ranks);
     log->rows = memory_zeroed((size_t)log->num_rows, sizeof *log->rows);
     log->read = memory_zeroed((size_t)log->num_rows, sizeof *log->read);
-    name_rows(log);
+    for (int what = 0; what < 2 * COMM_PURPOSE_COUNT; what++)
+        for (int unit = -1; unit < config->units; unit++)
+            log->rows[row_of(log, what, unit)] =
+                (struct comm_log_row){.collective = what < COMM_PURPOSE_COUNT ? "all_gather" : "reduce_scatter",
+                                      .purpose = (enum comm_purpose)(what % COMM_PURPOSE_COUNT),
+                                      .unit = unit};
     const struct span_recorder_config recorder = {
         .capacity = IN_FLIGHT, .wants = comm_log_wants_span, .deliver = comm_log_take_span, .context = log};
     enum status status = span_recorder_new(device, &recorder, &log->recorder, err);

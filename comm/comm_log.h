@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_log.h: bytes and time of the data operations by collective, purpose and unit, and which rank the others wait
- * for. Each rank times its operations by events on their stream, from its readiness to the end (gpu/span_recorder.h).
- * As an operation ends for all ranks at about the same time, the one that was ready last has the shortest time, and the
- * difference to it is what another rank has waited. comm_log_share() compares the ranks' times, off the step's path. */
+ * for. Each rank times its operations by events on their stream, from its readiness to the end. As they end for all at
+ * about the same time, the rank that was ready last has the shortest time, and the difference to it is another's wait. */
 #pragma once
 
 #include "comm/comm.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_binding.h: chooses one of the GPUs that a rank sees. That may be all of the node (then the local rank chooses),
- * only its own (srun --gpus-per-task=1: each is number 0), or those of CUDA_VISIBLE_DEVICES. So GPUs are told apart by
- * an identity: two ranks never get the same GPU, unless tests let them (gpu_view.share), and every rank for which there
- * is one gets one. All ranks exchange what they see, so that they reach the same conclusion. */
+/* gpu_binding.h: chooses one of the GPUs that a rank sees. That may be all of the node, only its own (srun
+ * --gpus-per-task=1: each is number 0), or those of CUDA_VISIBLE_DEVICES. So GPUs are told apart by an identity: two
+ * ranks never get the same one, unless tests let them (gpu_view.share). All ranks exchange what they see, so that they
+ * reach the same conclusion. */
 #pragma once
 
 #include "comm/comm.h"

@@ -39,15 +39,14 @@ enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **
 /* ---- transport_check.c --------------------------------------------------- */
 
 /* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all; with comm_config.ordered
- * also reduces 32 elements a rank in order. STATUS_DEVICE: a result is wrong. Collective, but ranks may return
- * different results: the caller agrees. `memory` (bytes): the device memory to use, zeros before and after, in which
- * less than 8 MiB may have room; NULL: allocates its own. */
+ * also reduces 32 elements a rank in order. STATUS_DEVICE: a result is wrong. Collective, but ranks may return different
+ * results. `memory` (bytes; zeros before and after): for the buffers; NULL: allocates its own. */
 enum status transport_check(struct comm *comm, struct device *device, void *memory, size_t bytes, struct error *err);
 
 /* ---- transport_nccl.c ---------------------------------------------------- */
 
-/* The control channel carries NCCL's unique id, and through it a watcher thread observes the peers, aborts NCCL when
- * the job has failed, and fails the job when NCCL reports an error, so that no rank waits for a dead peer. */
+/* A watcher thread observes the peers through the control channel, aborts NCCL when the job has failed, and fails the
+ * job when NCCL reports an error, so that no rank waits for a dead peer. */
 struct transport_nccl {
     /* See comm_reduce_scatter(): the order of sums is NCCL's unless op->ordered; op->bad_rank is not filled. */
     void (*submit)(struct transport_nccl *nccl, const struct data_op *ops, int count, struct stream *stream);

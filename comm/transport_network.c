@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport_network.c: the part of the data operations that crosses the network. See comm.h, topology.h, net.h.
+/* transport_network.c: the part of the data operations that crosses the network. See comm.h, comm_internal.h, net.h.
  *
  * All-gather. Every rank sends its slice to its proxy on each other node. A proxy without neighbours receives into the
  * result; others into their staging memory, one half of it while the node's ranks copy from the other:

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hf_import.c: reads weights from a Hugging Face folder; each rank reads its slices.
- *
- * First the tensors in the headers of all files are matched with the table, so that a missing, extra or misshapen one
- * is named before a byte of the weights is read. Then the slice of every unit is filled from the byte ranges it covers:
+/* hf_import.c: reads weights from a Hugging Face folder. First the tensors in the headers of all files are matched with
+ * the table, so that a missing, extra or misshapen one is named before a byte of the weights is read. Then the slice of
+ * every unit is filled from the byte ranges it covers:
  *
  *     unit's flat range   | tensor A ........ | tensor B ..... |gap| tensor C ...... |
  *     this rank's slice            [______________________________________]

@@ -161,17 +161,6 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* FP8's scales may have 16 bits. */
-static enum status hf_read_halves(const struct hf_place *place, struct hf_files *files, float *out, struct error *err)
-{
-    uint16_t *halves = memory_alloc((size_t)place->bytes);
-    const enum status status = hf_files_read(files, place, halves, err);
-    if (status == STATUS_OK)
-        floats_from(out, halves, (size_t)place->bytes / 2, place->dtype);
-    free(halves);
-    return status;
-}
-
 /* Scales are numbers, and so are FP8's codes. */
 static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,
                                     enum stored_part part, const void *data, struct error *err)
@@ -199,7 +188,7 @@ enum status hf_quantized_read(const struct hf_quantized *quantized, const struct
     if (part == STORED_OFFSET)
         memcpy(out, &quantized->offset, sizeof quantized->offset);
     else if (place->bytes < quantized->stored.bytes[part])
-        TRY(hf_read_halves(place, files, out, err));
+        TRY(hf_files_values(files, place, 0, place->bytes / 2, out, err)); /* FP8's scales may have 16 bits */
     else
         TRY(hf_files_read(files, place, out, err));
     return hf_check_numbers(quantized, tensor, part, out, err);

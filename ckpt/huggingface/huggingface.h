@@ -52,9 +52,9 @@ void huggingface_close(struct huggingface_reader *reader);
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
 
 /* Makes folder `out` and writes into it, durably: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB)
- * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. Needs a few MiB
- * of memory. STATUS_DATA: the folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged;
- * STATUS_DIVERGED: weights are not finite, and `force` is unset. */
+ * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. STATUS_DATA: the
+ * folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are not
+ * finite, and `force` is unset. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, bool force, struct error *err);
 
@@ -65,9 +65,9 @@ struct peft_base {
     struct string_list ignore; /* owned */
 };
 
-/* Where the base is: in the folder that the run read it from or, if `moved` is not NULL, in that one or the model of
- * that name in the local cache; initial values have none. Its config tells whether the classifier's head is new, which
- * is set in desc. STATUS_DATA: the folder is gone; STATUS_USAGE: initial values cannot have moved. */
+/* Where the base is: in the folder that the run read it from; or `moved`, unless that is NULL, a folder or a model of the
+ * local cache; initial values have none. Sets desc->new_head by its config. STATUS_DATA: the folder is gone;
+ * STATUS_USAGE: initial values cannot have moved. */
 enum status peft_base_find(const struct checkpoint *checkpoint, const char *moved, struct model_desc *desc,
                            const struct tensor_table *table, struct peft_base *base, struct error *err);
 void peft_base_release(struct peft_base *base); /* all zero is allowed */
@@ -86,9 +86,7 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
 enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                       const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
-/* The same way back: makes folder `out` and writes into it, durably, adapter_model.safetensors, adapter_config.json and
- * the checkpoint's tokenizer files. desc, table: those of the checkpoint, which has an adapter. Errors as of
- * huggingface_export(). */
+/* Writes such a folder as huggingface_export() does. desc, table: those of the checkpoint, which has an adapter. */
 enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
                         const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
                         struct error *err);
@@ -97,11 +95,9 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
 enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                        struct error *err);
 
-/* Makes folder `out` and writes into it, durably, the model with the checkpoint's adapter merged into its base, as
- * peft's merge_and_unload(), but untied if the adapter is on a tied matrix; config.json, the checkpoint's tokenizer
- * files. The base is read twice: first its hash is compared. dtype: of all tensors; DTYPE_COUNT: each has that of the
- * base's files (fp32 of initial values). Errors as of huggingface_export() and huggingface_load(); STATUS_CHECKPOINT:
- * it is another base. */
+/* Writes a folder as huggingface_export() does, of the model with the checkpoint's adapter merged into its base, as
+ * peft's merge_and_unload(), but untied if the adapter is on a tied matrix. The base is read twice: first its hash is
+ * compared. dtype: of all tensors; DTYPE_COUNT: each has that of the base's files (fp32 of initial values). */
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err);
 

@@ -7,8 +7,7 @@
  * and of an embedding, whose update is rounded to the dtype of W first. A tied matrix becomes two if the embedding or
  * the head has an adapter. What is trained as a whole comes from the checkpoint.
  *
- * First the frozen weights are read once for their hash, then each tensor in pieces: the memory is a piece of a tensor,
- * and the two matrices of its adapter. */
+ * The memory is a piece of a tensor, and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
 #include "core/memory.h"

@@ -11,11 +11,11 @@
  * and the progress counters with every heartbeat (a twentieth of the timeout, at most half a second). So a control
  * operation takes one message each way, and a slot crosses to each node once.
  *
- * An agent notes in the control block that a rank of its node is gone, a node is silent for the timeout, or a
- * connection ends without a BYE; the ranks that wait (watchdog.h) fail the job, or a second later the agent itself. If
- * a silent node's machine still acknowledges data, the process hangs; else the network or the machine is gone.
+ * An agent notes that a rank of its node is gone, a node is silent for the timeout, or a connection ends without a BYE;
+ * the ranks that wait (watchdog.h) fail the job, or a second later the agent itself. If a silent node's machine still
+ * acknowledges data, the process hangs; else the network or the machine is gone.
  *
- * The threads share no lock with others, allocate nothing once started, sleep nearly always, and block all signals. */
+ * The threads share no lock with others, allocate nothing once started, and block all signals. */
 #pragma once
 
 #include "comm/control/control.h"

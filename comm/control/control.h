@@ -7,17 +7,14 @@
  *     | header, ranks[world]   | world × 2 × 64K | local ranks × 1 MiB| local ranks × the same size |
  *
  * Block and slots are a replica of the whole job's table: the ranks of this node write their own entries, the agent
- * (agent.h) those of all others. Staging and segments belong to this node, in the order of local ranks. Pages exist
- * once they are touched.
+ * (agent.h) those of all others. Staging and segments belong to this node, in the order of local ranks.
  *
- * Sequences: on each channel (data, control) a rank counts its arrivals; a rank that needs a peer waits until the
- * peer's count has reached a number. Every collective is built on that. The data channel's counts are visible on their
- * own node only. A waiter spins for a short time, then sleeps on a futex with a timeout, after which it looks whether
- * the job has failed.
+ * Sequences: on each channel (data, control) a rank counts its arrivals, and waits until a peer's count has reached a
+ * number. Every collective is built on that. The data channel's counts are visible on their own node only.
  *
- * Failure: the first process to notice one writes code and text into the block (control_fail: the first wins), and
- * every wait returns. A rank reports its own error, or ranks that wait, the supervisor or the agent notice that a peer
- * is gone or silent (watchdog.h).
+ * Failure: the first process to notice one writes code and text into the block (control_fail), and every wait returns.
+ * A rank reports its own error; ranks that wait, the supervisor or the agent notice that a peer is gone or silent
+ * (watchdog.h).
  *
  * Threads: control_arrive() is used by one thread per channel; the rest by any. The block stays mapped. */
 #pragma once

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net.h: this rank's data connections with the ranks on other nodes. Their bytes follow from the operations, which all
- * ranks run in the same order, so messages carry no lengths; each operation sends a head once on each connection that
- * it uses, which the receiver compares with its own.
+/* net.h: this rank's data connections with the ranks on other nodes. All ranks run the same operations in the same
+ * order, so messages carry no lengths; each operation sends a head once on each connection that it uses, which the
+ * receiver compares with its own.
  *
- * A transfer never waits for a single peer: all its parts progress at the same time, as the sockets accept and have
- * bytes. A rank that waits here beats, checks the job's health, and watches a peer that it waits for (watchdog.h).
+ * All parts of a transfer progress at the same time. A rank that waits beats, checks the job's health, and watches a
+ * peer that it waits for (watchdog.h).
  *
  * Thread: that of the data operations only. */
 #pragma once

@@ -33,17 +33,6 @@ static bool bootstrap_pmi_left_over(char own[STEP_NAME])
     return strcmp(pmi, own) != 0;
 }
 
-static enum status bootstrap_pmi_step(int world, struct error *err)
-{
-    char own[STEP_NAME], line[SRUN_LINE];
-    if (!bootstrap_pmi_left_over(own))
-        return STATUS_OK;
-    const char *pmi = getenv("PMI_JOBID");
-    error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s", pmi, own);
-    return error_hint(err, "start this one with %s; for a single rank: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
-                      srun_line(world, line));
-}
-
 /* A refused environment: if PMI_FD certainly belongs to this step, its other ranks can be told (bootstrap_refuse()). */
 static void find_way_to_refuse(struct bootstrap *boot)
 {
@@ -123,8 +112,13 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
 static enum status choose_pmi2(struct bootstrap *boot, struct error *err)
 {
     int fd = env_number(getenv("PMI_FD"));
-    char line[SRUN_LINE];
-    TRY(bootstrap_pmi_step(boot->world, err));
+    char own[STEP_NAME], line[SRUN_LINE];
+    if (bootstrap_pmi_left_over(own)) {
+        error_set(err, STATUS_USAGE, "PMI_FD is left over from another step: PMI_JOBID=%.32s, and this is %s",
+                  getenv("PMI_JOBID"), own);
+        return error_hint(err, "start this one with %s; for a single rank: unset PMI_FD PMI_RANK PMI_SIZE PMI_JOBID",
+                          srun_line(boot->world, line));
+    }
     /* newer libraries can connect to slurmstepd again */
     if (!env_variable("PMI2_CONNECT_TO_SERVER") && (fd < 0 || fcntl(fd, F_GETFD) < 0)) {
         error_set(err, STATUS_USAGE, "PMI_FD=%s is not an open descriptor", getenv("PMI_FD"));

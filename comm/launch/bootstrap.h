@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bootstrap.h: finds this process's rank, and lets the ranks exchange their first values. The rest of the program does
- * not depend on how the ranks were started; the first of these that applies (bootstrap.source):
+/* bootstrap.h: finds this process's rank, and lets the ranks exchange their first values. They were started by the first
+ * of these that applies (bootstrap.source):
  *
  *   local ranks   `ztrain --local-gpus N` started this process: three ZTRAIN_LOCAL_* variables and an inherited memfd
  *   torchrun      RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
@@ -12,8 +12,7 @@
  * Environments that contradict each other or are incomplete are refused: ranks that each take themselves for the only
  * one would write the same run folder.
  *
- * bootstrap_init() reads the environment only; bootstrap_connect() talks to the launcher. One thread uses a bootstrap,
- * but bootstrap_abort() may be called by any. */
+ * One thread uses a bootstrap, but any may call bootstrap_abort(). */
 #pragma once
 
 #include "core/status.h"
@@ -61,9 +60,9 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err);
 /* After bootstrap_init() has failed with `code`: makes the other ranks' bootstrap_connect() fail with it. */
 void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code);
 
-/* Collective: exchanges the secret and the places of all ranks; alone and for local ranks without communication. A
- * start may take max(timeout, 10) + 0.25 s × world. interface: for ztrain's own store (torchrun, SLURM_*), or NULL. A
- * failure is STATUS_PEER unless the input is wrong. */
+/* Collective, by the launcher if there is one: exchanges the secret and the places of all ranks. A start may take
+ * max(timeout, 10) + 0.25 s × world. interface: for ztrain's own store (torchrun, SLURM_*), or NULL. A failure is
+ * STATUS_PEER unless the input is wrong. */
 enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,
                               struct error *err);
 

@@ -210,18 +210,6 @@ end:
     return status;
 }
 
-/* Alone, or ranks of one supervisor: all on this node. */
-static void connect_local_places(struct bootstrap *boot)
-{
-    boot->cores = bootstrap_threads(boot->cores, 1);
-    for (int r = 0; r < boot->world; r++) {
-        struct rank_place *place = &boot->places[r];
-        place->local_rank = r;
-        place->pid = r == boot->rank ? (int)getpid() : 0;
-        snprintf(place->host, sizeof place->host, "%.63s", boot->host);
-    }
-}
-
 enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,
                               struct error *err)
 {
@@ -231,7 +219,13 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
     bootstrap->places = memory_zeroed((size_t)bootstrap->world, sizeof *bootstrap->places);
     if (bootstrap->launcher)
         return connect_by_launcher(bootstrap, interface, err);
-    connect_local_places(bootstrap);
+    bootstrap->cores = bootstrap_threads(bootstrap->cores, 1);
+    for (int r = 0; r < bootstrap->world; r++) { /* alone, or ranks of one supervisor: all on this node */
+        struct rank_place *place = &bootstrap->places[r];
+        place->local_rank = r;
+        place->pid = r == bootstrap->rank ? (int)getpid() : 0;
+        snprintf(place->host, sizeof place->host, "%.63s", bootstrap->host);
+    }
     return STATUS_OK;
 }
 

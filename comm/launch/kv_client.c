@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_client.c: a rank's end of the store. See kv_store.h. The reader thread receives all frames and hands answers to
- * the caller that waits. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
+/* kv_client.c: a rank's end of the store (kv_store.h). The reader thread receives all frames and hands answers to the
+ * caller. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_store.h"
 
 #include "core/clock.h"

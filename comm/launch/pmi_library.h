@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pmi_library.h: launchers that communicate through a library (PMI-2, PMIx), which is opened at run time and never
- * closed. A call may never return (PMI2_KVS_Fence() waits forever for a rank that died) or raise SIGPIPE. So each runs
- * on a thread of its own, with all signals blocked, and its caller stops waiting in time; the call's record is its
- * thread's then. */
+/* pmi_library.h: launchers that communicate through a library (PMI-2, PMIx), which is opened at run time. A call may
+ * never return (PMI2_KVS_Fence() waits forever for a rank that died) or raise SIGPIPE. So each runs on a thread of its
+ * own, with all signals blocked, and its caller stops waiting in time; the call's record is its thread's then. */
 #pragma once
 
 #include "comm/launch/launcher.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.c: listening, connecting, and the handshake. See wire.h. One state machine serves both ends: `talk` holds all
- * messages so far, each ending with the MAC of everything before it. The connecting end sends the even messages. No
- * call here waits for a single peer. */
+/* wire.c: see wire.h. One state machine serves both ends of a handshake: `talk` holds all messages so far, each ending
+ * with the MAC of everything before it. The connecting end sends the even messages. */
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"

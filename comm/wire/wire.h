@@ -14,10 +14,9 @@
  *     proof: MAC of everything so far             ------>
  *                                                 <------   welcome: MAC of everything so far
  *
- * The MAC is libsodium's crypto_auth (HMAC-SHA-512-256), compared in constant time; it covers the number of the
- * message. A stranger gets only a closed connection: at once if it sends anything other than a hello, after
- * WIRE_STRANGER_SECONDS if it is silent; of too many the oldest is dropped. Data is neither encrypted nor
- * authenticated.
+ * The MAC is libsodium's crypto_auth (HMAC-SHA-512-256); it covers the number of the message. A stranger gets only a
+ * closed connection: at once if it sends anything other than a hello, after WIRE_STRANGER_SECONDS if it is silent; of
+ * too many the oldest is dropped. Data is neither encrypted nor authenticated.
  *
  * A connection that breaks during the handshake is tried again until the deadline. One thread at a time uses a server.
  * Sockets are non-blocking, close on exec, have TCP_NODELAY, and belong to the caller. */
@@ -126,7 +125,6 @@ struct wire_peer {
 };
 
 /* Makes one connection for each entry of `peers`, all at the same time; of two ranks the lower one accepts, at `server`
- * (NULL: this rank accepts none). Every rank calls it; beats while it waits. After a failure no peer has a
- * connection. */
+ * (NULL: this rank accepts none). Beats while it waits. After a failure no peer has a connection. */
 enum status wire_connect(const struct wire_self *self, struct wire_server *server, struct wire_peer *peers, int count,
                          double timeout_seconds, struct error *err);
