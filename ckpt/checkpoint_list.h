@@ -50,8 +50,8 @@ struct checkpoint_list {
  * newest step first, those of unknown step before all others. STATUS_CHECKPOINT: dir cannot be read. */
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err);
 /* Brings a list up to date with the names in dir (it may be empty), and opens no file; its order is that of what is
- * known. Entries whose folders are still there keep what was read of them, unless that had failed. On failure the list is
- * empty. */
+ * known. Entries whose folders are still there keep what was read of them, unless that had failed. On failure the list
+ * is empty. */
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool aside, struct error *err);
 
 /* Puts the `n` newest entries in their places until the next update; reads only what has to be read to choose them. A

@@ -6,9 +6,10 @@
 
 /* On rank 0, after `name` of `position` was saved in dir: deletes the valid checkpoints that `keep` does not name
  * (`name` itself always stays), and X.replaced-N beside a whole X. First points the link `best` at the best one, or
- * removes it without keep->best. Checkpoints of later steps, which would hide the new one from a resume, are moved aside;
- * damaged ones stay. Failures are warnings. `known` is brought up to date; of what is not known yet it reads the newest
- * keep->last, those that it deletes or moves, with keep->best all, and with keep->every_steps those of epochs. */
+ * removes it without keep->best. Checkpoints of later steps, which would hide the new one from a resume, are moved
+ * aside; damaged ones stay. Failures are warnings. `known` is brought up to date; of what is not known yet it reads the
+ * newest keep->last, those that it deletes or moves, with keep->best all, and with keep->every_steps those of epochs.
+ */
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
                                 const struct checkpoint_keep *keep, struct checkpoint_list *known);
 

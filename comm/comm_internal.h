@@ -14,9 +14,9 @@ enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health 
 
 struct data_op;
 
-/* Which rank carries which slice between nodes, as the proxy of its node: local rank l of a node receives, for its node,
- * the slices of all ranks on other nodes whose local rank is l modulo the node's size. So a slice crosses to each node
- * once, and a node's ranks share the work. */
+/* Which rank carries which slice between nodes, as the proxy of its node: local rank l of a node receives, for its
+ * node, the slices of all ranks on other nodes whose local rank is l modulo the node's size. So a slice crosses to each
+ * node once, and a node's ranks share the work. */
 struct topology {
     int rank, world;
     int node, num_nodes;
@@ -93,7 +93,7 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
         *lowest = rank;
 }
 
-/* ---- comm_status.c ------------------------------------------------------- */
+/* ---- host_collectives.c -------------------------------------------------- */
 
 /* Publishes this rank's operation, waits for all ranks of the channel (data: this node's; control: all) and compares.
  * peers: their operations, in their order (NULL: not wanted). */
@@ -119,23 +119,5 @@ enum status comm_join_nodes(struct comm *comm, struct bootstrap *boot, struct er
 /* ---- transport_host.c ---------------------------------------------------- */
 
 void transport_host_submit(const struct data_op *ops, int count, struct stream *stream);
-
-/* ---- transport_network.c: with several nodes (comm->net) ----------------- */
-
-/* Allocates scratch, parts and bad. */
-void transport_network_prepare(struct comm *comm);
-
-/* Gathers the slices of other nodes' ranks; after the first call the own slice is on its way to them. The second leaves
- * staging in use until the next comm_op_barrier(). */
-enum status transport_network_gather_begin(const struct data_op *op);
-enum status transport_network_gather(const struct data_op *op);
-
-/* Elements of a slice that can be reduced at once. */
-size_t transport_network_reduce_piece(const struct comm *comm, size_t size);
-/* Sends contributions to other nodes' slices, in step with what is received: elements [at, at + count) of the own slice
- * from each of their ranks, to which comm->in points afterwards. */
-enum status transport_network_reduce_begin(const struct data_op *op);
-enum status transport_network_reduce(const struct data_op *op, size_t at, size_t count);
-
-/* A reduce-scatter that adds up each node's contributions first. */
-enum status transport_network_reduce_within_node(const struct data_op *op, bool staged);
+/* Allocates scratch, parts and bad, with several nodes (comm->net). */
+void transport_host_prepare(struct comm *comm);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_log.h: bytes and time of the data operations by collective, purpose and unit, and which rank the others wait
  * for. Each rank times its operations by events on their stream, from its readiness to the end. As they end for all at
- * about the same time, the rank that was ready last has the shortest time, and the difference to it is another's wait. */
+ * about the same time, the rank that was ready last has the shortest time, and the difference to it is another's wait.
+ */
 #pragma once
 
 #include "comm/comm.h"

@@ -268,7 +268,7 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, struct error
     if (c->topology.num_nodes > 1) {
         TRY_END(connect_nodes(o, err));
         TRY_END(hand_over_node_connections(o, err));
-        transport_network_prepare(c);
+        transport_host_prepare(c);
     }
 end:
     if (o->listener >= 0)

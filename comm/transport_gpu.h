@@ -39,8 +39,8 @@ enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **
 /* ---- transport_check.c --------------------------------------------------- */
 
 /* Gathers in fp32 and reduces in each type, 64 elements a rank, then in fp32 8 MiB in all; with comm_config.ordered
- * also reduces 32 elements a rank in order. STATUS_DEVICE: a result is wrong. Collective, but ranks may return different
- * results. `memory` (bytes; zeros before and after): for the buffers; NULL: allocates its own. */
+ * also reduces 32 elements a rank in order. STATUS_DEVICE: a result is wrong. Collective, but ranks may return
+ * different results. `memory` (bytes; zeros before and after): for the buffers; NULL: allocates its own. */
 enum status transport_check(struct comm *comm, struct device *device, void *memory, size_t bytes, struct error *err);
 
 /* ---- transport_nccl.c ---------------------------------------------------- */

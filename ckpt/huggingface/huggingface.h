@@ -52,9 +52,9 @@ void huggingface_close(struct huggingface_reader *reader);
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
 
 /* Makes folder `out` and writes into it, durably: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB)
- * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. STATUS_DATA: the
- * folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are not
- * finite, and `force` is unset. */
+ * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. STATUS_DATA:
+ * the folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are
+ * not finite, and `force` is unset. */
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
                                int64_t max_shard_bytes, bool force, struct error *err);
 
@@ -65,8 +65,8 @@ struct peft_base {
     struct string_list ignore; /* owned */
 };
 
-/* Where the base is: in the folder that the run read it from; or `moved`, unless that is NULL, a folder or a model of the
- * local cache; initial values have none. Sets desc->new_head by its config. STATUS_DATA: the folder is gone;
+/* Where the base is: in the folder that the run read it from; or `moved`, unless that is NULL, a folder or a model of
+ * the local cache; initial values have none. Sets desc->new_head by its config. STATUS_DATA: the folder is gone;
  * STATUS_USAGE: initial values cannot have moved. */
 enum status peft_base_find(const struct checkpoint *checkpoint, const char *moved, struct model_desc *desc,
                            const struct tensor_table *table, struct peft_base *base, struct error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bootstrap.h: finds this process's rank, and lets the ranks exchange their first values. They were started by the first
- * of these that applies (bootstrap.source):
+/* bootstrap.h: finds this process's rank, and lets the ranks exchange their first values. They were started by the
+ * first of these that applies (bootstrap.source):
  *
  *   local ranks   `ztrain --local-gpus N` started this process: three ZTRAIN_LOCAL_* variables and an inherited memfd
  *   torchrun      RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
