@@ -75,3 +75,21 @@ static inline uint16_t f16_from_f32(float f)
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
+
+/* Element i of an array. */
+#define DTYPE_ELEMENT static inline __attribute__((always_inline))
+
+DTYPE_ELEMENT float dtype_load(const void *x, int64_t i, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        return ((const float *)x)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
+}
+
+DTYPE_ELEMENT void dtype_store(void *x, int64_t i, float value, enum dtype dtype)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)x)[i] = value;
+    else
+        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+}

@@ -11,8 +11,7 @@ enum status env_switch(const char *name, const char *meaning, bool *on, struct e
     *on = value && !strcmp(value, "1");
     if (*on || !value || !*value || !strcmp(value, "0"))
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "%s is '%.60s'", name, value);
-    return error_hint(err, "1 (%s) or 0", meaning);
+    return error_set(err, STATUS_USAGE, "%s is '%.60s'; hint: 1 (%s) or 0", name, value, meaning);
 }
 
 enum status env_choice(const char *name, const char *const *words, int count, int *index, struct error *err)

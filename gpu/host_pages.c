@@ -49,11 +49,10 @@ enum status host_pages_new(size_t bytes, void **memory, struct error *err)
                          in_gib(bytes), in_gib(machine.available));
     const size_t size = mapped_bytes(bytes);
     char *start = map_aligned(size);
-    if (!start) {
-        error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available)", in_gib(bytes),
-                  strerror(errno), in_gib(machine.available));
-        return error_hint(err, "see `ulimit -v`");
-    }
+    if (!start)
+        return error_set(err, STATUS_DEVICE,
+                         "cannot allocate %.3f GiB of memory: %s (%.3f GiB are available); hint: see `ulimit -v`",
+                         in_gib(bytes), strerror(errno), in_gib(machine.available));
     const int64_t blocks = (int64_t)((size + HUGE_PAGE - 1) / HUGE_PAGE);
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t block = 0; block < blocks; block++) {

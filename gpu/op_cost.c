@@ -29,26 +29,13 @@ static struct op_cost cost_bytes_of(int op, const void *args)
     {                                                         \
         return cost_bytes_of(OP_##op, args);                  \
     }
-BYTES_OF(norm_fwd)
-BYTES_OF(norm_bwd)
-BYTES_OF(head_norm_fwd)
-BYTES_OF(head_norm_bwd)
-BYTES_OF(rope)
-BYTES_OF(swiglu_fwd)
-BYTES_OF(swiglu_bwd)
-BYTES_OF(tanh_fwd)
-BYTES_OF(tanh_bwd)
-BYTES_OF(cross_entropy)
-BYTES_OF(dropout)
-BYTES_OF(add)
-BYTES_OF(cast)
-BYTES_OF(dequantize)
-BYTES_OF(sumsq)
-BYTES_OF(find_nonfinite)
-BYTES_OF(adam)
-BYTES_OF(momentum)
-BYTES_OF(muon_momentum)
-BYTES_OF(muon_update)
+/* clang-format off */
+#define BYTES_OPS(X) \
+    X(norm_fwd) X(norm_bwd) X(head_norm_fwd) X(head_norm_bwd) X(rope) X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) \
+    X(tanh_bwd) X(cross_entropy) X(dropout) X(add) X(cast) X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
+    X(momentum) X(muon_momentum) X(muon_update)
+/* clang-format on */
+BYTES_OPS(BYTES_OF)
 
 /* ---- the others ---------------------------------------------------------- */
 

@@ -574,40 +574,16 @@ struct muon_update_args {
     double adjust;    /* by the shape of the matrix */
 };
 
-#define OPS_LIST(X)      \
-    X(embedding_fwd)     \
-    X(embedding_bwd)     \
-    X(norm_fwd)          \
-    X(norm_bwd)          \
-    X(linear_fwd)        \
-    X(linear_bwd_input)  \
-    X(linear_bwd_weight) \
-    X(head_norm_fwd)     \
-    X(head_norm_bwd)     \
-    X(rope)              \
-    X(attention_fwd)     \
-    X(attention_bwd)     \
-    X(attention_decode)  \
-    X(swiglu_fwd)        \
-    X(swiglu_bwd)        \
-    X(tanh_fwd)          \
-    X(tanh_bwd)          \
-    X(cross_entropy)     \
-    X(add)               \
-    X(dropout)           \
-    X(cast)              \
-    X(dequantize)        \
-    X(accumulate)        \
-    X(sum_ranks)         \
-    X(sumsq)             \
-    X(decide_step)       \
-    X(find_nonfinite)    \
-    X(adam)              \
-    X(adam8)             \
-    X(momentum)          \
-    X(muon_momentum)     \
-    X(orthogonalize)     \
-    X(muon_update)
+/* clang-format off */
+#define OPS_LIST(X) \
+    X(embedding_fwd) X(embedding_bwd) X(norm_fwd) X(norm_bwd) \
+    X(linear_fwd) X(linear_bwd_input) X(linear_bwd_weight) X(head_norm_fwd) X(head_norm_bwd) \
+    X(rope) X(attention_fwd) X(attention_bwd) X(attention_decode) \
+    X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
+    X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
+    X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \
+    X(momentum) X(muon_momentum) X(orthogonalize) X(muon_update)
+/* clang-format on */
 
 #define OPS_COUNT_ONE(name) +1
 enum { OPS_COUNT = 0 OPS_LIST(OPS_COUNT_ONE) };

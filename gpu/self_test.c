@@ -57,14 +57,10 @@ static double self_test_draw(struct bed *bed)
 
 static void self_test_put_element(char *to, enum dtype dtype, double value)
 {
-    const float x = (float)value;
-    const uint16_t half = dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
-    if (dtype == DTYPE_F32)
-        memcpy(to, &x, sizeof x);
-    else if (dtype == DTYPE_COUNT)
+    if (dtype == DTYPE_COUNT)
         memcpy(to, &value, sizeof value);
     else
-        memcpy(to, &half, sizeof half);
+        dtype_store(to, 0, (float)value, dtype);
 }
 
 /* Types of tokens are mostly equal: a run over three tiles of rows. */
@@ -213,16 +209,12 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
 static double self_test_element(const char *at, enum result_type type, int64_t i)
 {
     double wide;
-    float x;
-    uint16_t half;
-    switch (type) {
-    case RESULT_DOUBLE: memcpy(&wide, at + (size_t)i * sizeof wide, sizeof wide); return wide;
-    case RESULT_F32: memcpy(&x, at + (size_t)i * sizeof x, sizeof x); return (double)x;
-    case RESULT_BYTES: return (double)(unsigned char)at[i];
-    default:
-        memcpy(&half, at + (size_t)i * sizeof half, sizeof half);
-        return (double)(type == RESULT_BF16 ? bf16_to_f32(half) : f16_to_f32(half));
-    }
+    if (type == RESULT_BYTES)
+        return (double)(unsigned char)at[i];
+    if (type != RESULT_DOUBLE)
+        return (double)dtype_load(at, i, (enum dtype)type);
+    memcpy(&wide, at + (size_t)i * sizeof wide, sizeof wide);
+    return wide;
 }
 
 /* Relative to the value and to the tensor's root mean square. The two devices round in the same places, but add in

@@ -7,21 +7,6 @@
 #include <math.h>
 #include <stddef.h>
 
-static float dequantize_load(const void *x, int64_t i, enum dtype dtype)
-{
-    if (dtype == DTYPE_F32)
-        return ((const float *)x)[i];
-    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
-}
-
-static void dequantize_store(void *x, int64_t i, float value, enum dtype dtype)
-{
-    if (dtype == DTYPE_F32)
-        ((float *)x)[i] = value;
-    else
-        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-}
-
 /* ---- 4 bits -------------------------------------------------------------- */
 
 /* Codes are looked up among the values that they may have in their block. */
@@ -65,8 +50,8 @@ static void dequantize_block(const struct dequantize_args *a, int64_t block, voi
     union value_table through, table;
     for (int code = 0; code < NF4_VALUES; code++) {
         const float value = nf4 ? nf4_value(code) * scale : ldexpf(fp4_value(code), a->scale_codes[block] - 127);
-        dequantize_store(&through, code, value, a->through);
-        dequantize_store(&table, code, dequantize_load(&through, code, a->through), a->dtype);
+        dtype_store(&through, code, value, a->through);
+        dtype_store(&table, code, dtype_load(&through, code, a->through), a->dtype);
     }
     if (a->dtype == DTYPE_F32)
         dequantize_fp32(a->codes + at / 2, n, table.floats, high, 4 - high, out);
@@ -82,7 +67,7 @@ static void dequantize_row(const struct dequantize_args *a, int64_t row, void *o
     const uint8_t *codes = a->codes + row * a->cols;
     for (int64_t first = 0; first < a->cols; first += FP8_BLOCK)
         for (int64_t j = first; j < min64(first + FP8_BLOCK, a->cols); j++)
-            dequantize_store(out, j, fp8_value(codes[j]) * scales[first / FP8_BLOCK], a->dtype);
+            dtype_store(out, j, fp8_value(codes[j]) * scales[first / FP8_BLOCK], a->dtype);
 }
 
 /* ---- both ---------------------------------------------------------------- */

@@ -28,22 +28,9 @@ enum { NF4_BLOCK = 64, NF4_NESTED_BLOCK = 256, NF4_VALUES = 16, FP8_BLOCK = 128,
 /* The quantiles of a normal distribution, over the largest of them, in rising order; nf4_values[7] is 0. */
 QUANTIZED_FUNCTION float nf4_value(int code)
 {
-    const float values[NF4_VALUES] = {-1.0f,
-                                      -0.6961928009986877f,
-                                      -0.5250730514526367f,
-                                      -0.39491748809814453f,
-                                      -0.28444138169288635f,
-                                      -0.18477343022823334f,
-                                      -0.09105003625154495f,
-                                      0.0f,
-                                      0.07958029955625534f,
-                                      0.16093020141124725f,
-                                      0.24611230194568634f,
-                                      0.33791524171829224f,
-                                      0.44070982933044434f,
-                                      0.5626170039176941f,
-                                      0.7229568362236023f,
-                                      1.0f};
+    const float values[NF4_VALUES] = {
+        -1.0f,       -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
+        0.07958030f, 0.16093020f,  0.24611230f,  0.33791524f,  0.44070983f,  0.56261700f,  0.72295684f,   1.0f};
     return values[code];
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* disk.h: the disk below record_file.h: a run's (local_disk.c), or a simulation's (gpu/simulate/simulated_disk.h). */
+/* disk.h: the disk below record_file.h: a run's (local_disk.c), or a simulation's (gpu/simulate/simulated_device.h). */
 #pragma once
 
 #include "core/storage/async_io.h"

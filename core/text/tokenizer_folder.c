@@ -149,9 +149,9 @@ static enum status choose_class(struct tokenizer_folder *folder, struct error *e
         folder->class = &CLASSES[0];
     if (folder->class)
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "'%s' has vocab.json and merges.txt of a %s%.100s, and no tokenizer.json",
-              PRINTABLE(folder->path), name ? "" : "model of type ", PRINTABLE(name ? name : model));
-    return error_hint(err, "%s", WRITES_ONE);
+    return error_set(err, STATUS_USAGE,
+                     "'%s' has vocab.json and merges.txt of a %s%.100s, and no tokenizer.json; hint: %s",
+                     PRINTABLE(folder->path), name ? "" : "model of type ", PRINTABLE(name ? name : model), WRITES_ONE);
 }
 
 /* A tokenizer.json (new reference) of a vocabulary and merges, references that it takes, with what the class has beside
@@ -453,8 +453,8 @@ static enum status open_folder(struct tokenizer_folder *folder, struct tokenizer
         return open_pair(folder, vocabulary, merges, out, err);
     if (!fs_exists(pieces))
         return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json", folder->path);
-    error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json, and its tokenizer.model is not read", folder->path);
-    return error_hint(err, "%s", WRITES_ONE);
+    return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json, and its tokenizer.model is not read; hint: %s",
+                     folder->path, WRITES_ONE);
 }
 
 bool tokenizer_folder_has(const char *folder)

@@ -60,11 +60,11 @@ enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct erro
     int wish;
     struct cpu_bf16_rates rates;
     TRY(env_choice("ZTRAIN_CPU_BF16", names, CPU_BF16_COUNT, &wish, err));
-    if (wish == CPU_BF16_DOT && !kernels->avx512_bf16) {
-        error_set(err, STATUS_USAGE, "ZTRAIN_CPU_BF16 is 'dot', which needs avx512_bf16: %s kernels lack it",
-                  cpu_isa_name(kernels->isa));
-        return error_hint(err, "set it to widen, or leave it unset");
-    }
+    if (wish == CPU_BF16_DOT && !kernels->avx512_bf16)
+        return error_set(err, STATUS_USAGE,
+                         "ZTRAIN_CPU_BF16 is 'dot', which needs avx512_bf16: %s kernels lack it; hint: set it to "
+                         "widen, or leave it unset",
+                         cpu_isa_name(kernels->isa));
     kernels->bf16 = wish < 0 ? CPU_BF16_WIDEN : (enum cpu_bf16_products)wish;
     kernels->amx_bf16 = kernels->amx_bf16 && wish < 0;
     if (wish < 0 && fixed) {

@@ -18,11 +18,10 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
     TRY(env_choice("ZTRAIN_CPU_ISA", words, CPU_ISA_COUNT, &wish, err));
     cpu_features_detect(&features);
     memset(kernels, 0, sizeof *kernels);
-    if (wish > (int)features.isa) {
-        error_set(err, STATUS_USAGE, "ZTRAIN_CPU_ISA is '%s', which this CPU (%s) does not have", words[wish],
-                  features.name);
-        return error_hint(err, "its best level is %s", words[features.isa]);
-    }
+    if (wish > (int)features.isa)
+        return error_set(err, STATUS_USAGE,
+                         "ZTRAIN_CPU_ISA is '%s', which this CPU (%s) does not have; hint: its best level is %s",
+                         words[wish], features.name, words[features.isa]);
     kernels->isa = wish < 0 ? features.isa : (enum cpu_isa)wish;
     kernels->avx512_bf16 = features.avx512_bf16 && kernels->isa == CPU_ISA_AVX512;
     kernels->amx_bf16 = features.amx_bf16 && kernels->isa == CPU_ISA_AVX512;

@@ -205,13 +205,8 @@ struct noise {
 static void run_noise(void *argument)
 {
     const struct noise *noise = argument;
-    for (size_t i = 0; i < noise->count; i++) {
-        const float value = noise_value(noise->seed, i);
-        if (noise->dtype == DTYPE_F32)
-            ((float *)noise->dst)[i] = value;
-        else
-            ((uint16_t *)noise->dst)[i] = noise->dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-    }
+    for (size_t i = 0; i < noise->count; i++)
+        dtype_store(noise->dst, (int64_t)i, noise_value(noise->seed, i), noise->dtype);
 }
 
 static void cpu_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
@@ -380,10 +375,11 @@ static enum status cpu_start_team(int threads, struct error *err)
         pthread_join(started[--n], NULL);
     free(started);
     pthread_mutex_destroy(&release);
-    if (code) {
-        error_set(err, STATUS_DEVICE, "cannot start %d threads: %s", threads, strerror(code));
-        return error_hint(err, "see `ulimit -u`, `ulimit -v` and `ulimit -s`, or let it use fewer cores (taskset)");
-    }
+    if (code)
+        return error_set(err, STATUS_DEVICE,
+                         "cannot start %d threads: %s; hint: see `ulimit -u`, `ulimit -v` and `ulimit -s`, or let it "
+                         "use fewer cores (taskset)",
+                         threads, strerror(code));
     omp_set_dynamic(0);
     omp_set_num_threads(threads);
     int members = 0;

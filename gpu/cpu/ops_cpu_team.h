@@ -70,8 +70,3 @@ static inline int64_t row_parts(int64_t rows)
     const int64_t parts = (rows + ROWS_OF_PART - 1) / ROWS_OF_PART;
     return parts < 1 ? 1 : parts < ROW_PARTS_MAX ? parts : ROW_PARTS_MAX;
 }
-
-static inline int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}

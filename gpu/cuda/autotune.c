@@ -196,14 +196,6 @@ static void autotune_keep_samples(const struct trial *t, enum kept which)
     }
 }
 
-static double autotune_value_at(const char *values, enum dtype dtype, int64_t i)
-{
-    if (dtype == DTYPE_F32)
-        return (double)((const float *)(const void *)values)[i];
-    const uint16_t bits = ((const uint16_t *)(const void *)values)[i];
-    return (double)(dtype == DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits));
-}
-
 /* Of `rows` rows of `width` values from `first` on. */
 static double root_mean_square(const struct autotune_tensor *tensor, const char *values, int64_t first, int64_t rows,
                                int64_t width)
@@ -211,7 +203,7 @@ static double root_mean_square(const struct autotune_tensor *tensor, const char 
     double squares = 0;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < width; j++) {
-            const double value = autotune_value_at(values, tensor->dtype, first + i * tensor->ld + j);
+            const double value = (double)dtype_load(values, first + i * tensor->ld + j, tensor->dtype);
             squares += value * value;
         }
     }
@@ -229,14 +221,14 @@ static int64_t find_difference(const struct autotune_tensor *tensor, const char 
         for (int64_t part = row; part < row + tensor->width; part += tensor->part) {
             const double near = root_mean_square(tensor, expected, part, 1, tensor->part);
             for (int64_t i = part; i < part + tensor->part; i++) {
-                const double x = autotune_value_at(values, tensor->dtype, i),
-                             y = autotune_value_at(expected, tensor->dtype, i);
+                const double x = (double)dtype_load(values, i, tensor->dtype),
+                             y = (double)dtype_load(expected, i, tensor->dtype);
                 if (!(fabs(x - y) <= tensor->tolerance * (fabs(y) + near) + least))
                     return i;
             }
         }
         for (int64_t i = row + tensor->width; i < row + ld; i++)
-            if (autotune_value_at(values, tensor->dtype, i) != autotune_value_at(expected, tensor->dtype, i))
+            if (dtype_load(values, i, tensor->dtype) != dtype_load(expected, i, tensor->dtype))
                 return i;
     }
     return -1;
@@ -263,8 +255,8 @@ static void compare_tensor(const struct trial *t, int result, enum kept which, s
             continue;
         c->failure = AUTOTUNE_WRONG;
         c->at = row * tensor->ld + at;
-        c->value = autotune_value_at(t->host[0], tensor->dtype, at);
-        c->expected = autotune_value_at(t->host[1], tensor->dtype, at);
+        c->value = (double)dtype_load(t->host[0], at, tensor->dtype);
+        c->expected = (double)dtype_load(t->host[1], at, tensor->dtype);
     }
 }
 
@@ -398,10 +390,9 @@ static int keep_best(const struct trial *t, const struct autotune_candidate *can
 /* Fixed kernels must not depend on what is free. */
 static enum status autotune_lacks_memory(struct error *err)
 {
-    error_set(err, STATUS_DEVICE,
-              "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must not "
-              "depend on that");
-    return error_hint(err, "which other processes use it, nvidia-smi shows");
+    return error_set(err, STATUS_DEVICE,
+                     "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must "
+                     "not depend on that; hint: which other processes use it, nvidia-smi shows");
 }
 
 enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, struct autotune_candidate *candidates,

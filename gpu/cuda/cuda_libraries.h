@@ -23,63 +23,29 @@
 #define ZTRAIN_HAVE_NCCL 0
 #endif
 
-#define CUBLASLT_FUNCTIONS(X)               \
-    X(cublasLtCreate)                       \
-    X(cublasLtDestroy)                      \
-    X(cublasLtGetVersion)                   \
-    X(cublasLtGetStatusName)                \
-    X(cublasLtMatmulDescCreate)             \
-    X(cublasLtMatmulDescDestroy)            \
-    X(cublasLtMatmulDescSetAttribute)       \
-    X(cublasLtMatrixLayoutCreate)           \
-    X(cublasLtMatrixLayoutDestroy)          \
-    X(cublasLtMatmulPreferenceCreate)       \
-    X(cublasLtMatmulPreferenceDestroy)      \
-    X(cublasLtMatmulPreferenceSetAttribute) \
-    X(cublasLtMatmulAlgoGetHeuristic)       \
-    X(cublasLtMatmulAlgoConfigGetAttribute) \
-    X(cublasLtMatmulAlgoCheck)              \
-    X(cublasLtMatmul)
+/* clang-format off */
+#define CUBLASLT_FUNCTIONS(X) \
+    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtGetStatusName) \
+    X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
+    X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
+    X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmul)
 
-#define CUDNN_FUNCTIONS(X)           \
-    X(cudnnGetVersion)               \
-    X(cudnnGetErrorString)           \
-    X(cudnnGetLastErrorString)       \
-    X(cudnnCreate)                   \
-    X(cudnnDestroy)                  \
-    X(cudnnSetStream)                \
-    X(cudnnBackendCreateDescriptor)  \
-    X(cudnnBackendDestroyDescriptor) \
-    X(cudnnBackendSetAttribute)      \
-    X(cudnnBackendGetAttribute)      \
-    X(cudnnBackendFinalize)          \
-    X(cudnnBackendExecute)
+#define CUDNN_FUNCTIONS(X) \
+    X(cudnnGetVersion) X(cudnnGetErrorString) X(cudnnGetLastErrorString) X(cudnnCreate) X(cudnnDestroy) \
+    X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) \
+    X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
 
-#define NCCL_FUNCTIONS(X)     \
-    X(ncclGetVersion)         \
-    X(ncclGetErrorString)     \
-    X(ncclGetLastError)       \
-    X(ncclGetUniqueId)        \
-    X(ncclCommInitRankConfig) \
-    X(ncclCommGetAsyncError)  \
-    X(ncclCommFinalize)       \
-    X(ncclCommDestroy)        \
-    X(ncclCommAbort)          \
-    X(ncclAllGather)          \
-    X(ncclReduceScatter)      \
-    X(ncclSend)               \
-    X(ncclRecv)               \
-    X(ncclGroupStart)         \
-    X(ncclGroupEnd)
+#define NCCL_FUNCTIONS(X) \
+    X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) X(ncclCommInitRankConfig) \
+    X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) X(ncclAllGather) \
+    X(ncclReduceScatter) X(ncclSend) X(ncclRecv) X(ncclGroupStart) X(ncclGroupEnd)
 
 /* Of NCCL 2.19 and 2.27: NULL in an older library (comm/transport_nccl.c). */
 #define NCCL_MEMORY_FUNCTIONS(X) \
-    X(ncclMemAlloc)              \
-    X(ncclMemFree)               \
-    X(ncclCommRegister)          \
-    X(ncclCommDeregister)        \
-    X(ncclCommWindowRegister)    \
+    X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister) X(ncclCommDeregister) X(ncclCommWindowRegister) \
     X(ncclCommWindowDeregister)
+/* clang-format on */
 
 #if ZTRAIN_HAVE_NCCL && NCCL_VERSION_CODE < 22700 /* as later headers declare them */
 #define NCCL_WIN_COLL_SYMMETRIC 0x01

@@ -84,9 +84,10 @@ static int cuda_count_gpus(struct error *err)
     if (driver == 0) {
         error_set(err, STATUS_DEVICE, "no NVIDIA driver (libcuda.so.1) on this machine");
     } else if (code == cudaErrorInsufficientDriver || driver / 1000 < runtime / 1000) {
-        error_set(err, STATUS_DEVICE, "the NVIDIA driver supports CUDA up to %d.%d, this build needs CUDA %d.%d",
+        error_set(err, STATUS_DEVICE,
+                  "the NVIDIA driver supports CUDA up to %d.%d, this build needs CUDA %d.%d; hint: update the driver, "
+                  "or build with an older CUDA toolkit",
                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-        error_hint(err, "update the driver, or build with an older CUDA toolkit");
     } else if (code == cudaErrorNoDevice || code == cudaSuccess) {
         error_set(err, STATUS_DEVICE, "the NVIDIA driver shows no GPU%s%s%s",
                   visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
@@ -101,11 +102,11 @@ static enum status cuda_check_capability(int index, const struct cudaDeviceProp 
 {
     if (10 * properties->major + properties->minor >= CUDA_CAPABILITY_LEAST)
         return STATUS_OK;
-    error_set(err, STATUS_DEVICE,
-              "GPU %d (%.60s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer)", index,
-              properties->name, properties->major, properties->minor, CUDA_CAPABILITY_LEAST / 10,
-              CUDA_CAPABILITY_LEAST % 10);
-    return error_hint(err, "choose another GPU with CUDA_VISIBLE_DEVICES, or set train.device to cpu");
+    return error_set(err, STATUS_DEVICE,
+                     "GPU %d (%.60s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer); "
+                     "hint: choose another GPU with CUDA_VISIBLE_DEVICES, or set train.device to cpu",
+                     index, properties->name, properties->major, properties->minor, CUDA_CAPABILITY_LEAST / 10,
+                     CUDA_CAPABILITY_LEAST % 10);
 }
 
 bool device_cuda_probe(char *why)
@@ -171,11 +172,11 @@ static enum status cuda_select_gpu(int index, int *count, struct cudaDeviceProp 
         code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (code == cudaSuccess)
         code = cudaFree(NULL); /* creates the context */
-    if (code != cudaSuccess) {
-        error_set(err, STATUS_DEVICE, "cannot open GPU %d of %d: %s (%s)", index, *count, cudaGetErrorString(code),
-                  cudaGetErrorName(code));
-        return error_hint(err, "nvidia-smi shows whether it is in use by others, in exclusive mode, or out of order");
-    }
+    if (code != cudaSuccess)
+        return error_set(err, STATUS_DEVICE,
+                         "cannot open GPU %d of %d: %s (%s); hint: nvidia-smi shows whether it is in use by others, in "
+                         "exclusive mode, or out of order",
+                         index, *count, cudaGetErrorString(code), cudaGetErrorName(code));
     return STATUS_OK;
 }
 

@@ -174,9 +174,10 @@ enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct e
         if (code != cudaSuccess) {
             cudaGetLastError(); /* not a failure of the device */
             unpin(cuda, memory, at);
-            error_set(err, cuda_status_of(code), "cannot pin %.3f GiB of host memory, only %.3f GiB: %s",
-                      cuda_gib(bytes), cuda_gib(at), cudaGetErrorString(code));
-            return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+            return error_set(err, cuda_status_of(code),
+                             "cannot pin %.3f GiB of host memory, only %.3f GiB: %s; hint: free memory on this "
+                             "machine, or run fewer ranks on it",
+                             cuda_gib(bytes), cuda_gib(at), cudaGetErrorString(code));
         }
         range_add(cuda, piece, n, true);
         if (seconds_now() - reported >= report_seconds) {
@@ -202,9 +203,10 @@ static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **
     }
     cudaGetLastError();
     *memory = NULL;
-    error_set(err, STATUS_DEVICE, "cannot allocate %.3f GiB of pinned host memory: %s", cuda_gib(bytes),
-              cudaGetErrorString(code));
-    return error_hint(err, "free memory on this machine, or run fewer ranks on it");
+    return error_set(err, STATUS_DEVICE,
+                     "cannot allocate %.3f GiB of pinned host memory: %s; hint: free memory on this machine, or run "
+                     "fewer ranks on it",
+                     cuda_gib(bytes), cudaGetErrorString(code));
 }
 
 /* Some systems pin CUDA's own memory, but no other. */

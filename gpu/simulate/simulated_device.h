@@ -6,9 +6,10 @@
  * estimates of its ops. Memory has addresses, which must not be dereferenced. */
 #pragma once
 
+#include "core/storage/disk.h"
 #include "gpu/device.h"
 #include "gpu/ops.h"
-#include "gpu/simulate/simulated_disk.h"
+#include "gpu/simulate/op_estimate.h"
 
 /* A GPU of gpu_catalog.h (NULL: the usual one) for memory plans: nothing can be allocated or run. STATUS_USAGE lists
  * the GPUs that are known. */
@@ -33,8 +34,13 @@ struct simulated_times {
 void simulated_device_times(struct device *device, struct simulated_times *times);
 void simulated_device_reset(struct device *device);
 
-/* Its disk, for state that is offloaded to nvme; lives as long as the device. */
+/* The disk of its node, for state that is offloaded to nvme; lives as long as the device. It does one transfer after
+ * the other, in the order of calls: where parameters and the optimizer's state share it, that is slower than a run, in
+ * which the next forward's reads pass writes. */
 const struct disk *simulated_device_disk(struct device *device);
+
+/* Bytes/s of that disk for one rank, set or usual. */
+double simulated_disk_rate(const struct assumed_gpu *settings, bool write);
 
 /* From now on ops take the time that they have with these settings; its GPU stays. */
 void simulated_device_set(struct device *device, const struct assumed_gpu *settings);

@@ -90,21 +90,20 @@ static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_
 static void pack_by_token(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
     for (int64_t i = 0; i < length; i += MR)
-        attention_pack(dst + i * units_of(a, a->D), at(x, i * ld, a->dtype), ld, 1, min_i64(MR, length - i), MR, a->D,
-                       a);
+        attention_pack(dst + i * units_of(a, a->D), at(x, i * ld, a->dtype), ld, 1, min64(MR, length - i), MR, a->D, a);
 }
 
 /* dst: panels of MR columns, each (units of length, MR). */
 static void pack_by_column(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
     for (int64_t j = 0; j < a->D; j += MR)
-        attention_pack(dst + j * units_of(a, length), at(x, j, a->dtype), 1, ld, min_i64(MR, a->D - j), MR, length, a);
+        attention_pack(dst + j * units_of(a, length), at(x, j, a->dtype), 1, ld, min64(MR, a->D - j), MR, length, a);
 }
 
 /* dst (units of D, NR): up to NR tokens as lanes. */
 static void pack_lanes(float *dst, const void *x, int64_t ld, int64_t count, const struct attention *a)
 {
-    attention_pack(dst, x, ld, 1, min_i64(NR, count), NR, a->D, a);
+    attention_pack(dst, x, ld, 1, min64(NR, count), NR, a->D, a);
 }
 
 static void attention_tile(int64_t units, const float *panel, const float *lanes, float *tile,
@@ -184,7 +183,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
         for (int64_t i = 0; i < NR; i++)
             memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
     }
-    for (int64_t i = 0; i < min_i64(NR, count); i++) {
+    for (int64_t i = 0; i < min64(NR, count); i++) {
         void *to = at(x, i * ld, a->dtype);
         const float *from = turned + i * a->padded_d;
         for (int64_t j = 0; j < a->D; j += VF) {
@@ -227,7 +226,7 @@ static struct range queries_of(int64_t k_first, int64_t k_last, const struct att
 {
     if (a->bidirectional)
         return (struct range){0, u->length};
-    return (struct range){k_first / MR * MR, a->window > 0 ? min_i64(u->length, k_last + a->window) : u->length};
+    return (struct range){k_first / MR * MR, a->window > 0 ? min64(u->length, k_last + a->window) : u->length};
 }
 
 /* ---- dropout ------------------------------------------------------------- */
@@ -346,7 +345,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
                                 const float *values, struct attention_scratch t)
 {
     _Alignas(64) float highest[NR], sum[NR], keep[NR];
-    const int64_t row = u->start + query, count = min_i64(NR, u->length - query), last = query + count - 1;
+    const int64_t row = u->start + query, count = min64(NR, u->length - query), last = query + count - 1;
     for (int64_t l = 0; l < NR; l++) {
         highest[l] = -INFINITY;
         sum[l] = 0;
@@ -355,7 +354,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
     const struct range seen = keys_of(query, last, u, a);
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
-        int64_t rows = min_i64(ATTENTION_ROWS, seen.end - key);
+        int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
         softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a), highest, sum, keep,
                       a);
@@ -388,14 +387,14 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
     const int64_t unit_floats = round_up(by_token_floats(&a) + by_column_floats(&a), 16);
-    const int64_t units = args->num_seqs * a.KV, batch = min_i64(attention_batch(unit_floats), units);
+    const int64_t units = args->num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
     float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
     const int64_t blocks = (a.max_seq + NR - 1) / NR;
 #pragma omp parallel
     {
         struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);
         for (int64_t first = 0; first < units; first += batch) {
-            int64_t count = min_i64(batch, units - first);
+            int64_t count = min64(batch, units - first);
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count; i++) {
                 struct attention_unit u = attention_unit_at(&a, first + i);
@@ -542,7 +541,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
                                   struct attention_scratch t)
 {
     _Alignas(64) float lse[NR], delta[NR];
-    const int64_t row = u->start + query, count = min_i64(NR, u->length - query), last = query + count - 1;
+    const int64_t row = u->start + query, count = min64(NR, u->length - query), last = query + count - 1;
     for (int64_t l = 0; l < NR; l++) {
         lse[l] = l < count ? args->lse[h * a->M + row + l] : INFINITY; /* lanes without a query: P = 0 */
         delta[l] = l < count ? o.deltas[query + l] : 0;
@@ -552,7 +551,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
     const struct range seen = keys_of(query, last, u, a);
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
-        int64_t rows = min_i64(ATTENTION_ROWS, seen.end - key);
+        int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
@@ -566,7 +565,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
 static void attention_bwd_keys(const struct attention_bwd_args *args, const struct attention *a,
                                const struct attention_unit *u, int64_t key, float *unit, struct attention_scratch t)
 {
-    const int64_t row = u->start + key, count = min_i64(NR, u->length - key), last = key + count - 1;
+    const int64_t row = u->start + key, count = min64(NR, u->length - key), last = key + count - 1;
     const struct range seeing = queries_of(key, last, u, a);
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     memset(t.sum_b, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_b);
@@ -577,7 +576,7 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
         const int64_t h = u->kv * a->group + head;
         const float *lse = args->lse + h * a->M + u->start;
         for (int64_t query = seeing.first; query < seeing.end; query += ATTENTION_ROWS) {
-            int64_t rows = min_i64(ATTENTION_ROWS, seeing.end - query);
+            int64_t rows = min64(ATTENTION_ROWS, seeing.end - query);
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
@@ -605,14 +604,14 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
     struct scratch scratch = scratch_of(stream);
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D), unit_floats = bwd_unit_floats(&a);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
-    const int64_t units = args->num_seqs * a.KV, batch = min_i64(attention_batch(unit_floats), units);
+    const int64_t units = args->num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
     float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
     const int64_t blocks = (a.max_seq + NR - 1) / NR, heads_and_kv = a.group + 1;
 #pragma omp parallel
     {
         struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);
         for (int64_t first = 0; first < units; first += batch) {
-            int64_t count = min_i64(batch, units - first);
+            int64_t count = min64(batch, units - first);
 #pragma omp for schedule(dynamic)
             for (int64_t item = 0; item < count * heads_and_kv; item++) {
                 int64_t head = item / count - 1; /* -1: the key/value head */

@@ -74,7 +74,7 @@ static ALWAYS_INLINE void decode_head(const struct attention_decode_args *a, int
     int64_t key = a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
     for (; key <= position; key += DECODE_KEYS)
         decode_block(a, q, at(a->k_cache, head + key * a->D, dtype), at(a->v_cache, head + key * a->D, dtype),
-                     min_i64(DECODE_KEYS, position + 1 - key), scores, &sums, dtype);
+                     min64(DECODE_KEYS, position + 1 - key), scores, &sums, dtype);
     const float factor = 1 / sums.sum;
     for (int64_t j = 0; j < a->D; j += VF)
         vf_put(at(a->out, row * a->ld_o + h * a->D, dtype), j, a->D, vf_get(sums.values, j, a->D, DTYPE_F32) * factor,

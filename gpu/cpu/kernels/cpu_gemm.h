@@ -158,11 +158,11 @@ static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct 
                                          int64_t column_panel, struct ahead *ahead, int mr, micro_kernel *micro)
 {
     _Alignas(64) float tile[TILE_MR * NR], turned[TILE_MR * NR];
-    int64_t row_end = min_i64((row_panel + row_panels) * mr, block->m);
-    int64_t column_end = min_i64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
+    int64_t row_end = min64((row_panel + row_panels) * mr, block->m);
+    int64_t column_end = min64((column_panel + GEMM_COLUMN_PANELS) * NR, block->n);
     for (int64_t i = row_panel * mr; i < row_end; i += mr) {
         for (int64_t j = column_panel * NR; j < column_end; j += NR) {
-            int64_t m = min_i64(mr, block->m - i), n = min_i64(NR, block->n - j);
+            int64_t m = min64(mr, block->m - i), n = min64(NR, block->n - j);
             ahead_fetch(ahead, packed->units / 4); /* fast enough to finish in time, slow enough not to stall */
             const int64_t partial_at = block->turned ? j * block->ld_partial + i : i * block->ld_partial + j;
             float *partial = block->partial ? block->partial + partial_at : NULL;
@@ -202,19 +202,19 @@ static void gemm_task(const struct epilogue *e, const struct block *block, const
 static int64_t gemm_even_step(int64_t n, int64_t most, int64_t grain)
 {
     int64_t parts = (n + most - 1) / most, grains = (n + grain - 1) / grain;
-    return parts ? min_i64((grains + parts - 1) / parts, most / grain) * grain : grain;
+    return parts ? min64((grains + parts - 1) / parts, most / grain) * grain : grain;
 }
 
 /* The part of B that this thread packs next: its columns of a block, k_step elements of k. */
 static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t column, int64_t n_step, int64_t k,
                              int64_t k_step)
 {
-    const int64_t n = min_i64(n_step, p->n - column), size = (int64_t)dtype_size(dtype);
-    const int64_t count = min_i64(k_step, p->k - k);
+    const int64_t n = min64(n_step, p->n - column), size = (int64_t)dtype_size(dtype);
+    const int64_t count = min64(k_step, p->k - k);
     if (n <= 0)
         return (struct ahead){0};
     const struct range panels = range_mine((n + NR - 1) / NR, 1);
-    const int64_t first = column + panels.first * NR, columns = min_i64(panels.end * NR, n) - panels.first * NR;
+    const int64_t first = column + panels.first * NR, columns = min64(panels.end * NR, n) - panels.first * NR;
     if (p->transpose_b)
         return (struct ahead){at(p->b, first * p->ldb + k, dtype), count * size, p->ldb * size, columns, 0};
     return (struct ahead){at(p->b, k * p->ldb + first, dtype), columns * size, p->ldb * size, count, 0};
@@ -267,13 +267,13 @@ static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const s
     const int64_t units = p->k ? panel_units_for(kind, c.k_step) : 1;
     const int64_t a_units = kind == UNIT_TILE ? GEMM_TILES_A : GEMM_MC * GEMM_KC;
     c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
-    c.m_step = gemm_even_step(min_i64(c.m_outer, p->m), min_i64(c.m_outer, a_units / units), c.mr);
+    c.m_step = gemm_even_step(min64(c.m_outer, p->m), min64(c.m_outer, a_units / units), c.mr);
     c.n_step = c.wait_apart ? GEMM_NC : gemm_even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
     c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * panel_units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
     if (c.whole_a) {
         const int64_t column_bytes = units * panel_elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
         c.m_step = c.padded_m;
-        c.n_step = min_i64(c.n_step, gemm_even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
+        c.n_step = min64(c.n_step, gemm_even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
     }
     return c;
 }
@@ -288,32 +288,21 @@ struct gemm_job {
     _Atomic int64_t next_task;
 };
 
-static void pack_a(const struct gemm_job *job, uint32_t *dst, const struct block *block)
+/* Packs the block's rows of A, or its columns of B. */
+static void gemm_pack(const struct gemm_job *job, uint32_t *dst, const struct block *block, bool is_a)
 {
     const struct product *p = job->p;
-    const struct panel_source source = {.src = p->a,
+    const bool neighbours = is_a ? p->transpose_a : !p->transpose_b; /* those of one element of k */
+    const int64_t ld = is_a ? p->lda : p->ldb;
+    const struct panel_source source = {.src = is_a ? p->a : p->b,
                                         .dtype = job->finish.dtype,
-                                        .row_stride = p->transpose_a ? 1 : p->lda,
-                                        .k_stride = p->transpose_a ? p->lda : 1,
-                                        .first = block->row,
-                                        .count = block->m,
+                                        .row_stride = neighbours ? 1 : ld,
+                                        .k_stride = neighbours ? ld : 1,
+                                        .first = is_a ? block->row : block->column,
+                                        .count = is_a ? block->m : block->n,
                                         .k_first = block->k_first,
                                         .k = block->k};
-    pack_block(dst, source, job->cuts.mr, job->cuts.kind, true);
-}
-
-static void pack_b(const struct gemm_job *job, const struct block *block)
-{
-    const struct product *p = job->p;
-    const struct panel_source source = {.src = p->b,
-                                        .dtype = job->finish.dtype,
-                                        .row_stride = p->transpose_b ? p->ldb : 1,
-                                        .k_stride = p->transpose_b ? 1 : p->ldb,
-                                        .first = block->column,
-                                        .count = block->n,
-                                        .k_first = block->k_first,
-                                        .k = block->k};
-    pack_block(job->b, source, NR, job->cuts.kind, false);
+    pack_block(dst, source, is_a ? job->cuts.mr : NR, job->cuts.kind, is_a);
 }
 
 /* What this thread packs after `block`; empty if blocks are not fetched ahead. */
@@ -365,28 +354,28 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
     const struct epilogue *e = &job->finish;
     int64_t tasks_before = 0;
     for (int64_t outer = 0; outer < p->m; outer += c->m_outer) {
-        const int64_t m_end = min_i64(outer + c->m_outer, p->m);
+        const int64_t m_end = min64(outer + c->m_outer, p->m);
         int64_t packed_row = -1, packed_k = -1;
         for (int64_t column = 0; column < p->n; column += c->n_step) {
             for (int64_t k = 0; k == 0 || k < p->k; k += c->k_step) {
                 struct block block = {.column = column,
-                                      .n = min_i64(c->n_step, p->n - column),
+                                      .n = min64(c->n_step, p->n - column),
                                       .k_first = k,
-                                      .k = min_i64(c->k_step, p->k - k),
+                                      .k = min64(c->k_step, p->k - k),
                                       .first = k == 0 && !continues,
                                       .last = k + c->k_step >= p->k,
                                       .turned = job->turned,
                                       .ld_partial = !c->wait_apart ? e->ldc
                                                     : job->turned  ? GEMM_MC
                                                                    : GEMM_NC};
-                pack_b(job, &block);
+                gemm_pack(job, job->b, &block, false);
                 for (int64_t row = outer; row < m_end; row += c->m_step) {
                     block.row = row;
-                    block.m = min_i64(c->m_step, m_end - row);
+                    block.m = min64(c->m_step, m_end - row);
                     block.partial = block_partial(job, &block, row - outer);
                     uint32_t *a = c->whole_a ? job->a + k / panel_elements_of_unit(c->kind) * c->padded_m : job->a;
                     if (c->whole_a ? column == 0 : packed_row != row || packed_k != k)
-                        pack_a(job, a, &block);
+                        gemm_pack(job, a, &block, true);
                     packed_row = row;
                     packed_k = k;
                     multiply_block(job, &block, a, &tasks_before);

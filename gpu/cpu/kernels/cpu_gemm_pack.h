@@ -76,7 +76,7 @@ static void pack_block(uint32_t *dst, struct panel_source s, int width, enum uni
     int64_t units = panel_units_for(kind, s.k);
     const struct range panels = range_mine((s.count + width - 1) / width, 1);
     for (int64_t panel = panels.first; panel < panels.end; panel++) {
-        int rows = (int)min_i64(width, s.count - panel * width);
+        int rows = (int)min64(width, s.count - panel * width);
         const void *from = at(s.src, (s.first + panel * width) * s.row_stride + s.k_first * s.k_stride, s.dtype);
         uint32_t *to = dst + panel * width * units;
 #if GEMM_HAS_TILES

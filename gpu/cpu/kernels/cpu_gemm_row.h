@@ -71,7 +71,7 @@ static void row_product(struct stream *stream, const struct linear_fwd_args *a, 
         _Alignas(64) float sums[ROW_COLUMNS];
         const struct range mine = range_mine(a->N, 64);
         for (int64_t n = mine.first; n < mine.end; n += ROW_COLUMNS) {
-            const int64_t count = min_i64(ROW_COLUMNS, mine.end - n);
+            const int64_t count = min64(ROW_COLUMNS, mine.end - n);
             if (a->weights_in_out) {
                 WITH_DTYPE(a->dtype, row_combination(sums, x, at(a->w, n, DT), count, a->K, a->N, DT));
             } else {

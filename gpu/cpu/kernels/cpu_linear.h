@@ -11,15 +11,8 @@ static void linear_product(struct stream *stream, const struct product *p, const
 
 static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
-    struct product p = {false,
-                        !a->weights_in_out,
-                        a->M,
-                        a->N,
-                        a->K,
-                        a->x,
-                        a->w,
-                        a->ld_x ? a->ld_x : a->K,
-                        a->weights_in_out ? a->N : a->K};
+    const int64_t ld_x = a->ld_x ? a->ld_x : a->K, ld_w = a->weights_in_out ? a->N : a->K;
+    struct product p = {false, !a->weights_in_out, a->M, a->N, a->K, a->x, a->w, ld_x, ld_w};
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->y_dtype,
                          .c = a->y,
@@ -53,15 +46,8 @@ static void linear_sum_columns(float *sums, const void *x, int64_t ld, int64_t r
 
 static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
-    struct product p = {false,
-                        a->weights_in_out,
-                        a->M,
-                        a->K,
-                        a->N,
-                        a->dy,
-                        a->w,
-                        a->ld_dy ? a->ld_dy : a->N,
-                        a->weights_in_out ? a->N : a->K};
+    const int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N, ld_w = a->weights_in_out ? a->N : a->K;
+    struct product p = {false, a->weights_in_out, a->M, a->K, a->N, a->dy, a->w, ld_dy, ld_w};
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->dtype,
                          .c = a->dx,

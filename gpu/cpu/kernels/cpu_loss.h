@@ -55,7 +55,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         sum += vf_select(
             inside, vf_exp(logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped) - highest), vf_zero());
     double total = vf_sum(sum);
-    vf all_equal = logits_of(vf_set(pointwise_load(logits, target, logits_dtype)), a, capped);
+    vf all_equal = logits_of(vf_set(dtype_load(logits, target, logits_dtype)), a, capped);
     float logit = all_equal[0], slope = logits_slope(all_equal, a, capped)[0];
     const double smoothing = (double)a->smoothing, uniform = smoothing / (double)a->V;
     double wanted = (1 - smoothing) * (double)logit;
@@ -75,7 +75,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         if (a->V_padded > a->V)
             memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
         float gradient = (float)(scale * (p - (1 - smoothing) - uniform)) * slope;
-        pointwise_store(dlogits, target, gradient, dtype);
+        dtype_store(dlogits, target, gradient, dtype);
     }
     return loss;
 }

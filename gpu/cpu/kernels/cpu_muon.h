@@ -78,7 +78,7 @@ static void orthogonalize_gram(struct stream *stream, const struct orthogonalize
 
 static void op_orthogonalize(struct stream *stream, const struct orthogonalize_args *a)
 {
-    const int64_t numel = a->rows * a->cols, n = min_i64(a->rows, a->cols);
+    const int64_t numel = a->rows * a->cols, n = min64(a->rows, a->cols);
     const struct sumsq_args squares = {.dtype = DTYPE_BF16, .n = numel, .x = a->x, .out = a->sum};
     const struct cast_args round = {
         .dst_dtype = DTYPE_BF16, .src_dtype = DTYPE_F32, .n = n * n, .dst = a->gram, .src = a->product};

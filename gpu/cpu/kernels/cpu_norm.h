@@ -3,6 +3,17 @@
  *
  * Gradients of the weights are sums over parts of the rows, which are then added in the order of the parts. */
 
+/* The sum of the squares of a row, in lanes. */
+static ALWAYS_INLINE vf norm_squares(const void *x, int64_t n, enum dtype dtype)
+{
+    vf square = vf_zero();
+    for (int64_t j = 0; j < n; j += VF) {
+        vf v = vf_get(x, j, n, dtype);
+        square += v * v;
+    }
+    return square;
+}
+
 static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i, enum dtype dtype)
 {
     const int64_t C = a->C;
@@ -32,10 +43,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
             square += vf_select(vf_lanes_below(C - whole), d * d, vf_zero());
         }
     } else {
-        for (int64_t j = 0; j < C; j += VF) {
-            vf v = vf_get(x, j, C, dtype);
-            square += v * v;
-        }
+        square = norm_squares(x, C, dtype);
     }
     float rstd = 1.0f / sqrtf(vf_sum(square) / (float)C + a->eps);
     a->rstd[i] = rstd;
@@ -105,12 +113,6 @@ static ALWAYS_INLINE void norm_column_sums(float *sums, const void *x, int64_t l
     }
 }
 
-static void norm_sum_partials(float *sums, const float *partial, int64_t stride, int64_t parts, struct range columns,
-                              bool accumulate)
-{
-    norm_column_sums(sums, partial, stride, parts, columns, DTYPE_F32, accumulate);
-}
-
 static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     heartbeat_beat();
@@ -131,12 +133,11 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
         }
         struct range columns = range_mine(a->C, 16);
         const int64_t part = NORM_SUMS * stride;
-        if (a->dweight)
-            norm_sum_partials(a->dweight, partial, part, parts, columns, a->accumulate);
-        if (a->dbias)
-            norm_sum_partials(a->dbias, partial + stride, part, parts, columns, a->accumulate);
-        if (a->dx_sums)
-            norm_sum_partials(a->dx_sums, partial + 2 * stride, part, parts, columns, a->accumulate_sums);
+        float *const sums[NORM_SUMS] = {a->dweight, a->dbias, a->dx_sums};
+        for (int i = 0; i < NORM_SUMS; i++)
+            if (sums[i])
+                norm_column_sums(sums[i], partial + i * stride, part, parts, columns, DTYPE_F32,
+                                 i < 2 ? a->accumulate : a->accumulate_sums);
     }
 }
 
@@ -149,12 +150,7 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
         for (int64_t h = 0; h < a->heads; h++) {
             const void *x = at(a->x, i * a->ld_x + h * D, dtype);
             void *y = at(a->y, i * a->ld_y + h * D, dtype);
-            vf square = vf_zero();
-            for (int64_t j = 0; j < D; j += VF) {
-                vf v = vf_get(x, j, D, dtype);
-                square += v * v;
-            }
-            float rstd = 1.0f / sqrtf(vf_sum(square) / (float)D + a->eps);
+            float rstd = 1.0f / sqrtf(vf_sum(norm_squares(x, D, dtype)) / (float)D + a->eps);
             a->rstd[i * a->heads + h] = rstd;
             for (int64_t j = 0; j < D; j += VF)
                 vf_put(y, j, D, vf_get(x, j, D, dtype) * rstd * (vf_get(a->weight, j, D, dtype) + a->weight_offset),
@@ -206,6 +202,6 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
             WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
         }
         if (a->dweight)
-            norm_sum_partials(a->dweight, partial, stride, parts, range_mine(a->D, 16), a->accumulate);
+            norm_column_sums(a->dweight, partial, stride, parts, range_mine(a->D, 16), DTYPE_F32, a->accumulate);
     }
 }

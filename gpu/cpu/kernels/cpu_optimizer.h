@@ -10,11 +10,11 @@ static ALWAYS_INLINE double sumsq_part(const void *x, struct range part, enum dt
     int64_t i = part.first;
     for (; i + LANES <= part.end; i += LANES)
         for (int lane = 0; lane < LANES; lane++) {
-            double value = (double)pointwise_load(x, i + lane, dtype);
+            double value = (double)dtype_load(x, i + lane, dtype);
             sums[lane] += value * value;
         }
     for (int lane = 0; i < part.end; i++, lane++) {
-        double value = (double)pointwise_load(x, i, dtype);
+        double value = (double)dtype_load(x, i, dtype);
         sums[lane] += value * value;
     }
     for (int lane = 0; lane < LANES; lane++)
@@ -89,7 +89,7 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
     if (!*a->enabled)
         return;
     int64_t i = 0;
-    while (i < a->n && isfinite(pointwise_load(a->x, i, a->dtype)))
+    while (i < a->n && isfinite(dtype_load(a->x, i, a->dtype)))
         i++;
     *a->index = i;
 }

@@ -2,23 +2,6 @@
 /* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, dequantize, accumulate, sums over ranks. A
  * template, see ops_cpu.h. */
 
-/* ---- single elements ----------------------------------------------------- */
-
-static ALWAYS_INLINE float pointwise_load(const void *x, int64_t i, enum dtype dtype)
-{
-    if (dtype == DTYPE_F32)
-        return ((const float *)x)[i];
-    return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
-}
-
-static ALWAYS_INLINE void pointwise_store(void *x, int64_t i, float value, enum dtype dtype)
-{
-    if (dtype == DTYPE_F32)
-        ((float *)x)[i] = value;
-    else
-        ((uint16_t *)x)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
-}
-
 /* ---- RoPE ---------------------------------------------------------------- */
 
 static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
@@ -131,10 +114,9 @@ static ALWAYS_INLINE void dropout_row(const struct dropout_args *a, int64_t row,
         const int64_t count = a->C - j < DROPOUT_BLOCK ? a->C - j : DROPOUT_BLOCK;
         dropout_words(&a->dropout, a->dropout.tokens[row], (uint32_t)(j / DROPOUT_BLOCK), 0, words);
         for (int64_t i = 0; i < count; i++)
-            part[i] =
-                dropout_keeps(&a->dropout, words, (int)i) ? pointwise_load(x, j + i, dtype) * a->dropout.scale : 0;
+            part[i] = dropout_keeps(&a->dropout, words, (int)i) ? dtype_load(x, j + i, dtype) * a->dropout.scale : 0;
         for (int64_t i = 0; i < count; i++)
-            pointwise_store(y, j + i, part[i], dtype);
+            dtype_store(y, j + i, part[i], dtype);
     }
 }
 

@@ -77,11 +77,10 @@ enum status gemm_cuda_fix_kernels(struct device *device, struct error *err)
     struct gemm_cuda *g = gemm_of(device);
     int again;
     TRY(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
-    if (again == 0) {
-        error_set(err, STATUS_USAGE,
-                  "ZTRAIN_GEMM_MEASURE is 'again', but with train.virtual_ranks no kernel is measured");
-        return error_hint(err, "unset it");
-    }
+    if (again == 0)
+        return error_set(
+            err, STATUS_USAGE,
+            "ZTRAIN_GEMM_MEASURE is 'again', but with train.virtual_ranks no kernel is measured; hint: unset it");
     g->fixed = true;
     autotune_cache_close(g->cache);
     g->cache = autotune_cache_open_apart(device->name, g->lt->cublasLtGetVersion());
