@@ -3,16 +3,13 @@
  * over the last three rows of the table. */
 #include "core/edit_distance.h"
 
+#include "core/round_up.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { MAX_NAME = 64 };
-
-static int edit_min(int a, int b)
-{
-    return a < b ? a : b;
-}
 
 int edit_distance(const char *a, const char *b)
 {
@@ -27,9 +24,9 @@ int edit_distance(const char *a, const char *b)
         row[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
             int ca = tolower((unsigned char)a[i - 1]), cb = tolower((unsigned char)b[j - 1]);
-            row[j] = edit_min(above[j - 1] + (ca != cb), edit_min(above[j], row[j - 1]) + 1);
+            row[j] = (int)min64(above[j - 1] + (ca != cb), min64(above[j], row[j - 1]) + 1);
             if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) && cb == tolower((unsigned char)a[i - 2]))
-                row[j] = edit_min(row[j], above2[j - 2] + 1);
+                row[j] = (int)min64(row[j], above2[j - 2] + 1);
         }
     }
     return rows[na % 3][nb];
@@ -37,7 +34,7 @@ int edit_distance(const char *a, const char *b)
 
 int edit_distance_limit(const char *text)
 {
-    return edit_min(1 + (int)strlen(text) / 4, 4);
+    return (int)min64(1 + (int)strlen(text) / 4, 4);
 }
 
 const char *nearest_name(const char *word, const char *const *names, size_t count)

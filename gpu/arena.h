@@ -11,7 +11,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -82,7 +82,7 @@ void autotune_cache_file_words(const char *gpu, char *name)
     *name = '\0';
 }
 
-static struct autotune_cache *cache_open(const char *gpu, size_t cublaslt_version, bool apart)
+struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version, bool apart)
 {
     struct autotune_cache *cache = memory_zeroed(1, sizeof *cache);
     char name[sizeof cache->gpu];
@@ -102,16 +102,6 @@ static struct autotune_cache *cache_open(const char *gpu, size_t cublaslt_versio
     }
     free(cache);
     return NULL;
-}
-
-struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version)
-{
-    return cache_open(gpu, cublaslt_version, false);
-}
-
-struct autotune_cache *autotune_cache_open_apart(const char *gpu, size_t cublaslt_version)
-{
-    return cache_open(gpu, cublaslt_version, true);
 }
 
 void autotune_cache_close(struct autotune_cache *cache)

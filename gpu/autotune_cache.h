@@ -57,12 +57,10 @@ void autotune_cache_make_folder(void);
 /* A GPU's name as file names have it: '-' for all but letters and digits. name: strlen(gpu) + 1 characters. */
 void autotune_cache_file_words(const char *gpu, char *name);
 
-/* NULL: there is no cache. All functions below take NULL for one that is always empty. */
-struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version);
-
-/* For choices that nothing measures: only what this process adds and imports counts, and the file is neither read nor
- * written. The notes on kernels that fault remain, if there is a folder. Never NULL. */
-struct autotune_cache *autotune_cache_open_apart(const char *gpu, size_t cublaslt_version);
+/* NULL: there is no cache. All functions below take NULL for one that is always empty. apart: for choices that nothing
+ * measures: only what this process adds and imports counts, and the file is neither read nor written. The notes on
+ * kernels that fault remain, if there is a folder; never NULL. */
+struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_version, bool apart);
 void autotune_cache_close(struct autotune_cache *cache);
 const char *autotune_cache_path(const struct autotune_cache *cache); /* not of NULL */
 

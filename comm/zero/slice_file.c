@@ -341,8 +341,8 @@ enum status slice_file_transfer(struct slice_file *file, bool write, int unit, i
         char *exact = (char *)memory + place, *aligned = (char *)memory + round_up(place, ASYNC_IO_ALIGN);
         if (write && aligned != exact)
             memmove(aligned, exact, own);
-        TRY((write ? record_file_write_part : record_file_read_part)(
-            file->disk, record_of(file, unit, at), part_offset(file, part, unit, at), aligned, bytes, err));
+        TRY(record_file_part(file->disk, write, record_of(file, unit, at), part_offset(file, part, unit, at), aligned,
+                             bytes, err));
         if (!write && aligned != exact)
             memmove(exact, aligned, own);
     }

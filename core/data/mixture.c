@@ -129,14 +129,6 @@ void interleave_seek(struct interleave_cursor *cursor, int64_t place)
 
 /* ---- samples ------------------------------------------------------------- */
 
-bool mixture_has_mask(const struct mixture *mixture)
-{
-    for (int s = 0; s < mixture->order.count; s++)
-        if (token_set_has_mask(mixture->sources[s].set))
-            return true;
-    return false;
-}
-
 int mixture_next(const struct mixture *mixture, struct interleave_cursor *at, int64_t *sample)
 {
     const int s = interleave_next(at);

@@ -70,8 +70,5 @@ struct mixture {
     bool shuffle;
 };
 
-/* Whether any source has a loss mask. Every target of one without counts. */
-bool mixture_has_mask(const struct mixture *mixture);
-
 /* Takes the sample at the cursor, which is one of mixture->order: its source, and its number there. */
 int mixture_next(const struct mixture *mixture, struct interleave_cursor *at, int64_t *sample);

@@ -279,10 +279,10 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     if (token_stream_cuts(config) && !stream->reader.mask && !token_stream_masks(config) && !mixing)
         return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
-    if (mixing)
+    if (mixing) {
         memset(mixing->targets, 0, sizeof mixing->targets);
-    if (mixing)
         mix_from(stream, 0);
+    }
     for (int64_t i = 0; i < config->batch_size && !stream->stop; i++)
         TRY(sum_sample(stream, training_sample(stream, first_ordinal + i, epoch), err));
     if (mixing)
@@ -456,16 +456,11 @@ static enum status check_samples(const struct token_stream *stream, struct error
 /* Whether any source has a loss mask; with classification a label always counts. */
 static bool has_mask(const struct token_stream_config *config)
 {
-    if (config->classification)
-        return false;
-    return config->mixture ? mixture_has_mask(config->mixture) : token_set_has_mask(config->source.set);
-}
-
-static void begin_mixing(struct token_stream *stream)
-{
-    struct mixing *mixing = stream->mixing = memory_zeroed(1, sizeof *mixing);
-    interleave_begin(&mixing->begin, &stream->config.mixture->order);
-    mixing->next = mixing->begin;
+    const struct mixture *mixture = config->mixture;
+    bool has = !mixture && token_set_has_mask(config->source.set);
+    for (int s = 0; mixture && s < mixture->order.count; s++)
+        has |= token_set_has_mask(mixture->sources[s].set);
+    return has && !config->classification;
 }
 
 /* Allocates one block for all arrays, so that the thread allocates nothing. */
@@ -533,8 +528,11 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     const int64_t together = config->micro_batch_size * stream_virtual_world(config); /* micro-batches of one round */
     TRY_GOTO(check_samples(new, err));
     TRY_GOTO(allocate(new, err));
-    if (config->mixture)
-        begin_mixing(new);
+    if (config->mixture) {
+        new->mixing = memory_zeroed(1, sizeof *new->mixing);
+        interleave_begin(&new->mixing->begin, &config->mixture->order);
+        new->mixing->next = new->mixing->begin;
+    }
     if (config->evaluation) {
         if (config->max_samples > 0 && config->max_samples < new->samples)
             new->samples = config->max_samples;

@@ -88,16 +88,10 @@ static void proto_put_message(struct message *m, int field, struct message *inne
     *inner = (struct message){0};
 }
 
-static void proto_put_double(struct message *m, int field, double x)
+static void proto_put_fixed(struct message *m, int field, int wire, const void *x, size_t bytes)
 {
-    proto_put_key(m, field, WIRE_64);
-    tensorboard_append(m, &x, sizeof x);
-}
-
-static void proto_put_float(struct message *m, int field, float x)
-{
-    proto_put_key(m, field, WIRE_32);
-    tensorboard_append(m, &x, sizeof x);
+    proto_put_key(m, field, wire);
+    tensorboard_append(m, x, bytes);
 }
 
 /* ---- records ------------------------------------------------------------- */
@@ -129,7 +123,8 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
     struct message event = {0}, record = {0};
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    proto_put_double(&event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    const double wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
     proto_put_integer(&event, EVENT_STEP, step);
     proto_put_message(&event, field, member);
 
@@ -197,7 +192,8 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
         if (!isfinite(scalars[i].value))
             continue;
         proto_put_text(&value, VALUE_TAG, scalars[i].tag);
-        proto_put_float(&value, VALUE_SIMPLE, (float)scalars[i].value);
+        const float narrow = (float)scalars[i].value;
+        proto_put_fixed(&value, VALUE_SIMPLE, WIRE_32, &narrow, sizeof narrow);
         proto_put_message(&summary, SUMMARY_VALUE, &value);
     }
     return summary.used ? write_event(t, step, EVENT_SUMMARY, &summary, err) : STATUS_OK;

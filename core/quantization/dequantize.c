@@ -5,7 +5,6 @@
 #include "core/status.h"
 
 #include <math.h>
-#include <stddef.h>
 
 /* ---- 4 bits -------------------------------------------------------------- */
 

@@ -62,11 +62,6 @@ static void cut_block(struct io_queue *queue, struct io_block *block)
         queue->last = &queue->first;
 }
 
-static int io_queue_planned_failure(const struct io_block *block)
-{
-    return faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);
-}
-
 bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
 {
     for (int code = 1; code;) {
@@ -79,17 +74,11 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
         pthread_mutex_unlock(&queue->mutex);
         if (!found)
             return false;
-        code = io_queue_planned_failure(block);
+        code = faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);
         if (code)
             io_queue_moved(queue, block, -code);
     }
     return true;
-}
-
-/* Direct I/O continues at an aligned place. */
-static int64_t io_queue_usable(const struct io_block *block, int64_t result)
-{
-    return result < block->bytes ? result / ASYNC_IO_ALIGN * ASYNC_IO_ALIGN : result;
 }
 
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result)
@@ -97,7 +86,9 @@ bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t resu
     if (result == -EINTR || result == -EAGAIN)
         return true;
     int code = result < 0 ? (int)-result : 0;
-    int64_t moved = code ? 0 : io_queue_usable(block, result);
+    int64_t moved = code ? 0 : result;
+    if (moved < block->bytes) /* direct I/O continues at an aligned place */
+        moved = moved / ASYNC_IO_ALIGN * ASYNC_IO_ALIGN;
     if (!code && moved == 0)
         code = block->write ? ENOSPC : ENODATA; /* nothing can be written; the file ends here */
     if (!code && moved < block->bytes) {

@@ -181,11 +181,14 @@ void record_file_store(struct record_file *file, int record, int index)
     start(file, buffer, record, true);
 }
 
-static enum status transfer_part(struct record_file *file, bool write, int record, int64_t offset, void *memory,
-                                 int64_t bytes, struct error *err)
+enum status record_file_part(struct record_file *file, bool write, int record, int64_t offset, void *memory,
+                             int64_t bytes, struct error *err)
 {
     ASSERT(record >= 0 && record < file->records && offset >= 0 && offset + bytes <= file->bytes[record]);
     ASSERT(((uintptr_t)memory | (uint64_t)offset | (uint64_t)bytes) % ASYNC_IO_ALIGN == 0);
+    for (int i = 0; write && i < file->count; i++)
+        if (file->buffers[i].record == record)
+            file->buffers[i].record = NO_RECORD;
     TRY(record_file_flush(file, err));
     struct io_request request = {0};
     const struct io_transfer transfer = {
@@ -194,21 +197,6 @@ static enum status transfer_part(struct record_file *file, bool write, int recor
     if (file->disk->wait(file->disk, &request, err) != STATUS_OK)
         keep_failure(file, err);
     return record_file_status(file, err);
-}
-
-enum status record_file_read_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,
-                                  struct error *err)
-{
-    return transfer_part(file, false, record, offset, memory, bytes, err);
-}
-
-enum status record_file_write_part(struct record_file *file, int record, int64_t offset, void *memory, int64_t bytes,
-                                   struct error *err)
-{
-    for (int i = 0; i < file->count; i++)
-        if (file->buffers[i].record == record)
-            file->buffers[i].record = NO_RECORD;
-    return transfer_part(file, true, record, offset, memory, bytes, err);
 }
 
 enum status record_file_flush(struct record_file *file, struct error *err)

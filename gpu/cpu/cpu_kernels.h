@@ -11,12 +11,10 @@
  * A struct cpu_kernels is sent to other ranks as bytes, so its padding is zero; every function here sees to that. */
 #pragma once
 
-#include "core/dtype.h"
 #include "core/status.h"
 #include "gpu/cpu/cpuid.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 /* The instruction that multiplies bf16 numbers outside AMX's tiles: see cpu_bf16.h. */
 enum cpu_bf16_products {

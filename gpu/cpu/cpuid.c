@@ -26,13 +26,6 @@ static bool cpuid_bit(uint32_t word, unsigned bit)
     return word >> bit & 1;
 }
 
-static uint64_t cpuid_saved_states(void)
-{
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
 /* Linux lets a process use AMX's tiles only on request: Documentation/arch/x86/xstate.rst. */
 static bool cpuid_tiles_permitted(void)
 {
@@ -60,11 +53,11 @@ static void cpuid_detect_name(char *name, size_t size)
 static void cpuid_detect(struct cpu_features *f)
 {
     enum { SSE_AVX = 0x6, AVX512 = 0xe0, AMX = 0x60000 };
-    uint32_t a, b, c, d, b7 = 0, d7 = 0, a7_1 = 0, extended = 0;
+    uint32_t a, b, c, d, b7 = 0, d7 = 0, a7_1 = 0, extended = 0, states; /* states: the low half of XCR0 */
     cpuid_detect_name(f->name, sizeof f->name);
     if (!__get_cpuid(1, &a, &b, &c, &d) || !cpuid_bit(c, 27 /* OSXSAVE */))
         return;
-    uint64_t states = cpuid_saved_states();
+    __asm__ volatile("xgetbv" : "=a"(states), "=d"(d) : "c"(0));
     bool fma = cpuid_bit(c, 12), f16c = cpuid_bit(c, 29), avx = cpuid_bit(c, 28), movbe = cpuid_bit(c, 22);
     uint32_t unused;
     if (__get_cpuid_count(7, 0, &a, &b7, &c, &d7) && a >= 1)

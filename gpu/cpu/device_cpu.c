@@ -191,8 +191,7 @@ static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t b
 
 static void cpu_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    struct copy copy = {dst, NULL, bytes};
-    cpu_submit(stream, cpu_run_copy, &copy, sizeof copy);
+    cpu_copy(stream, dst, NULL, bytes);
 }
 
 struct noise {

@@ -34,12 +34,6 @@ static size_t norm_workspace(const struct op_limits *limits)
     return of_rows > of_heads ? of_rows : of_heads;
 }
 
-/* A double for each row. */
-static size_t loss_workspace(const struct op_limits *limits)
-{
-    return cuda_scratch_size((size_t)limits->max_tokens * sizeof(double));
-}
-
 int64_t cuda_column_ranges(int64_t M, int64_t N)
 {
     const int64_t most = workspace_blocks(M, CUDA_COLUMN_ROWS), columns = workspace_blocks(N, CUDA_COLUMN_WIDTH);
@@ -72,19 +66,18 @@ static size_t linear_workspace(const struct op_limits *limits, size_t memory)
     return cuda_gemm_workspace(memory) + column_sums_workspace(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
 }
 
-/* A float for each row of each head: the sum of out * dout. */
-static size_t attention_workspace(const struct op_limits *limits)
-{
-    return cuda_scratch_size((size_t)(limits->max_tokens * limits->H) * sizeof(float));
-}
-
 _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");
 
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
 {
-    const size_t sizes[] = {embedding_workspace(limits), norm_workspace(limits),
-                            loss_workspace(limits),      linear_workspace(limits, memory),
-                            attention_workspace(limits), cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
+    const size_t tokens = (size_t)limits->max_tokens;
+    const size_t sizes[] = {
+        embedding_workspace(limits),
+        norm_workspace(limits),
+        linear_workspace(limits, memory),
+        cuda_scratch_size(tokens * sizeof(double)),                    /* cross_entropy: a double for each row */
+        cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention: the sums of out * dout */
+        cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         most = sizes[i] > most ? sizes[i] : most;

@@ -623,19 +623,14 @@ void cudnn_plan_free(struct cudnn_plan *plan)
 
 bool cudnn_plan_uses(const struct cudnn_plan *plan, int id)
 {
-    (void)plan;
-    (void)id;
+    (void)plan, (void)id;
     BUG("no cuDNN");
 }
 
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
                                void *workspace)
 {
-    (void)plan;
-    (void)stream;
-    (void)pointers;
-    (void)count;
-    (void)workspace;
+    (void)plan, (void)stream, (void)pointers, (void)count, (void)workspace;
     BUG("no cuDNN");
 }
 

@@ -249,10 +249,6 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     *device = &cuda->device;
     return STATUS_OK;
 fail:
-    gemm_cuda_free(cuda->gemm);
-    attention_cudnn_free(cuda->attention);
-    pthread_mutex_destroy(&cuda->mutex);
-    free(cuda->ranges);
-    free(cuda);
+    cuda_close(&cuda->device);
     return status;
 }

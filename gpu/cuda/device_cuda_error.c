@@ -22,30 +22,32 @@ bool cuda_text_is_suspect(const char *text)
     return false;
 }
 
-/* The codes in `ours` blame the call, the suspects leave it open. Every other code of an opened device (ECC errors, a
- * GPU that fell off the bus, codes that newer drivers add) means that the device or its driver has failed. */
+/* Of a call that is wrong. */
+static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
+                                   cudaErrorInvalidValue,
+                                   cudaErrorInvalidConfiguration,
+                                   cudaErrorInvalidDevice,
+                                   cudaErrorInvalidDevicePointer,
+                                   cudaErrorInvalidMemcpyDirection,
+                                   cudaErrorInvalidDeviceFunction,
+                                   cudaErrorInvalidResourceHandle,
+                                   cudaErrorInvalidKernelImage,
+                                   cudaErrorInvalidPtx,
+                                   cudaErrorInvalidSource,
+                                   cudaErrorNoKernelImageForDevice,
+                                   cudaErrorUnsupportedPtxVersion,
+                                   cudaErrorJitCompilerNotFound,
+                                   cudaErrorLaunchOutOfResources,
+                                   cudaErrorHostMemoryAlreadyRegistered,
+                                   cudaErrorHostMemoryNotRegistered,
+                                   cudaErrorIllegalState,
+                                   cudaErrorNotPermitted,
+                                   cudaErrorNotSupported};
+
+/* The suspects leave it open whose fault it is. Every other code of an opened device (ECC errors, a GPU that fell off
+ * the bus, codes that newer drivers add) means that the device or its driver has failed. */
 enum status cuda_status_of(cudaError_t code)
 {
-    static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
-                                       cudaErrorInvalidValue,
-                                       cudaErrorInvalidConfiguration,
-                                       cudaErrorInvalidDevice,
-                                       cudaErrorInvalidDevicePointer,
-                                       cudaErrorInvalidMemcpyDirection,
-                                       cudaErrorInvalidDeviceFunction,
-                                       cudaErrorInvalidResourceHandle,
-                                       cudaErrorInvalidKernelImage,
-                                       cudaErrorInvalidPtx,
-                                       cudaErrorInvalidSource,
-                                       cudaErrorNoKernelImageForDevice,
-                                       cudaErrorUnsupportedPtxVersion,
-                                       cudaErrorJitCompilerNotFound,
-                                       cudaErrorLaunchOutOfResources,
-                                       cudaErrorHostMemoryAlreadyRegistered,
-                                       cudaErrorHostMemoryNotRegistered,
-                                       cudaErrorIllegalState,
-                                       cudaErrorNotPermitted,
-                                       cudaErrorNotSupported};
     if (code == cudaSuccess || code == cudaErrorNotReady)
         return STATUS_DEVICE;
     if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorCapturedEvent)

@@ -7,64 +7,42 @@
 #include <math.h>
 #include <string.h>
 
-#define LLMQ(file) "LLM.Q", "github.com/IST-DASLab/llmq, " file
 #define TITAN "torchtitan", "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 #define FOUNDRY "llm-foundry", "github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
 
-static const struct published_speed speeds[] = {
-    {"Qwen2.5 0.5B", 0.49, "h100", 1, 149e3, LLMQ("benchmarks/H100x1.md")},
-    {"Qwen2.5 1.5B", 1.54, "h100", 1, 59100, LLMQ("benchmarks/H100x1.md")},
-    {"Qwen2.5 3B", 3.09, "h100", 1, 30900, LLMQ("benchmarks/H100x1.md")},
-    {"Qwen2.5 7B", 7.62, "h100", 1, 13840, LLMQ("benchmarks/H100x1.md")},
-    {"Qwen2.5 14B", 14.8, "h100", 1, 6330, LLMQ("benchmarks/H100x1.md")},
-    {"Qwen2.5 0.5B", 0.49, "h100", 8, 1165e3, LLMQ("benchmarks/H100x8.md")},
-    {"Qwen2.5 1.5B", 1.54, "h100", 8, 457e3, LLMQ("benchmarks/H100x8.md")},
-    {"Qwen2.5 3B", 3.09, "h100", 8, 239500, LLMQ("benchmarks/H100x8.md")},
-    {"Qwen2.5 7B", 7.62, "h100", 8, 112e3, LLMQ("benchmarks/H100x8.md")},
-    {"Qwen2.5 14B", 14.8, "h100", 8, 48900, LLMQ("benchmarks/H100x8.md")},
-    {"Qwen2.5 0.5B", 0.49, "rtx4090", 1, 39840, LLMQ("benchmarks/4090x1.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx4090", 1, 14070, LLMQ("benchmarks/4090x1.md")},
-    {"Qwen2.5 3B", 3.09, "rtx4090", 1, 7006, LLMQ("benchmarks/4090x1.md")},
-    {"Qwen2.5 7B", 7.62, "rtx4090", 1, 2777, LLMQ("benchmarks/4090x1.md")},
-    {"Qwen2.5 0.5B", 0.49, "rtx4090", 4, 154e3, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx4090", 4, 52e3, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "rtx4090", 4, 26e3, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "rtx4090", 4, 11e3, LLMQ("README.md")},
-    {"Qwen2.5 0.5B", 0.49, "rtx5090", 1, 55e3, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx5090", 1, 17e3, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "rtx5090", 1, 8600, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "rtx5090", 1, 3100, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx5090", 4, 71200, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "rtx5090", 4, 32e3, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "rtx5090", 4, 13900, LLMQ("README.md")},
-    {"Qwen2.5 0.5B", 0.49, "l40s", 1, 44e3, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "l40s", 1, 17e3, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "l40s", 1, 8900, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "l40s", 1, 3900, LLMQ("README.md")},
-    {"Qwen2.5 0.5B", 0.49, "l40s", 4, 169e3, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "l40s", 4, 65e3, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "l40s", 4, 35e3, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "l40s", 4, 15e3, LLMQ("README.md")},
-    {"Qwen2.5 0.5B", 0.49, "rtx-pro6000", 1, 86200, LLMQ("benchmarks/Pro6000x1.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx-pro6000", 1, 32430, LLMQ("benchmarks/Pro6000x1.md")},
-    {"Qwen2.5 3B", 3.09, "rtx-pro6000", 1, 17185, LLMQ("benchmarks/Pro6000x1.md")},
-    {"Qwen2.5 7B", 7.62, "rtx-pro6000", 1, 8079, LLMQ("benchmarks/Pro6000x1.md")},
-    {"Qwen2.5 0.5B", 0.49, "rtx-pro6000", 8, 673e3, LLMQ("README.md")},
-    {"Qwen2.5 1.5B", 1.54, "rtx-pro6000", 8, 255e3, LLMQ("README.md")},
-    {"Qwen2.5 3B", 3.09, "rtx-pro6000", 8, 135e3, LLMQ("README.md")},
-    {"Qwen2.5 7B", 7.62, "rtx-pro6000", 8, 62e3, LLMQ("README.md")},
-    {"Llama 3.1 8B", 8.03, "h100", 8, 8 * 6667.0, TITAN},
-    {"Llama 3.1 8B", 8.03, "h100", 128, 128 * 6514.0, TITAN},
-    {"MPT 30B", 30.0, "h100", 8, 16022, FOUNDRY},
-    {"MPT 70B", 64.9, "h100", 64, 66523, FOUNDRY},
-    {"MPT 125M", 0.125, "a100", 8, 1142641, FOUNDRY},
-    {"MPT 760M", 0.76, "a100", 8, 259472, FOUNDRY},
-    {"MPT 1B", 1.32, "a100", 8, 164109, FOUNDRY},
-    {"MPT 3B", 2.65, "a100", 8, 86491, FOUNDRY},
-    {"MPT 7B", 6.66, "a100", 8, 37130, FOUNDRY},
-    {"MPT 13B", 12.9, "a100", 8, 18097, FOUNDRY},
-    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},
-    {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY},
+static const struct published_speed others[] = {
+    {"Llama 3.1 8B", 8.03, "h100", 8, 8 * 6667.0, TITAN}, {"Llama 3.1 8B", 8.03, "h100", 128, 128 * 6514.0, TITAN},
+    {"MPT 30B", 30.0, "h100", 8, 16022, FOUNDRY},         {"MPT 70B", 64.9, "h100", 64, 66523, FOUNDRY},
+    {"MPT 125M", 0.125, "a100", 8, 1142641, FOUNDRY},     {"MPT 760M", 0.76, "a100", 8, 259472, FOUNDRY},
+    {"MPT 1B", 1.32, "a100", 8, 164109, FOUNDRY},         {"MPT 3B", 2.65, "a100", 8, 86491, FOUNDRY},
+    {"MPT 7B", 6.66, "a100", 8, 37130, FOUNDRY},          {"MPT 13B", 12.9, "a100", 8, 18097, FOUNDRY},
+    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},        {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY},
+};
+
+/* LLM.Q's; 0: not published. */
+enum { QWENS = 5 };
+static const struct {
+    const char *name;
+    double billions;
+} qwens[QWENS] = {
+    {"Qwen2.5 0.5B", 0.49}, {"Qwen2.5 1.5B", 1.54}, {"Qwen2.5 3B", 3.09}, {"Qwen2.5 7B", 7.62}, {"Qwen2.5 14B", 14.8}};
+#define LLMQ(file) "github.com/IST-DASLab/llmq, " file
+static const struct {
+    const char *gpu;
+    int gpus;
+    double tokens[QWENS];
+    const char *source;
+} llmq[] = {
+    {"h100", 1, {149e3, 59100, 30900, 13840, 6330}, LLMQ("benchmarks/H100x1.md")},
+    {"h100", 8, {1165e3, 457e3, 239500, 112e3, 48900}, LLMQ("benchmarks/H100x8.md")},
+    {"rtx4090", 1, {39840, 14070, 7006, 2777}, LLMQ("benchmarks/4090x1.md")},
+    {"rtx4090", 4, {154e3, 52e3, 26e3, 11e3}, LLMQ("README.md")},
+    {"rtx5090", 1, {55e3, 17e3, 8600, 3100}, LLMQ("README.md")},
+    {"rtx5090", 4, {0, 71200, 32e3, 13900}, LLMQ("README.md")},
+    {"l40s", 1, {44e3, 17e3, 8900, 3900}, LLMQ("README.md")},
+    {"l40s", 4, {169e3, 65e3, 35e3, 15e3}, LLMQ("README.md")},
+    {"rtx-pro6000", 1, {86200, 32430, 17185, 8079}, LLMQ("benchmarks/Pro6000x1.md")},
+    {"rtx-pro6000", 8, {673e3, 255e3, 135e3, 62e3}, LLMQ("README.md")},
 };
 
 /* Another GPU counts as much as 20 times the size, or 400 times the GPUs. */
@@ -79,11 +57,22 @@ static double distance(const struct published_speed *speed, const struct gpu_mod
     return far;
 }
 
-const struct published_speed *published_speed_nearest(const struct gpu_model *gpu, double parameters, int gpus)
+struct published_speed published_speed_nearest(const struct gpu_model *gpu, double parameters, int gpus)
 {
-    const struct published_speed *nearest = &speeds[0];
-    for (size_t i = 1; i < COUNT_OF(speeds); i++)
-        if (distance(&speeds[i], gpu, 1e-9 * parameters, gpus) < distance(nearest, gpu, 1e-9 * parameters, gpus))
-            nearest = &speeds[i];
+    struct published_speed nearest = {.tokens = 0};
+    double least = INFINITY;
+    for (size_t i = 0; i < COUNT_OF(llmq) * QWENS + COUNT_OF(others); i++) {
+        const size_t row = i / QWENS, q = i % QWENS;
+        const struct published_speed speed =
+            row < COUNT_OF(llmq)
+                ? (struct published_speed){qwens[q].name,       qwens[q].billions, llmq[row].gpu,   llmq[row].gpus,
+                                           llmq[row].tokens[q], "LLM.Q",           llmq[row].source}
+                : others[i - COUNT_OF(llmq) * QWENS];
+        const double far = distance(&speed, gpu, 1e-9 * parameters, gpus);
+        if (speed.tokens > 0 && far < least) {
+            nearest = speed;
+            least = far;
+        }
+    }
     return nearest;
 }

@@ -15,4 +15,4 @@ struct published_speed {
 };
 
 /* The one whose GPU, then model size and number of GPUs are nearest. */
-const struct published_speed *published_speed_nearest(const struct gpu_model *gpu, double parameters, int gpus);
+struct published_speed published_speed_nearest(const struct gpu_model *gpu, double parameters, int gpus);

@@ -6,6 +6,7 @@
 
 static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
 {
+    ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
     int64_t half = a->R / 2;
     vf sign = vf_set(a->inverse ? -1.0f : 1.0f);
     for (int64_t i = rows.first; i < rows.end; i++) {
@@ -22,17 +23,7 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
     }
 }
 
-static void op_rope(struct stream *stream, const struct rope_args *a)
-{
-    (void)stream;
-    ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
-    heartbeat_beat();
-#pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
-    {
-        struct range rows = range_mine(a->M, 1);
-        WITH_DTYPE(a->dtype, rope_rows(a, rows, DT));
-    }
-}
+OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, rope_rows(a, part, DT)))
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
@@ -104,30 +95,26 @@ static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, 
 
 OP_OF_ELEMENTS(add, WITH_DTYPE(a->dtype, add_part(a, part, DT)))
 
-static ALWAYS_INLINE void dropout_row(const struct dropout_args *a, int64_t row, enum dtype dtype)
+static ALWAYS_INLINE void dropout_rows(const struct dropout_args *a, struct range rows, enum dtype dtype)
 {
-    const void *x = at(a->x, row * a->C, dtype);
-    void *y = at(a->y, row * a->C, dtype);
-    for (int64_t j = 0; j < a->C; j += DROPOUT_BLOCK) {
-        uint32_t words[4];
-        float part[DROPOUT_BLOCK];
-        const int64_t count = a->C - j < DROPOUT_BLOCK ? a->C - j : DROPOUT_BLOCK;
-        dropout_words(&a->dropout, a->dropout.tokens[row], (uint32_t)(j / DROPOUT_BLOCK), 0, words);
-        for (int64_t i = 0; i < count; i++)
-            part[i] = dropout_keeps(&a->dropout, words, (int)i) ? dtype_load(x, j + i, dtype) * a->dropout.scale : 0;
-        for (int64_t i = 0; i < count; i++)
-            dtype_store(y, j + i, part[i], dtype);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const void *x = at(a->x, row * a->C, dtype);
+        void *y = at(a->y, row * a->C, dtype);
+        for (int64_t j = 0; j < a->C; j += DROPOUT_BLOCK) {
+            uint32_t words[4];
+            float part[DROPOUT_BLOCK];
+            const int64_t count = min64(a->C - j, DROPOUT_BLOCK);
+            dropout_words(&a->dropout, a->dropout.tokens[row], (uint32_t)(j / DROPOUT_BLOCK), 0, words);
+            for (int64_t i = 0; i < count; i++)
+                part[i] =
+                    dropout_keeps(&a->dropout, words, (int)i) ? dtype_load(x, j + i, dtype) * a->dropout.scale : 0;
+            for (int64_t i = 0; i < count; i++)
+                dtype_store(y, j + i, part[i], dtype);
+        }
     }
 }
 
-static void op_dropout(struct stream *stream, const struct dropout_args *a)
-{
-    (void)stream;
-    heartbeat_beat();
-#pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
-    for (int64_t row = 0; row < a->M; row++)
-        WITH_DTYPE(a->dtype, dropout_row(a, row, DT));
-}
+OP_IN_PARTS(dropout, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, dropout_rows(a, part, DT)))
 
 static ALWAYS_INLINE void cast_part(const struct cast_args *a, struct range part, enum dtype dst, enum dtype src)
 {

@@ -478,13 +478,7 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
                           const struct attention_shape *shape, const struct attention_form *form,
                           const struct cudnn_filter *filter, struct cudnn_plan **plans, int most, struct error *err)
 {
-    (void)target;
-    (void)direction;
-    (void)shape;
-    (void)form;
-    (void)filter;
-    (void)plans;
-    (void)most;
+    (void)target, (void)direction, (void)shape, (void)form, (void)filter, (void)plans, (void)most;
     error_set(err, STATUS_DEVICE, "this build of ztrain has no cuDNN");
     return 0;
 }

@@ -43,7 +43,7 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
                       cuda->index, cuda->cublaslt->cublasLtGetStatusName(code));
         goto fail;
     }
-    g->cache = autotune_cache_open(cuda->device.name, g->lt->cublasLtGetVersion());
+    g->cache = autotune_cache_open(cuda->device.name, g->lt->cublasLtGetVersion(), false);
     if (again == 0)
         autotune_cache_tune_again(g->cache);
     return STATUS_OK;
@@ -83,7 +83,7 @@ enum status gemm_cuda_fix_kernels(struct device *device, struct error *err)
             "ZTRAIN_GEMM_MEASURE is 'again', but with train.virtual_ranks no kernel is measured; hint: unset it");
     g->fixed = true;
     autotune_cache_close(g->cache);
-    g->cache = autotune_cache_open_apart(device->name, g->lt->cublasLtGetVersion());
+    g->cache = autotune_cache_open(device->name, g->lt->cublasLtGetVersion(), true);
     return STATUS_OK;
 }
 

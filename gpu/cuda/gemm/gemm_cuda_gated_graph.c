@@ -77,11 +77,7 @@ int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *k
 int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *key, const struct cudnn_filter *filter,
                      struct cudnn_plan **plans, int most, struct error *err)
 {
-    (void)target;
-    (void)key;
-    (void)filter;
-    (void)plans;
-    (void)most;
+    (void)target, (void)key, (void)filter, (void)plans, (void)most;
     error_set(err, STATUS_DEVICE, "this build of ztrain has no cuDNN");
     return 0;
 }

@@ -228,10 +228,10 @@ static void test_parts_pass_by_the_buffers(void **state)
     unsigned char *part = aligned_alloc(4096, 8192), *bytes = record_file_use(file, 1, 0);
     fill(bytes, sizes[1], 5);
     record_file_store(file, 1, 0);
-    assert_int_equal(record_file_read_part(file, 1, 4096, part, 8192, &err), STATUS_OK);
+    assert_int_equal(record_file_part(file, false, 1, 4096, part, 8192, &err), STATUS_OK);
     assert_memory_equal(part, bytes + 4096, 8192);
     memset(part, 9, 8192);
-    assert_int_equal(record_file_write_part(file, 1, 8192, part, 4096, &err), STATUS_OK);
+    assert_int_equal(record_file_part(file, true, 1, 8192, part, 4096, &err), STATUS_OK);
     bytes = record_file_use(file, 1, 0); /* read again: the buffer was out of date */
     assert_memory_equal(bytes + 8192, part, 4096);
     assert_int_equal(bytes[12288], (unsigned char)(5 * 31 + 12288 * 7 + (12288 >> 8)));
@@ -252,7 +252,7 @@ static void test_the_first_failure_stays(void **state)
     err.text[0] = 0;
     assert_int_equal(record_file_flush(file, &err), STATUS_BROKEN);
     assert_true(strstr(err.text, "ends at offset 4096"));
-    assert_int_equal(record_file_read_part(file, 0, 0, part, 4096, &err), STATUS_BROKEN);
+    assert_int_equal(record_file_part(file, false, 0, 0, part, 4096, &err), STATUS_BROKEN);
     free(part);
 }
 

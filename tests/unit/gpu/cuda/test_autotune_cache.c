@@ -47,7 +47,7 @@ static struct autotune_config config_of(uint64_t n)
 
 static struct autotune_cache *open_cache(const char *gpu)
 {
-    struct autotune_cache *cache = autotune_cache_open(gpu, 130100);
+    struct autotune_cache *cache = autotune_cache_open(gpu, 130100, false);
     assert_non_null(cache);
     autotune_cache_lock(cache);
     return cache;
@@ -107,7 +107,7 @@ static void the_first_writer_wins(void **state)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct autotune_cache *cache = autotune_cache_open("NVIDIA Shared", 130100);
+        struct autotune_cache *cache = autotune_cache_open("NVIDIA Shared", 130100, false);
         autotune_cache_lock(cache);
         if (write(ready[1], "x", 1) != 1)
             _exit(1);
@@ -325,7 +325,7 @@ static void the_environment_says_where(void **state)
 {
     (void)state;
     setenv("ZTRAIN_GEMM_CACHE", "", 1);
-    assert_null(autotune_cache_open("NVIDIA H200", 130100)); /* the cache is switched off */
+    assert_null(autotune_cache_open("NVIDIA H200", 130100, false)); /* the cache is switched off */
     autotune_cache_lock(NULL);
     put(NULL, 1, 1);
     assert_int_equal(get(NULL, 1), 0);
@@ -333,7 +333,7 @@ static void the_environment_says_where(void **state)
     autotune_cache_close(NULL);
     unsetenv("ZTRAIN_GEMM_CACHE");
     setenv("XDG_CACHE_HOME", folder, 1);
-    struct autotune_cache *cache = autotune_cache_open("NVIDIA H200", 130100);
+    struct autotune_cache *cache = autotune_cache_open("NVIDIA H200", 130100, false);
     assert_non_null(strstr(autotune_cache_path(cache), "/ztrain/gemm-NVIDIA-H200-130100.txt"));
     autotune_cache_lock(cache); /* creates the folder */
     put(cache, 1, 1);
@@ -342,7 +342,7 @@ static void the_environment_says_where(void **state)
     autotune_cache_close(cache);
     setenv("XDG_CACHE_HOME", "", 1);
     setenv("HOME", "/nowhere", 1);
-    cache = autotune_cache_open("NVIDIA H200", 130100);
+    cache = autotune_cache_open("NVIDIA H200", 130100, false);
     assert_string_equal(autotune_cache_path(cache), "/nowhere/.cache/ztrain/gemm-NVIDIA-H200-130100.txt");
     autotune_cache_close(cache);
     setenv("ZTRAIN_GEMM_CACHE", folder, 1);
@@ -355,7 +355,7 @@ static void choices_apart_are_those_of_the_run(void **state)
     struct autotune_cache *file = open_cache("NVIDIA Apart");
     put(file, 1, 1);
     close_cache(file);
-    struct autotune_cache *apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    struct autotune_cache *apart = autotune_cache_open("NVIDIA Apart", 130100, true);
     autotune_cache_lock(apart);
     assert_int_equal(get(apart, 1), 0);
     put(apart, 1, 21);
@@ -369,14 +369,14 @@ static void choices_apart_are_those_of_the_run(void **state)
     close_cache(file);
 
     setenv("ZTRAIN_GEMM_CACHE", "", 1); /* without a folder too */
-    apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    apart = autotune_cache_open("NVIDIA Apart", 130100, true);
     autotune_cache_lock(apart);
     autotune_cache_note(apart, &key, &config, "the matrix product m 2 n 1024 k 768");
     autotune_cache_note_done(apart);
     put(apart, 3, 23);
     char *text = autotune_cache_export(apart);
     close_cache(apart);
-    apart = autotune_cache_open_apart("NVIDIA Apart", 130100);
+    apart = autotune_cache_open("NVIDIA Apart", 130100, true);
     autotune_cache_import(apart, text, false);
     assert_int_equal(get(apart, 3), 23);
     autotune_cache_close(apart);
@@ -398,7 +398,7 @@ static void choices_are_measured_again(void **state)
     put(cache, 1, 1);
     put(cache, 2, 2);
     close_cache(cache);
-    cache = autotune_cache_open("NVIDIA Again", 130100);
+    cache = autotune_cache_open("NVIDIA Again", 130100, false);
     autotune_cache_tune_again(cache);
     date_file(cache, -1000);
     autotune_cache_lock(cache);
