@@ -42,8 +42,7 @@ enum fault_kind {
 bool faults_arm(const char *fault);
 /* calls counted since faults_arm() */
 int64_t faults_count(void);
-/* 0: the call is made; else the errno with which it fails. The caller of FAULT_WRITE passes its data, so that a kill
- * leaves a torn write. */
+/* 0: the call is made; else the errno with which it fails. FAULT_WRITE has its data: a kill leaves a torn write. */
 int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes);
 #else
 static inline int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)

@@ -10,8 +10,7 @@
  *                  memory.events       memory.oom_control
  *     CPU time     cpu.max                                                       cpu.cfs_quota_us, cpu.cfs_period_us
  *
- * A container may see the host's PATH with its own group mounted as the root: groups that are not there are passed
- * over. */
+ * A container may see the host's PATH with its own group mounted as the root: absent groups are passed over. */
 #include "core/machine.h"
 
 #include "core/memory.h"

@@ -20,6 +20,5 @@ struct retry {
 
 /* Called after an attempt to read. Returns false if it succeeded, if *err is not a failure to read
  * (error_is_unreadable()), or if the limit has passed, with one attempt at its end. Else waits, longer each time, up to
- * five seconds, with a warning the first time, and returns true. Asked to stop meanwhile: false, with STATUS_REQUEUE in
- * *status and err. */
+ * five seconds, warns the first time, and returns true. Asked to stop: false, STATUS_REQUEUE in *status and err. */
 bool retry_again(struct retry *retry, enum status *status, struct error *err);

@@ -9,8 +9,7 @@
 #define SIZE_FORMS \
     "a number and KiB, MiB, GiB or TiB (powers of 1024) or KB, MB, GB or TB (powers of 1000), or a number of bytes"
 
-/* Parses a size of at least one byte and less than 2^63; a blank may precede the unit, and a fraction of a byte is
- * dropped. */
+/* Parses a size from one byte to below 2^63; a blank may precede the unit, a fraction of a byte is dropped. */
 bool size_parse(const char *text, int64_t *bytes);
 
 /* Writes the shortest text that size_parse() reads as exactly these bytes, and returns `text`. */

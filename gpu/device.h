@@ -50,8 +50,7 @@ struct device {
 /* Its streams and events must be freed before; may be NULL. */
 void device_close(struct device *device);
 
-/* Whether fp32 products on GPUs use TF32: only if ZTRAIN_CUDA_TF32=1 is in the environment. STATUS_USAGE: its value is
- * neither 1 nor 0. */
+/* Whether fp32 products on GPUs use TF32: by the environment's ZTRAIN_CUDA_TF32=1. STATUS_USAGE: neither 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);
 
 /* From now on matrix products leave `count` of the GPU's multiprocessors (not all) free for concurrent kernels, such as
@@ -63,8 +62,7 @@ void device_leave_multiprocessors(struct device *device, int count);
  * Other devices ignore it. STATUS_USAGE: the environment asks for a measurement. */
 enum status device_fix_kernels(struct device *device, struct error *err);
 
-/* Parts of a device that it can do without, slower: switched off where they compute something else
- * (cmd/engine/gpu_test.h). */
+/* Parts of a device that it can do without, slower: off where they compute something else (cmd/engine/gpu_test.h). */
 enum device_part {
     DEVICE_EPILOGUES = 1 << 0, /* bias, GELU and bias gradients as epilogues of matrix products */
     DEVICE_GRAPHS = 1 << 1,    /* the caller launches none */
@@ -81,8 +79,7 @@ const char *device_attention_obstacle(struct device *device);
 
 /* The kernels that ops_prepare() has chosen by measuring, as a text, without those of device_take_choices(): for ranks
  * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.h). Its first three lines name the format,
- * the GPU model and the library version, also before ops_prepare(). Owned by the caller; NULL: this device chooses
- * nothing. */
+ * the GPU model and the library version, also before ops_prepare(). The caller's; NULL: no choices. */
 char *device_choices(struct device *device);
 
 /* Called before ops_prepare(), which takes these choices where the device is of the same model with the same libraries.
@@ -115,8 +112,8 @@ enum stream_kind { STREAM_COMPUTE, /* CPU: inline */ STREAM_COMM /* CPU: worker 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
 void stream_free(struct stream *stream); /* waits for its work */
 
-/* Scratch memory of ops_workspace_bytes() for the ops on this stream, which may overwrite all of it: the caller's,
- * 64-byte aligned. */
+/* Scratch memory of ops_workspace_bytes() for the ops on this stream, which may overwrite it: the caller's, 64-byte
+ * aligned. */
 void stream_set_workspace(struct stream *stream, void *memory, size_t bytes);
 void *stream_workspace(const struct stream *stream, size_t *bytes);
 struct device *stream_device(const struct stream *stream);
@@ -173,8 +170,7 @@ enum { GRAPH_STREAMS_MAX = 4 };
 /* Begins a capture; there is one at a time. The graph will be launched on streams[0]. */
 enum status graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err);
 
-/* Ends the capture. An error: some work could not be captured; the graph is freed, nothing has run, and the streams are
- * as before. */
+/* Ends the capture. An error: some work could not be captured; the graph is freed, and nothing has run. */
 enum status graph_end(struct graph *graph, struct error *err);
 void graph_launch(struct graph *graph);
 void graph_free(struct graph *graph); /* its launches must be done; may be NULL */

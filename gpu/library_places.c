@@ -108,8 +108,7 @@ static void *open_named_library(struct search *search)
     return handle;
 }
 
-/* The folder above that of PATH's python3, whose link is not followed (a virtual environment). The caller frees it;
- * NULL: there is none. */
+/* The folder above that of PATH's python3, whose link is not followed (a virtual environment); for free(), or NULL. */
 static char *library_python_prefix(void)
 {
     for (const char *path = getenv("PATH"); path && *path;) {

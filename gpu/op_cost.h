@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_cost.h: the work of each op by its arguments, for the profile and for plans. FLOPs are those of matrix products; a
- * multiply-add counts as two. Bytes are those that the op must read and write at least once, each operand in its dtype,
- * without scratch memory. */
+ * multiply-add counts as two. Bytes are those that the op must read and write once, without scratch memory. */
 #pragma once
 
 #include "gpu/ops.h"

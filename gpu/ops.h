@@ -43,8 +43,7 @@ struct embedding_fwd_args {
     const void *wse;      /* dt (S, C), of the types (segments) of tokens, or NULL */
 };
 
-/* dwte[tokens[i]] += scale · dout[i]; the same for dwpe by positions and dwse by types. Rows are added in the order of
- * i. */
+/* dwte[tokens[i]] += scale · dout[i]; the same for dwpe by positions and dwse by types, in the order of i. */
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
@@ -142,8 +141,7 @@ struct linear_bwd_input_args {
 };
 
 /* dw (+)= dyᵀ · x, stored as W is; dbias (+)= sum of dy over rows. The sum in dw is computed in fp32 and rounded once.
- * The caller may know that some columns of dy add up to 0 but for rounding: those are not added up, and dbias (+)= 0
- * there. */
+ * Columns of dy that the caller knows to add up to 0 but for rounding are not added up: dbias (+)= 0. */
 struct linear_bwd_weight_args {
     enum dtype dtype, dw_dtype; /* dw_dtype: DTYPE_F32, or bf16 where dt is bf16 */
     bool weights_in_out;
@@ -199,8 +197,7 @@ struct rope_args {
 /* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
  * key/value head h / (H / KV). A query at position p sees the keys 0 … p; window > 0: the keys p-window+1 … p;
  * bidirectional: all keys of its sequence (then window is 0). softcap > 0: the softmax is of softcap · tanh(scale ·
- * score / softcap), as in Gemma 2. On a GPU, D is at most CUDA_MAX_HEAD_DIM: a tile with this many columns fills the
- * registers. */
+ * score / softcap), as in Gemma 2. On a GPU, D is at most CUDA_MAX_HEAD_DIM: such a tile fills the registers. */
 enum { CUDA_MAX_HEAD_DIM = 256 };
 struct attention_fwd_args {
     enum dtype dtype;
@@ -272,8 +269,8 @@ struct attention_decode_args {
     void *out;               /* dt (M, H, D), with q */
 };
 
-/* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F) consists of F elements
- * of gate and F of up. */
+/* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F): F of gate, F of
+ * up. */
 struct swiglu_fwd_args {
     enum dtype dtype;
     int64_t M, F;
@@ -308,8 +305,7 @@ static inline struct swiglu_bwd_args linear_gate_bwd(const struct linear_bwd_inp
  * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in
  * row order, in double. z is logit_scale · logits, with softcap softcap · tanh of that / softcap. With dlogits: dlogits
  * = scale · *step_scale · *loss_scale · (softmax - q) · dz/dlogits, 0 in rows without a target. dlogits (dt) may lie
- * over the logits, at the same address and with the same bytes between rows, even if it is narrower (from fp32 to
- * bf16). */
+ * over the logits, at the same address and row distance in bytes, even if it is narrower (fp32 to bf16). */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
@@ -367,11 +363,9 @@ struct cast_args {
     const void *src;
 };
 
-/* dequantize: out = the values of a matrix that is stored in 4 or 8 bits (core/quantization/dequantize.h). `out` may
- * begin at any element. */
+/* dequantize: out = values stored in 4 or 8 bits (core/quantization/dequantize.h). `out` may begin at any element. */
 
-/* dst = scale · src, or with accumulate (scale 1) dst + src; n elements, computed in fp32 and rounded once, to nearest
- * even. */
+/* dst = scale · src, or with accumulate (scale 1) dst + src; n elements, in fp32, rounded once, to nearest even. */
 struct accumulate_args {
     enum dtype dst_dtype, src_dtype;
     int64_t n;
@@ -432,9 +426,8 @@ struct step_schedule {
     struct step_rates rates[STEP_RATES]; /* state->optimizer_step - base is in 0 … STEP_RATES-1 */
 };
 
-/* Computes *state from the reports of all ranks: norm² as a sum over units, and within a unit over ranks, in double;
- * skipped if it is not finite; the clip factor clip / (norm + 1e-6) if norm > clip > 0; the next loss scale; the
- * rates. */
+/* Computes *state from all reports: norm² as a sum over units, and in a unit over ranks, in double; skipped if it is
+ * not finite; the clip factor clip / (norm + 1e-6) if norm > clip > 0; the next loss scale; the rates. */
 struct decide_step_args {
     int32_t world, units;
     int32_t turns;         /* rows of a real rank: N = world / turns ranks. The t-th row of rank r has the loss sum of
@@ -510,8 +503,8 @@ struct adam8_args {
  *   Lion (Chen et al. 2023): w -= lr · weight_decay · w;  w -= lr · sign(β1 m + (1-β1) g);  m = β2 m + (1-β2) g
  *   SGD (as torch.optim.SGD): g += weight_decay · w;  m = g in the first update, then momentum · m + (1-dampening) g;
  *                             w -= lr · (nesterov ? g + momentum · m : m); without m: w -= lr · g
- * lr, grad_scale, the betas and the number of updates come from *step. If step->skipped, nothing is read or written.
- * sign(0) is 0. */
+ * lr, grad_scale, betas and the count of updates are *step's. If step->skipped, nothing is read or written. sign(0) is
+ * 0. */
 struct momentum_args {
     enum optimizer_type rule; /* OPTIMIZER_LION or OPTIMIZER_SGD */
     int64_t n;

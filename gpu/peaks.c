@@ -12,8 +12,7 @@
  * Hopper Superchip" (the 96 GB one), "A100 Tensor Core GPU", "A30", "A10", "A40", "RTX A6000", "L40S", "L40", "L4",
  * "RTX 6000 Ada", "DGX/HGX B200" and "B300" (an eighth of the whole), "GB200 NVL72" and "GB300 NVL72" (a 72nd), the
  * Blackwell architecture brief (B100), and the white papers of GA102, AD102 and GB202 (RTX 3090, 4090, 5090, RTX PRO
- * 6000: the rate with sums in fp32); A10G as its cloud provider states it. Where a sheet has figures with sparsity
- * only, half of them. */
+ * 6000: the rate with sums in fp32); A10G by its cloud provider. Half of figures with sparsity. */
 static const struct gpu_peak table[] = {
     {"GB300", 2500, 1250, 80, 8000},
     {"GB200", 2500, 1250, 80, 8000},

@@ -73,8 +73,7 @@ static const struct self_test_case cases_norm_bwd[] = {
     {.args.norm_bwd = {LAYER_BWD_SUMS, .M = 515, .C = 257}, .dtypes = ONCE, .rounded = true}};
 
 /* Plain, bias, GELU, both with the other layout of weights, SwiGLU or in fp16 GeGLU; GELU by erf with a bias, whose two
- * forms differ in fp32 by less than what is allowed otherwise; added; logits: fp32, in rows with something between
- * them. */
+ * forms differ in fp32 by less than what is allowed otherwise; added; logits: fp32, in rows apart. */
 #define LINEAR_FWD .dtype = SAME, .y_dtype = SAME, .M = M, .N = N, .K = C
 static const struct self_test_case cases_linear_fwd[] = {
     {.args.linear_fwd = {LINEAR_FWD}},
@@ -113,8 +112,8 @@ static const struct self_test_case cases_linear_bwd_input[] = {
      .rounded = true},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .ld_dx = C + GAP}, .rounded = true}};
 
-/* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16; rows of x with
- * something between them. */
+/* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16; rows of x
+ * apart. */
 #define LINEAR_BWD_WEIGHT .dtype = SAME, .M = M, .N = N, .K = C
 #define NULL_COLUMNS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .null_first = 16, .null_count = 24
 static const struct self_test_case cases_linear_bwd_weight[] = {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/sample_reader.h"
 
-/* Finds a sample, or a document of it, in the token set: its first token and its length, which is at most T (packed:
- * T + 1). */
+/* Finds a sample, or a document of it, in the token set: first token and length, at most T (packed: T + 1). */
 static enum status locate(const struct sample_reader *reader, int64_t number, int64_t *first, int64_t *length,
                           struct error *err)
 {

@@ -31,8 +31,7 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
 
 bool token_set_has_mask(const struct token_set *set);
 
-/* Reads the loss mask of the same tokens into out (count): 1 or 0. STATUS_DATA with file and offset for a byte that is
- * neither. */
+/* Reads the loss mask of the same tokens into out (count): 1 or 0. STATUS_DATA, with file and offset: another byte. */
 enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
                                 struct error *err);
 

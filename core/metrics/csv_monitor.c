@@ -52,8 +52,7 @@ void csv_monitor_close(struct csv_monitor *m)
     free(m);
 }
 
-/* The length of the beginning of a file that stays: the heading, and whole rows of steps before the first one to come.
- */
+/* The length of the beginning of a file that stays: the heading, and rows of steps before the first to come. */
 static size_t csv_kept_bytes(const char *text, size_t bytes, int64_t first_step)
 {
     const char *end = memchr(text, '\n', bytes), *row = end ? end + 1 : text;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dequantize.h: from stored matrices (quantized.h) to values: the arguments of the op of gpu/ops.h, and how CPUs
- * compute it. */
+/* dequantize.h: from stored matrices (quantized.h) to values: the op's arguments (gpu/ops.h), and its code for CPUs. */
 #pragma once
 
 #include "core/dtype.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dynamic_map.h: the dynamic 8-bit data type (Dettmers 2015): 256 values between -1 and 1, or 0 and 1, that are denser
- * near 0. Values and codes have the bits of torchao's 8-bit optimizers and of bitsandbytes, whose maps are the same.
- * The two round differently. */
+ * near 0. Values and codes have the bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of
+ * rounding. */
 #pragma once
 
 #include <stdint.h>
@@ -34,8 +34,7 @@ DYNAMIC_MAP_FUNCTION uint8_t dynamic_map_code(const float *map, float x)
 }
 
 /* The same code for many values from -1 to 1. thresholds: the least x whose code is that one or more; starts: the code
- * of the least value of the numbers which have one sign and one upper half of their bits, of which one threshold parts
- * at most. */
+ * of the least of the numbers that share sign and upper half of the bits, which one threshold parts at most. */
 enum { DYNAMIC_LOOKUP_OCTAVES = 24, DYNAMIC_LOOKUP_KEYS = DYNAMIC_LOOKUP_OCTAVES * 128 + 1 };
 struct dynamic_lookup {
     float thresholds[DYNAMIC_MAP_SIZE + 1];
@@ -54,8 +53,7 @@ static inline uint8_t dynamic_lookup_code(const struct dynamic_lookup *lookup, f
 }
 
 /* The code that bitsandbytes' kernel for CPUs gives to x, which it first rounds to one of 65,536 values from -1 to 1.
- * x: a value times 1 / (absolute maximum of its block), the reciprocal rounded to fp32. (A block of zeros has codes 0,
- * not those of 0.) */
+ * x: a value times 1 / (absolute maximum of its block), that rounded to fp32. (A block of zeros has codes 0.) */
 uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x);
 
 __END_DECLS

@@ -11,8 +11,7 @@
 
 #include <stdbool.h>
 
-/* Encodes n elements of a matrix, whole blocks but for its end: codes ((n + 1) / 2 bytes), and the scales. `last`: they
- * end the matrix. */
+/* Encodes n elements of a matrix, whole blocks but for its end (`last`): codes ((n + 1) / 2 bytes), and the scales. */
 void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *scales);
 
 /* Encodes `count` scales, which become values without their mean: *offset, scale_codes (count), and nested_scales for

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* async_io.h: asynchronous reads and writes of large pieces of files, for state that is kept on a local disk.
  *
- * A request moves a range of a file to or from memory, in blocks of `block_size` bytes; up to `queue_depth` of them
- * are in flight, those of earlier requests first:
+ * A request moves a range of a file to or from memory, in blocks of `block_size` bytes; up to `queue_depth` of them are
+ * in flight, those of earlier requests first:
  *
  *     async_io_submit ─> | request | request | …  ─ blocks ─>  engine: io_uring, or threads with pread() and pwrite()
  *     async_io_wait   <─────────────── the last block of the request is done, or one of them has failed
@@ -13,8 +13,7 @@
  * A transfer that ends early is continued. A file that ends before the range is an error. On files opened with O_DIRECT
  * memory, offset and length are multiples of ASYNC_IO_ALIGN.
  *
- * Any thread may submit and wait, which is a slow call (core/heartbeat.h); nothing is allocated after async_io_new().
- */
+ * Any thread may submit and wait (a slow call, core/heartbeat.h); nothing is allocated after async_io_new(). */
 #pragma once
 
 #include "core/status.h"

@@ -119,8 +119,7 @@ enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t by
     const size_t skipped = (size_t)(offset - begin);
     const int64_t end = begin + round_up((int64_t)(skipped + bytes), UNCACHED_ALIGN);
     if (file->able && set_direct(file, bytes >= UNCACHED_LEAST && !is_cached(file, begin, end))) {
-        /* Whole blocks into whole blocks, which is a valid read with O_DIRECT on and off. The last one may lie beyond
-         * the end of the file. */
+        /* Whole blocks: valid with O_DIRECT on and off. The last one may lie beyond the end of the file. */
         const ssize_t n = io_pread(file->fd, buffer, (size_t)(end - begin), begin);
         *data = buffer + skipped;
         if (n >= 0 && (size_t)n >= skipped + bytes)

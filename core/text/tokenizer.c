@@ -73,8 +73,7 @@ static enum status tokenizer_cut_text(struct encoder *encoder, int step, const c
     return STATUS_OK;
 }
 
-/* A text without tokens of the sets before `set`; what lies between those of set 0 is normalized, and then has those of
- * set 1. */
+/* A text without tokens of the sets before `set`; between those of set 0 it is normalized, and searched for set 1. */
 static enum status tokenizer_encode_text(struct encoder *encoder, const char *text, size_t bytes, int set)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;

@@ -154,8 +154,7 @@ static enum status choose_class(struct tokenizer_folder *folder, struct error *e
                      PRINTABLE(folder->path), name ? "" : "model of type ", PRINTABLE(name ? name : model), WRITES_ONE);
 }
 
-/* A tokenizer.json (new reference) of a vocabulary and merges, references that it takes, with what the class has beside
- * them. */
+/* A tokenizer.json (new reference) of a vocabulary and merges, whose references it takes, and of the class. */
 static json_t *make_parts(const struct tokenizer_folder *folder, json_t *vocabulary, json_t *merges)
 {
     const struct tokenizer_class *class = folder->class;
@@ -210,8 +209,8 @@ static void folder_add_special(json_t *tokens, json_t *token)
         json_object_set(tokens, text, token);
 }
 
-/* {text: token} of the special tokens that are named: those of NAMES first, then the model's own, and the list of
- * others. New reference. */
+/* {text: token} of the special tokens that are named: NAMES first, then the model's own, then the list. New
+ * reference. */
 static json_t *special_tokens(const struct tokenizer_folder *folder)
 {
     json_t *tokens = json_object(), *value, *more = json_object_get(folder->values, "extra_special_tokens");
@@ -290,8 +289,7 @@ static int addition_by_id(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-/* A member of added_tokens_decoder, {"5": {"content": "<s>"}}, or of a legacy folder's added_tokens.json, {"<s>": 5}.
- */
+/* Of added_tokens_decoder, {"5": {"content": "<s>"}}, or of a legacy folder's added_tokens.json, {"<s>": 5}. */
 static enum status read_declared(const struct tokenizer_folder *folder, const char *key, const json_t *value,
                                  struct declared *out, struct error *err)
 {

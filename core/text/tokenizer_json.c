@@ -289,8 +289,7 @@ static enum status read_decoder(const struct source *source, const json_t *decod
 
 /* ---- added tokens -------------------------------------------------------- */
 
-/* Checks the id against the one that `tokenizers` gives to a token, which ignores the file's: the vocabulary's, or the
- * next one. */
+/* Checks the id against the one that `tokenizers` gives to a token, not the file's: the vocabulary's, or the next. */
 static enum status check_id(const struct source *source, const struct tokenizer *tokenizer, const char *content,
                             json_int_t id, int32_t *next)
 {

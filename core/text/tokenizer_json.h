@@ -4,8 +4,7 @@
  *
  * A folder is read as transformers' AutoTokenizer reads it: tokenizer.json or vocab.json and merges.txt,
  * tokenizer_config.json, where that has no added_tokens_decoder also special_tokens_map.json and added_tokens.json, and
- * config.json for the class of a folder that names none. tokenizer_folder.c puts all of it into the form of a
- * tokenizer.json. */
+ * config.json for a class that is not named. tokenizer_folder.c makes a tokenizer.json of all of it. */
 #pragma once
 
 #include "core/text/added_tokens.h"

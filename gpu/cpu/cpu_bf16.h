@@ -30,8 +30,7 @@ enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates);
 enum cpu_bf16_products cpu_bf16_fixed(const struct cpu_kernels *kernels);
 
 /* Sets kernels->bf16 by a measurement (fixed: by cpu_bf16_fixed()), or to ZTRAIN_CPU_BF16=dot|widen, which then applies
- * to whole matrices as well: kernels->amx_bf16 is cleared. STATUS_USAGE: it has another value, or is dot on a CPU
- * without it. */
+ * to whole matrices as well: kernels->amx_bf16 is cleared. STATUS_USAGE: another value, or dot on a CPU without it. */
 enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct error *err);
 
 /* For people: "amx 2800, dot 82, widen 168 GFLOP/s a core". text has CPU_BF16_TEXT bytes and is returned. */

@@ -39,13 +39,11 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err);
 bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *before);
 
 /* cpu_bf16_choose(); fixed: without a measurement. A run that began with `before` (may be NULL) keeps its choice, if it
- * is possible here, unless ZTRAIN_CPU_BF16 says otherwise. STATUS_USAGE: that variable, or ZTRAIN_CPU_GEMM, has an
- * unknown value. */
+ * is possible here, unless ZTRAIN_CPU_BF16 says otherwise. STATUS_USAGE: that variable or ZTRAIN_CPU_GEMM is wrong. */
 enum status cpu_kernels_choose_products(struct cpu_kernels *kernels, const struct cpu_kernels *before, bool fixed,
                                         struct error *err);
 
-/* The common part of `count` (at least 1) kernels: the instruction sets that all have; VDPBF16PS if all have chosen
- * it. */
+/* The common part of `count` (at least 1) kernels: instruction sets that all have, VDPBF16PS if all chose it. */
 void cpu_kernels_common(const struct cpu_kernels *all, int count, struct cpu_kernels *common);
 
 bool cpu_kernels_equal(const struct cpu_kernels *a, const struct cpu_kernels *b);

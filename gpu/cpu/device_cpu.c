@@ -359,8 +359,7 @@ static void *cpu_wait_for_release(void *argument)
     return NULL;
 }
 
-/* OpenMP exits the process if it cannot start a thread: first try to start as many, then let it start its team at
- * once. */
+/* OpenMP exits the process if it cannot start a thread: so as many are tried first, then it starts its team. */
 static enum status cpu_start_team(int threads, struct error *err)
 {
     pthread_mutex_t release = PTHREAD_MUTEX_INITIALIZER;

@@ -210,9 +210,8 @@ static double root_mean_square(const struct autotune_tensor *tensor, const char 
     return sqrt(squares / (double)(rows * width));
 }
 
-/* The first element of a sample that is not close to the expected one, or -1. The gaps between rows must be equal. A
- * value is measured against its part of the row as well: the few keys that the first queries see have large
- * gradients. */
+/* The first element of a sample that is not close to the expected one, or -1. Gaps between rows must be equal. A value
+ * is measured against its part of the row as well: the keys of the first queries have large gradients. */
 static int64_t find_difference(const struct autotune_tensor *tensor, const char *values, const char *expected)
 {
     const int64_t rows = sample_rows(tensor), ld = tensor->ld;

@@ -2,9 +2,8 @@
 /* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
  *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
- * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites before
- * it writes it, and nothing is __restrict__: outputs may lie over inputs where ops.h allows it. Sums have an order that
- * depends on shapes only. */
+ * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites first,
+ * and nothing is __restrict__: outputs may lie over inputs (ops.h). The order of sums depends on shapes only. */
 #pragma once
 
 #include "gpu/cuda/cuda_launch.h"
@@ -204,8 +203,7 @@ template <int N> struct width {
     static constexpr int value = N;
 };
 
-/* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for each of the
- * rest. */
+/* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for the rest. */
 template <int V, typename Visit> __device__ __forceinline__ void each_element(int64_t n, int64_t whole, Visit visit)
 {
     for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)

@@ -25,8 +25,7 @@ struct attention_cudnn;
 /* The least compute capability that is supported (8.0: Ampere). */
 enum { CUDA_CAPABILITY_LEAST = 80 };
 
-/* A piece of memory that this device allocated or pinned: copies from and to it need no staging. CUDA copies within a
- * range only. */
+/* Memory that this device allocated or pinned: its copies need no staging. CUDA copies within a range only. */
 struct cuda_range {
     char *base;
     size_t bytes;

@@ -314,8 +314,7 @@ void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
 
 /* ---- events -------------------------------------------------------------- */
 
-/* During a capture only events recorded in it are waited for, outside only those recorded outside: CUDA refuses the
- * others. */
+/* In a capture only events recorded in it are waited for, outside only those of outside: CUDA refuses others. */
 enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
     struct cuda_event *e = memory_zeroed(1, sizeof *e);

@@ -28,8 +28,7 @@ struct nvml_event {
 enum { NVML_GPU_IS_LOST = 15, NVML_EVENT_XID = 8, NVML_UNCORRECTED = 1, NVML_SINCE_DRIVER = 0 };
 enum { NVML_OK = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEMORY = 2, NVML_TEMPERATURE_GPU = 0 };
 
-/* member of struct nvml, whether every driver has it (else it may be NULL), symbol, parameters; all functions return an
- * error code */
+/* member of struct nvml, whether every driver has it (else NULL), symbol, parameters; all return an error code */
 #define NVML_FUNCTIONS(X)                                                                               \
     X(init, true, "nvmlInit_v2", (void))                                                                \
     X(shutdown, true, "nvmlShutdown", (void))                                                           \

@@ -402,8 +402,7 @@ struct op_estimate op_estimate_sum_ranks(const struct assumed_gpu *s, const stru
     return memory_bound(s, TIME_EXPOSED, op_cost_sum_ranks(a), 0, share_pointwise, 1);
 }
 
-/* Three products a step, and the kernels that round these: 14 bytes an element of the n x n matrices, 8 of the n x k
- * one. */
+/* Three products a step, and the kernels that round these: 14 bytes an element of the n x n ones, 8 of the n x k. */
 struct op_estimate op_estimate_orthogonalize(const struct assumed_gpu *s, const struct orthogonalize_args *a)
 {
     const bool tall = a->rows > a->cols;

@@ -54,8 +54,7 @@ extern const char *const time_kind_names[TIME_KIND_COUNT];
 extern const char *const assumption_words[ASSUMPTION_COUNT];     /* "bf16-logits" */
 extern const char *const assumption_overheads[ASSUMPTION_COUNT]; /* "fp32 logits" */
 
-/* What computes attention: what would compute it on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16
- * bits. */
+/* What computes attention: what would on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16 bits. */
 enum simulated_attention { ATTENTION_USUAL, ATTENTION_OWN, ATTENTION_CUDNN };
 
 /* A GPU and the assumptions about the step: bit 1 << enum assumption. */
@@ -111,8 +110,8 @@ enum attention_way op_estimate_attention_way(const struct assumed_gpu *settings,
 OPS_LIST(OP_ESTIMATE_DECLARE)
 #undef OP_ESTIMATE_DECLARE
 
-/* Seconds that a product of M x N x K is expected to take, with outputs of out_bytes bytes an element (read ones
- * included) in `dtype`. */
+/* Seconds that a product of M x N x K is expected to take; out_bytes: an output's bytes, with those read, in
+ * `dtype`. */
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
 
 double launch_gap_estimate(const struct assumed_gpu *settings); /* seconds between two kernels */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* simulated_device.c: the host enqueues an event's record before a stream waits for it, so one pass in the order of
- * calls advances all clocks. Attention has the workspace of ztrain's kernels: that of cuDNN's plans only the GPU knows.
- */
+ * calls advances all clocks. Attention has the workspace of ztrain's kernels: only the GPU knows cuDNN's. */
 #include "gpu/simulate/simulated_device.h"
 
 #include "core/memory.h"

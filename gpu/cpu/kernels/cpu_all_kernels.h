@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c includes it and names them
- * OPS_CPU_LEVEL. */
+/* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c names them OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
 #include "core/quantization/dequantize.h"
 #include "core/quantization/dynamic_map.h"

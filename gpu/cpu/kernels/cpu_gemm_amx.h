@@ -18,8 +18,7 @@
 enum { TILE_MR = 32, TILE_UNITS = 16, TILE_ROWS = 16, TILE_BYTES = 64 };
 _Static_assert((int)TILE_MR >= (int)MR, "a buffer for TILE_MR rows is large enough for MR");
 
-/* Packs a panel of A: `rows` of its TILE_MR rows exist, k elements of each from `src` on. dst (units / 16, TILE_MR,
- * 16). */
+/* Packs a panel of A: `rows` of its TILE_MR rows exist, k elements each, at `src`. dst (units / 16, TILE_MR, 16). */
 static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stride, int64_t k_stride, int rows,
                            int64_t k)
 {

@@ -115,8 +115,7 @@ static inline struct range next_segment(const struct decay_segment *segments, in
 
 /* ---- Adam ---------------------------------------------------------------- */
 
-/* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at every level with FMA: offloaded state keeps its
- * bits. */
+/* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at each level with FMA: offload keeps its bits. */
 static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part, enum dtype param_dtype)
 {
     float scale = a->step->grad_scale, lr = (float)a->step->lr;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_pointwise.h: RoPE, SwiGLU and GeGLU, tanh, add, dropout, cast, dequantize, accumulate, sums over ranks. A
- * template, see ops_cpu.h. */
+/* cpu_pointwise.h: the ops whose elements are computed one by one. A template, see ops_cpu.h. */
 
 /* ---- RoPE ---------------------------------------------------------------- */
 

@@ -158,8 +158,7 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
 
 /* ---- the ops ------------------------------------------------------------- */
 
-/* The plan for an op; NULL: there is none, or the workspace was not planned for it. That of ragged sequences may be for
- * longer ones. */
+/* The plan for an op; NULL: none, or none that the workspace is for. Ragged sequences may have that of longer ones. */
 static struct attention_plan *plan_for(const struct stream *stream, const struct attention_shape *shape, int64_t M,
                                        int64_t num_seqs, enum attention_direction direction)
 {

@@ -21,12 +21,10 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *attention, const 
 /* Finds an engine and pieces for each plan: in the tuner's cache, or by autotuning. */
 enum status attention_cudnn_autotune(struct attention_cudnn *attention, struct autotuner *tuner, struct error *err);
 
-/* Verifies the plans that were not tuned now against ztrain's kernels. Logs which of the two computes each shape, and
- * why. */
+/* Verifies the plans that were not tuned now against ztrain's kernels. Logs what computes each shape, and why. */
 enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct autotuner *tuner, struct error *err);
 
-/* Why cuDNN does not compute announced shapes: the first reason. NULL: it does, or ZTRAIN_CUDA_ATTENTION=own.
- * Borrowed. */
+/* The first reason why cuDNN does not compute a shape (borrowed). NULL: none, or ZTRAIN_CUDA_ATTENTION=own. */
 const char *attention_cudnn_obstacle(struct device *device);
 
 /* One line for people: "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others". */

@@ -18,8 +18,7 @@ struct attention_shape {
     int64_t dropout;                          /* of the weights: the threshold of core/training/dropout.h; 0: none */
 };
 
-/* The distances between rows that occur in the shape; ragged tensors have an array of offsets for each. Returns their
- * number. */
+/* The distances between rows that occur in the shape; ragged: with an array of offsets each. Returns their number. */
 enum { ATTENTION_STRIDES = 7 };
 int attention_strides(const struct attention_shape *shape, int64_t strides[ATTENTION_STRIDES]);
 
@@ -55,8 +54,7 @@ struct attention_form {
     bool plain;
 };
 
-/* Whether lse of the shape is where ops have it, else (B, H, T); whether a backward engine is known that the heuristics
- * do not propose. */
+/* Whether lse of the shape is where ops have it, else (B, H, T); whether an engine of backward is listed. */
 bool attention_form_has_lse_of_op(const struct cudnn_target *target, const struct attention_shape *shape, bool plain);
 bool attention_form_is_listed(const struct cudnn_target *target, enum attention_direction direction,
                               const struct attention_shape *shape);

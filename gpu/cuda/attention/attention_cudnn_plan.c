@@ -314,8 +314,7 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
         pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
-/* Copies the rows of a padded piece from the tensors of the op, op[], or its results back to them; pointers[]: copies.
- */
+/* Copies the rows of a padded piece from the op's tensors, op[], or its results back; pointers[]: the copies. */
 static void copy_rows(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
                       char *copies, void *const op[ATTENTION_POINTERS], bool results,
                       void *pointers[ATTENTION_POINTERS])

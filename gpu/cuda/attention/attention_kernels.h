@@ -16,19 +16,17 @@ struct attention_part {
     int64_t M, num_seqs, first, B, H, T;
 };
 
-/* lengths (int32 (B)): the tokens of each sequence. offsets (int64 (count, pitch)): the B + 1 values of seq_start times
- * each of the strides. */
+/* lengths (int32 (B)): the tokens of each sequence. offsets (int64 (count, pitch)): seq_start (B + 1) by stride. */
 enum { ATTENTION_PART_STRIDES = 7 };
 void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
                              int64_t *offsets, int64_t pitch, const int64_t *strides, int count);
 
-/* to_sequences: padded (B, H, T; float) = lse (H, M; float) of the part, 0 after a sequence's end; else lse =
- * padded. */
+/* to_sequences: padded (B, H, T; float) = the part's lse (H, M; float), 0 after a sequence's end; else the reverse. */
 void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
                         bool to_sequences);
 
-/* to_padded: padded (B, T, width; 16 bits) = the part's rows, 0 after a sequence's end; else the rows = padded. width
- * and ld: multiples of 8. */
+/* to_padded: padded (B, T, width; 16 bits) = the part's rows, 0 after a sequence's end; else the reverse. width and ld:
+ * multiples of 8. */
 void attention_part_rows(struct stream *stream, const struct attention_part *part, void *rows, int64_t ld, void *padded,
                          int64_t width, bool to_padded);
 

@@ -275,8 +275,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *trial, const struc
 
 /* ---- with the epilogue or without ---------------------------------------- */
 
-/* The fusion of the product that differs in adding to D: stages of ZeRO differ in that, and have to give the same
- * bits. */
+/* The fusion of the product that differs in adding to D: stages of ZeRO differ in that, but not in bits. */
 static enum gemm_fusion tuned_twin_fusion(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_key twin = *key;

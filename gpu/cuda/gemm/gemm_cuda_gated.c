@@ -30,8 +30,7 @@ static void *gated_elements_after(const void *base, int64_t count)
     return (char *)(uintptr_t)base + count * (int64_t)sizeof(uint16_t);
 }
 
-/* Whether cuDNN may compute it: rows and columns of 16 bits whose parts of 16 bytes are whole, and sizes that an int
- * holds. */
+/* Whether cuDNN may compute it: 16 bits, rows and columns in whole parts of 16 bytes, sizes that an int holds. */
 static bool gated_fits(enum dtype dtype, int64_t M, int64_t F, int64_t K)
 {
     return dtype != DTYPE_F32 && M > 0 && F > 0 && K > 0 && F % 8 == 0 && K % 8 == 0 && M <= INT32_MAX / (2 * F) &&

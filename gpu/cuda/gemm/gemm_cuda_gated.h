@@ -42,8 +42,7 @@ bool gemm_gated_product(const struct gemm_cuda *gemm, const struct gemm_op *op, 
 
 bool gemm_gated_may_fuse(const struct gemm_cuda *gemm, const struct gemm_op *op);
 
-/* Whether cuDNN is to be opened: there is SwiGLU that may be computed inside, and a cache for the config, or it is
- * forced. */
+/* Whether cuDNN is to be opened: some SwiGLU may be computed inside, and there is a cache, or it is forced. */
 bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_products *products);
 
 /* The product that computes the gate. */

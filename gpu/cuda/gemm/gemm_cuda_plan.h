@@ -47,8 +47,7 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *gemm, const struct gemm_key *k
 /* Finds the plan or makes it, by the cache or the library's first proposal: nothing is timed in a step. */
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *gemm, const struct gemm_key *key);
 
-/* Takes algorithm and fusion from the cache. False: it has none, the library refuses the algorithm, or it has
- * faulted. */
+/* Takes algorithm and fusion from the cache. False: there is none, or it is refused or has faulted. */
 bool gemm_plan_take_known(struct gemm_cuda *gemm, struct gemm_plan *plan);
 
 /* Whether an epilogue is taken where nothing is timed: those for bias, GELU and its derivative. */

@@ -73,8 +73,7 @@ struct gemm_op {
     const struct linear_bwd_weight_args *bwd_weight;
 };
 
-/* The announced op of this number, from 0; false: there are no more. Pointers only count as NULL or not, and
- * aligned. */
+/* The announced op of this number, from 0; false: no more. Pointers only count as NULL or not, and aligned. */
 bool gemm_op_at(const struct linear_products *products, int number, struct gemm_op *op);
 
 /* `sums`: where the bias' gradient goes, or NULL. */

@@ -89,8 +89,7 @@ __device__ __forceinline__ void loss_times_slope(float (&gradient)[V], const flo
     }
 }
 
-/* exp(x) of a difference x <= 0 of logits stored as L. The error of __expf, 2^-21, is small next to the rounding to 16
- * bits. */
+/* exp(x) of a difference x <= 0 of logits stored as L. __expf's error, 2^-21, is small next to 16 bits. */
 template <typename L> __device__ __forceinline__ float exp_of(float x)
 {
     return sizeof(L) == 2 ? __expf(x) : expf(x);
@@ -118,8 +117,7 @@ struct row_share {
     float total; /* of the logits, for smoothed labels */
 };
 
-/* Reads this thread's share of a row's first `whole` elements, several loads at a time; the first `held` stay in
- * `kept`. */
+/* Reads this thread's share of a row's first `whole` elements, several loads at a time; `held` stay in `kept`. */
 template <typename L, int V, int THREADS>
 __device__ __forceinline__ void loss_read_row(struct row_share *share, const L *logits, L *kept, int whole, int held,
                                               struct logit_map map, bool smooth)

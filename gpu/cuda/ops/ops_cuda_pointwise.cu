@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU and tanh forward and backward, add, dropout, cast, accumulate: every element is
- * computed independently. */
+/* ops_cuda_pointwise.cu: RoPE, SwiGLU, tanh, add, dropout, cast, accumulate: elements are independent. */
 #include "gpu/cuda/cuda_kernels.cuh"
 #include "gpu/noise.h"
 
