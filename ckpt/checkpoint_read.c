@@ -10,8 +10,8 @@
 #include "core/hash_digits.h"
 #include "core/memory.h"
 #include "core/model/adapter.h"
-#include "core/model/adapter_config.h"
 #include "core/round_up.h"
+#include "core/spec/adapter_config.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -20,7 +20,7 @@
 #include "core/faults.h"
 #include "core/io.h"
 #include "core/log.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
 
 #include "core/fsutil.h"
 #include "core/memory.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 
 #include <math.h>
 #include <stdlib.h>

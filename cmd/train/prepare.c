@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/memory.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 #include "core/version.h"
 
 #include <inttypes.h>

@@ -2,6 +2,7 @@
 /* spec_adapter.c: values of `peft` that no other section has: names of modules, patterns, blocks. */
 #include "core/spec/spec_keys.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char all_linear[] = "all-linear";
@@ -141,6 +142,16 @@ void spec_adapter_store(struct spec_full *full, const struct spec_key *key, cons
     }
 }
 
+json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count)
+{
+    json_t *mapping = json_object();
+    for (int i = 0; i < count; i++)
+        json_object_set_new(mapping, patterns[i].pattern,
+                            patterns[i].value == floor(patterns[i].value) ? json_integer((json_int_t)patterns[i].value)
+                                                                          : json_real(patterns[i].value));
+    return mapping;
+}
+
 json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key)
 {
     const struct adapter_settings *adapter = &full->spec.adapter;
@@ -156,13 +167,7 @@ json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *
     }
     if (key->type == KEY_PATTERNS) {
         struct pattern_value *patterns = *patterns_of((struct spec_full *)(uintptr_t)full, key, &count);
-        json_t *mapping = *count ? json_object() : NULL;
-        for (int i = 0; i < *count; i++)
-            json_object_set_new(mapping, patterns[i].pattern,
-                                patterns[i].value == (double)(json_int_t)patterns[i].value
-                                    ? json_integer((json_int_t)patterns[i].value)
-                                    : json_real(patterns[i].value));
-        return mapping;
+        return *count ? spec_adapter_patterns(patterns, *count) : NULL;
     }
     json_t *blocks = adapter->num_layers_to_transform ? json_array() : NULL;
     for (int i = 0; i < adapter->num_layers_to_transform; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_adapter_rules.c: the rules of `peft`, and what model.adapter says of it. */
 #include "core/fsutil.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 #include "core/spec/spec_keys.h"
 
 #include <stdlib.h>
@@ -57,18 +57,16 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
         spec_error(ctx, node->pos, "'model.adapter': %s", err.text);
         return;
     }
-    struct spec_full *file = spec_arena_alloc(ctx->arena, sizeof *file);
     const char *task = config.task_type;
-    file->spec.adapter = config.settings;
-    file->peft_task = !task                          ? PEFT_TASK_AUTO
-                      : strcmp(task, "SEQ_CLS") == 0 ? TASK_SEQUENCE_CLASSIFICATION
-                                                     : TASK_CAUSAL_LM;
+    config.full->peft_task = !task                          ? PEFT_TASK_AUTO
+                             : strcmp(task, "SEQ_CLS") == 0 ? TASK_SEQUENCE_CLASSIFICATION
+                                                            : TASK_CAUSAL_LM;
     if (task && strcmp(task, "SEQ_CLS") != 0 && strcmp(task, "CAUSAL_LM") != 0)
         spec_error(ctx, node->pos,
                    "'model.adapter': the adapter's task_type is %s, and ztrain has CAUSAL_LM and SEQ_CLS",
                    spec_show(ctx, task));
     full->spec.adapter.on = true;
-    adapter_merge(ctx, full, file, root);
+    adapter_merge(ctx, full, config.full, root);
     adapter_config_release(&config);
 }
 

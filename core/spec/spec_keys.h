@@ -146,6 +146,9 @@ bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list)
 struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec_node *root,
                                      const struct spec_node *item);
 
+/* {PATTERN: value, …} (new reference) */
+json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
+
 /* Whether it is a key of `peft`. */
 bool spec_adapter_has(const struct spec_key *key);
 

@@ -2,7 +2,7 @@
 /* Any bytes as an adapter_config.json: refused, or an adapter that either cannot be on a small model, or is written and
  * read again with the same modules. */
 #include "core/model/adapter.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 
 #include <stdlib.h>
 

@@ -20,7 +20,7 @@
 #include "comm/launch/bootstrap.h"
 #include "core/memory.h"
 #include "core/model/adapter.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 #include "tests/unit/fixtures/safetensors_file.h"
 #include "tests/unit/fixtures/save_whole.h"
 

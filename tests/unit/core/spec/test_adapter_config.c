@@ -13,7 +13,7 @@
 
 #include "core/memory.h"
 #include "core/model/adapter.h"
-#include "core/model/adapter_config.h"
+#include "core/spec/adapter_config.h"
 
 static enum status read_text(const char *text, struct adapter_config *config, struct error *err)
 {
@@ -70,18 +70,18 @@ static void test_refused_files(void **unused)
         {STATUS_USAGE, "\"target_parameters\":[\"a\"]", "file: 'target_parameters' is [\"a\"], and ztrain has"},
         {STATUS_USAGE, "\"trainable_token_indices\":[1]", "file: 'trainable_token_indices' is [1], and"},
         {STATUS_USAGE, "\"a_new_key\":3", "file: 'a_new_key' is 3, and ztrain has"},
-        {STATUS_DATA, "\"r\":0", "file: 'r' is 0, and must be"},
-        {STATUS_DATA, "\"r\":8.5", "file: 'r' is 8.5, and must be an integer"},
-        {STATUS_DATA, "\"alpha_pattern\":{\"a\":1e300}",
-         "file: 'alpha_pattern' is {\"a\":1.0000000000000001e300}, and must"},
-        {STATUS_DATA, "\"lora_alpha\":\"8\"", "file: 'lora_alpha' is \"8\", and must be"},
-        {STATUS_DATA, "\"use_rslora\":1", "file: 'use_rslora' is 1, and must be true or false"},
-        {STATUS_DATA, "\"target_modules\":[1]", "file: 'target_modules' is [1], and must be a list of names"},
-        {STATUS_DATA, "\"modules_to_save\":{}", "file: 'modules_to_save' is {}, and must be a list of names"},
-        {STATUS_DATA, "\"rank_pattern\":{\"a\":0.5}", "file: 'rank_pattern' is {\"a\":0.5}, and must have ranks"},
-        {STATUS_DATA, "\"alpha_pattern\":[]", "file: 'alpha_pattern' is [], and must be a mapping"},
-        {STATUS_DATA, "\"layers_to_transform\":[-1]", "file: 'layers_to_transform' is [-1], and must be numbers"},
-        {STATUS_DATA, "\"task_type\":1", "file: 'task_type' is 1, and must be text"},
+        {STATUS_DATA, "\"r\":0", "file: 'r' must be an integer from 1 to 65536, not '0'"},
+        {STATUS_DATA, "\"r\":8.5", "file: 'r' must be an integer from 1 to 65536, not '8.5'"},
+        {STATUS_DATA, "\"alpha_pattern\":{\"a\":1e300}", "file: 'alpha_pattern' must be a mapping to values of"},
+        {STATUS_DATA, "\"lora_alpha\":\"8\"", "file: 'lora_alpha' must be a number above 0, not '8'"},
+        {STATUS_DATA, "\"use_rslora\":1", "file: 'use_rslora' must be true or false, not '1'"},
+        {STATUS_DATA, "\"target_modules\":[1]", "file: 'target_modules' must be a list of names"},
+        {STATUS_DATA, "\"modules_to_save\":{}", "file: 'modules_to_save' must be a name, or a list of names"},
+        {STATUS_DATA, "\"rank_pattern\":{\"a\":0.5}", "file: 'rank_pattern' must be a mapping to ranks, integers"},
+        {STATUS_DATA, "\"alpha_pattern\":[]", "file: 'alpha_pattern' must be a mapping of names"},
+        {STATUS_DATA, "\"layers_to_transform\":[-1]", "file: 'layers_to_transform' must be the number of a block"},
+        {STATUS_DATA, "\"task_type\":1", "file: 'task_type' must be text"},
+        {STATUS_USAGE, "\"base_dtype\":\"bf16\"", "file: 'base_dtype' is \"bf16\", and ztrain has"},
     };
     struct adapter_config config;
     struct error err;

@@ -7,11 +7,11 @@
 
 #define ADAPTER_CONFIG_FILE "adapter_config.json"
 
-/* All members are owned. */
 struct adapter_config {
     struct adapter_settings settings; /* base_dtype: DTYPE_COUNT, as PEFT has no such key */
-    char *base_model;                 /* base_model_name_or_path; NULL: none */
-    char *task_type;                  /* CAUSAL_LM, SEQ_CLS, …; NULL: none */
+    const char *base_model;           /* base_model_name_or_path; NULL: none */
+    const char *task_type;            /* CAUSAL_LM, SEQ_CLS, …; NULL: none */
+    struct spec_full *full;           /* owned: the same as `peft` of a spec, whose arena has all of it */
 };
 
 /* Reads the file in a folder. STATUS_USAGE: the adapter is not plain LoRA; the message names the key that says

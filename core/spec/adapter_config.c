@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapter_config.c: reads PEFT's adapter_config.json by the rows of `peft` in the key table, and writes it. */
+#include "core/spec/adapter_config.h"
+
+#include "core/fsutil.h"
+#include "core/memory.h"
+#include "core/spec/spec_keys.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------- */
+
+static bool config_lists(const char *const *keys, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* null, false, {}, []: a feature that is off. */
+static bool is_off(const json_t *value)
+{
+    return json_is_null(value) || json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+/* Whether a value of a key that spec.adapter has no field for leaves plain LoRA on the base's own weights. A key that
+ * says how an adapter starts has no meaning for one that is trained, unless its start changed the base. */
+static bool is_plain_lora(const struct spec_key *row, const char *key, const json_t *value)
+{
+    static const char *const starts[] = {"gaussian", "orthogonal", "eva"}; /* they leave the base as it is */
+    if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))
+        return config_lists(starts, COUNT_OF(starts), json_string_value(value));
+    if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE))
+        return true;
+    json_t *usual = row ? spec_key_default(row) : NULL;
+    const bool plain = usual && json_equal(usual, value);
+    json_decref(usual);
+    return plain;
+}
+
+/* One key of the file. Its mistakes go to ctx; the status and err are of those that ztrain lacks. */
+static enum status read_config_key(struct spec_context *ctx, struct spec_full *full, const struct spec_node *node,
+                                   const json_t *value, struct error *err)
+{
+    const struct spec_key *row = spec_key_find(spec_arena_printf(ctx->arena, "peft.%s", node->key));
+    if (!row || row->verdict != VERDICT_USED || row->offset == offsetof(struct spec_full, spec.adapter.base_dtype)) {
+        if (is_plain_lora(row, node->key, value))
+            return STATUS_OK;
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        error_set(err, STATUS_USAGE,
+                  "'%s' is %.200s, and ztrain has LoRA and rsLoRA only; hint: merge the adapter with PEFT "
+                  "(merge_and_unload), and train on the merged folder",
+                  node->key, text);
+        free(text);
+        return STATUS_USAGE;
+    }
+    const bool names_none = row->type == KEY_MODULES && node->kind == NODE_LIST && !node->count;
+    if (node->kind == NODE_NULL || names_none || row->offset == offsetof(struct spec_full, peft_task))
+        return STATUS_OK;
+    struct spec_key named = *row;
+    named.path = node->key; /* for messages */
+    json_t *converted = spec_key_convert(ctx, &named, node);
+    if (converted)
+        spec_key_store(full, row, converted);
+    json_decref(converted);
+    return STATUS_OK;
+}
+
+static const char *config_text(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
+                               const char *key)
+{
+    const struct spec_node *node = spec_child(root, key);
+    if (!node || node->kind == NODE_NULL)
+        return NULL;
+    if (node->kind == NODE_STRING)
+        return spec_arena_copy(&full->arena, node->text, strlen(node->text));
+    spec_error(ctx, node->pos, "'%s' must be text", key);
+    return NULL;
+}
+
+static enum status read_config(struct spec_context *ctx, const json_t *json, struct adapter_config *config,
+                               struct error *err)
+{
+    struct spec_full *full = config->full;
+    char *text = json_dumps(json, JSON_COMPACT);
+    const struct spec_node *root = spec_parse_json(ctx, 0, text, strlen(text));
+    free(text);
+    const char *type = config_text(ctx, full, root, "peft_type");
+    if (root && (!type || strcasecmp(type, "LORA") != 0))
+        return error_set(err, STATUS_USAGE,
+                         "'peft_type' is %.100s, and ztrain has LORA only; hint: merge the adapter with PEFT "
+                         "(merge_and_unload)",
+                         type ? type : "not set");
+    for (int i = 0; i < spec_num_keys; i++)
+        if (spec_adapter_has(&spec_keys[i]) && spec_keys[i].size) {
+            json_t *usual = spec_key_default(&spec_keys[i]);
+            spec_key_store(full, &spec_keys[i], usual);
+            json_decref(usual);
+        }
+    for (const struct spec_node *node = root ? root->first : NULL; node; node = node->next)
+        TRY(read_config_key(ctx, full, node, json_object_get(json, node->key), err));
+    config->base_model = config_text(ctx, full, root, "base_model_name_or_path");
+    config->task_type = config_text(ctx, full, root, "task_type");
+    full->spec.adapter.on = true;
+    config->settings = full->spec.adapter;
+    return ctx->errors.count ? error_set(err, STATUS_DATA, "%s", ctx->errors.items[0].text) : STATUS_OK;
+}
+
+enum status adapter_config_from_json(const json_t *json, const char *where, struct adapter_config *config,
+                                     struct error *err)
+{
+    *config = (struct adapter_config){0};
+    if (!json_is_object(json))
+        return error_set(err, STATUS_DATA, "%s is not a mapping; hint: PEFT's save_pretrained() writes it", where);
+    struct spec_arena scratch = {0}, own = {0};
+    struct spec_context ctx = {.arena = &scratch, .sources = &where, .num_sources = 1};
+    config->full = spec_arena_alloc(&own, sizeof *config->full); /* lives in the arena that it contains */
+    config->full->arena = own;
+    const enum status status = read_config(&ctx, json, config, err);
+    spec_arena_release(&scratch);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    adapter_config_release(config);
+    return error_prefix(err, "%s", where);
+}
+
+enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err)
+{
+    char path[FS_PATH_MAX], *text;
+    size_t size;
+    json_error_t fault;
+    *config = (struct adapter_config){0};
+    TRY(fs_join(path, folder, ADAPTER_CONFIG_FILE, STATUS_DATA, err));
+    TRY(fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, err));
+    json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
+    free(text);
+    if (!json)
+        return error_set(err, STATUS_DATA, "%s:%d: %s", path, fault.line, fault.text);
+    const enum status status = adapter_config_from_json(json, path, config, err);
+    json_decref(json);
+    return status;
+}
+
+void adapter_config_release(struct adapter_config *config)
+{
+    struct spec_arena arena = config->full ? config->full->arena : (struct spec_arena){0};
+    spec_arena_release(&arena);
+    *config = (struct adapter_config){0};
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static const char lora_suffix[] = ".lora_A.weight", lora_embedding_suffix[] = ".lora_embedding_A";
+
+/* The module that a tensor is A of: the length of its name; 0: none. */
+static size_t target_of(const struct tensor_info *tensor)
+{
+    const char *suffix = fs_has_suffix(tensor->name, lora_suffix) ? lora_suffix : lora_embedding_suffix;
+    return tensor->part == PART_LORA_A ? strlen(tensor->name) - strlen(suffix) : 0;
+}
+
+static bool is_target_name(const struct tensor_table *table, const char *name, size_t length)
+{
+    for (int i = 0; i < table->num_tensors; i++)
+        if (target_of(&table->tensors[i]) == length && strncmp(table->tensors[i].name, name, length) == 0)
+            return true;
+    return false;
+}
+
+/* Whether every module that is called `leaf` is a target, also those that hold others. */
+static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, size_t length)
+{
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        for (const char *at = tensor->name, *dot; tensor->part == PART_BASE && (dot = strchr(at, '.')); at = dot + 1)
+            if ((size_t)(dot - at) == length && strncmp(at, leaf, length) == 0 &&
+                !is_target_name(table, tensor->name, (size_t)(dot - tensor->name)))
+                return false;
+    }
+    return true;
+}
+
+static json_t *list_written_targets(const struct tensor_table *table)
+{
+    json_t *list = json_array(), *leaves = json_object(); /* of each leaf, whether it is enough */
+    for (int i = 0; i < table->num_tensors; i++) {
+        const char *name = table->tensors[i].name;
+        const size_t length = target_of(&table->tensors[i]);
+        size_t start = length;
+        while (start > 0 && name[start - 1] != '.')
+            start--;
+        if (!length)
+            continue;
+        char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
+        const json_t *enough = json_object_get(leaves, leaf);
+        if (!enough) {
+            json_object_set_new(leaves, leaf, json_boolean(leaf_is_enough(table, leaf, length - start)));
+            if (json_is_true(json_object_get(leaves, leaf)))
+                json_array_append_new(list, json_string(leaf));
+        }
+        if (json_is_false(json_object_get(leaves, leaf)))
+            json_array_append_new(list, json_stringn(name, length));
+        free(leaf);
+    }
+    json_decref(leaves);
+    return list;
+}
+
+static json_t *written_saved(const struct adapter_settings *settings, const struct model_desc *desc)
+{
+    static const char *const heads[] = {"classifier", "score"}; /* as PEFT does for SEQ_CLS */
+    const struct string_list *given = &settings->modules_to_save;
+    json_t *list = json_array();
+    for (int i = 0; i < given->count; i++)
+        json_array_append_new(list, json_string(given->items[i]));
+    for (size_t i = 0; i < COUNT_OF(heads) && desc->num_labels > 0; i++)
+        if (!config_lists((const char *const *)given->items, (size_t)given->count, heads[i]))
+            json_array_append_new(list, json_string(heads[i]));
+    if (json_array_size(list))
+        return list;
+    json_decref(list);
+    return json_null();
+}
+
+json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
+                               const struct tensor_table *table, const char *base_model)
+{
+    static const char *const nulls[] = {"auto_mapping", "layers_pattern", "layers_to_transform", "megatron_config",
+                                        "revision"};
+    const double alpha = settings->lora_alpha;
+    json_t *json = json_pack(
+        "{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
+        "base_model_name_or_path", base_model, "bias", "none", "task_type",
+        desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out, "inference_mode", true,
+        "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout", settings->lora_dropout, "use_rslora",
+        settings->use_rslora, "lora_alpha", alpha == floor(alpha) ? json_integer((json_int_t)alpha) : json_real(alpha),
+        "target_modules", list_written_targets(table), "modules_to_save", written_saved(settings, desc), "rank_pattern",
+        spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns), "alpha_pattern",
+        spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns), "loftq_config", "megatron_core",
+        "megatron.core", "use_dora", false);
+    ASSERT(json);
+    for (size_t i = 0; i < COUNT_OF(nulls); i++)
+        json_object_set_new(json, nulls[i], json_null());
+    if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
+        json_object_set_new(json, "ensure_weight_tying", json_true());
+    return json;
+}
