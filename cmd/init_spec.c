@@ -167,8 +167,8 @@ static void init_write_packing(const struct init *t, FILE *out)
                 t->seq_length, t->longest);
     else if (t->masked)
         fprintf(out,
-                "  seq_length: %" PRId64 "  # %" PRId64 " of %" PRId64 " documents are longer and are cut; the "
-                "longest has %" PRId64 "\n"
+                "  seq_length: %" PRId64 "  # %" PRId64 " of %" PRId64
+                " documents are longer and are cut; the longest has %" PRId64 "\n"
                 "  packing: first_fit  # as many whole documents as fit\n"
                 "  document_mask: true  # documents of a sample do not see each other\n",
                 t->seq_length, t->cut.documents, documents, t->longest);

@@ -91,10 +91,10 @@ static enum status read_config(struct spec_context *ctx, const json_t *json, str
     free(text);
     const char *type = config_text(ctx, full, root, "peft_type");
     if (root && (!type || strcasecmp(type, "LORA") != 0))
-        return error_set(err, STATUS_USAGE,
-                         "'peft_type' is %.100s, and ztrain has LORA only; hint: merge the adapter with PEFT "
-                         "(merge_and_unload)",
-                         type ? type : "not set");
+        return error_set(
+            err, STATUS_USAGE,
+            "'peft_type' is %.100s, and ztrain has LORA only; hint: merge the adapter with PEFT (merge_and_unload)",
+            type ? type : "not set");
     for (int i = 0; i < spec_num_keys; i++)
         if (spec_adapter_has(&spec_keys[i]) && spec_keys[i].size) {
             json_t *usual = spec_key_default(&spec_keys[i]);

@@ -18,8 +18,8 @@ static json_t *adapter_wrong(struct spec_context *ctx, const struct spec_key *ke
 
 static json_t *convert_modules(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    static const char expected[] = "a list of names of modules, such as [q_proj, v_proj], or a regular expression that "
-                                   "matches whole names";
+    static const char expected[] =
+        "a list of names of modules, such as [q_proj, v_proj], or a regular expression that matches whole names";
     if (node->kind == NODE_STRING && *node->text)
         return json_string(strcasecmp(node->text, all_linear) == 0 ? all_linear : node->text);
     if (node->kind != NODE_LIST || node->count == 0)

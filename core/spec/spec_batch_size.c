@@ -85,11 +85,10 @@ static enum status take_virtual_ranks(const struct run_spec *spec, int *world, c
         return STATUS_OK;
     if (virtual_ranks % *world) {
         list_world_sizes(virtual_ranks, 1, divisors, sizeof divisors);
-        return error_set(
-            err, STATUS_USAGE,
-            "train.virtual_ranks %lld cannot be divided among %d ranks (world size %d: %s); hint: possible "
-            "world sizes: %s",
-            (long long)virtual_ranks, *world, *world, *source, divisors);
+        return error_set(err, STATUS_USAGE,
+                         "train.virtual_ranks %lld cannot be divided among %d ranks (world size %d: %s); hint: "
+                         "possible world sizes: %s",
+                         (long long)virtual_ranks, *world, *world, *source, divisors);
     }
     *world = (int)virtual_ranks;
     *source = "train.virtual_ranks";
@@ -123,12 +122,11 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
     int64_t product = batch_size_product(batch_size_product(micro, accumulation), world);
     if (train > largest_batch()) { /* a product; a given value has been checked already */
-        return error_set(
-            err, STATUS_USAGE,
-            "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d (from "
-            "%s) is more than %lld samples; hint: make one of them smaller",
-            full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
-            (long long)largest_batch());
+        return error_set(err, STATUS_USAGE,
+                         "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d "
+                         "(from %s) is more than %lld samples; hint: make one of them smaller",
+                         full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
+                         (long long)largest_batch());
     }
     if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that is not in the spec */
         error_set(err, STATUS_USAGE,

@@ -164,9 +164,8 @@ static const char *convert_near_mark(const struct spec_node *root)
 
 static enum status convert_no_kind(struct convert *c, const char *path, struct error *err)
 {
-    static const char kinds[] =
-        "arguments of Trainer or TRL (per_device_train_batch_size, …), an axolotl configuration "
-        "(base_model, …) and one of LLaMA-Factory (finetuning_type, …)";
+    static const char kinds[] = "arguments of Trainer or TRL (per_device_train_batch_size, …), an axolotl "
+                                "configuration (base_model, …) and one of LLaMA-Factory (finetuning_type, …)";
     if (convert_is_deepspeed(c->from))
         return error_set(err, STATUS_USAGE,
                          "'%s' is a DeepSpeed configuration or a run spec; hint: ztrain convert reads %s; a "
@@ -192,8 +191,7 @@ static enum status convert_find_kind(struct convert *c, const char *path, struct
         return convert_no_kind(c, path, err);
     if (axolotl && axolotl == factory)
         return error_set(err, STATUS_USAGE,
-                         "'%s' has as many keys of axolotl (%d) as of LLaMA-Factory; hint: convert "
-                         "them one by one",
+                         "'%s' has as many keys of axolotl (%d) as of LLaMA-Factory; hint: convert them one by one",
                          path, axolotl);
     c->kind = axolotl > factory ? CONVERT_AXOLOTL : factory ? CONVERT_FACTORY : sft ? CONVERT_SFT : CONVERT_TRAINER;
     return STATUS_OK;

@@ -422,12 +422,11 @@ static void data_sft(struct data_sets *sets, const char *name, const char *split
     if (!name && (!list || !list->first))
         return;
     if (set.form == FORM_CHAT)
-        convert_note(c,
-                     "the data are taken as rows of messages; for a text give --fields text in place of "
-                     "--chat-template%s",
-                     answers ? ""
-                             : ". TRL learns from every token without assistant_only_loss, "
-                               "and --chat-template from what the assistant says");
+        convert_note(
+            c, "the data are taken as rows of messages; for a text give --fields text in place of --chat-template%s",
+            answers ? ""
+                    : ". TRL learns from every token without assistant_only_loss, and --chat-template from what the "
+                      "assistant says");
     if (template)
         convert_note(c, "'chat_template_path' %s: put this template into the tokenizer folder",
                      spec_show(c->ctx, template));
@@ -489,8 +488,8 @@ static void data_length(struct convert *c)
         convert_set(c, "data.seq_length", length);
         if (c->kind == CONVERT_TRAINER && !convert_is_given(length))
             convert_note(c,
-                         "no block_size is given: data.seq_length is %s, as in run_clm; for arguments of TRL's SFT "
-                         "add max_length",
+                         "no block_size is given: data.seq_length is %s, as in run_clm; for arguments of TRL's SFT add "
+                         "max_length",
                          length->text);
     }
     struct spec_node *most = convert_take(c, "max_samples");

@@ -169,8 +169,8 @@ static void run_counted(struct convert *c, struct spec_node *steps, struct spec_
                      steps->key, convert_show(c, steps), what, path);
     else if (per_epoch && spec_is_number(per_epoch) && per_epoch->real > 1)
         convert_note(c,
-                     "'%s' %s: each epoch ends with %s; for more set %s to a number of steps, which --dry-run "
-                     "prints for an epoch",
+                     "'%s' %s: each epoch ends with %s; for more set %s to a number of steps, which --dry-run prints "
+                     "for an epoch",
                      per_epoch->key, convert_show(c, per_epoch), what, path);
 }
 
@@ -207,8 +207,8 @@ static void run_no_evaluation(struct convert *c)
 {
     static const char *const stops[] = {"early_stopping_patience", "early_stopping_steps", "early_stopping_threshold"};
     if (spec_find(c->to, "data.validation"))
-        convert_note(c, "'eval_strategy' no: ztrain evaluates data.validation at each epoch's end; without it, it does "
-                        "not");
+        convert_note(
+            c, "'eval_strategy' no: ztrain evaluates data.validation at each epoch's end; without it, it does not");
     for (size_t i = 0; i < COUNT_OF(stops); i++) {
         const struct spec_node *node = convert_take(c, stops[i]);
         if (convert_is_on(node))

@@ -180,8 +180,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
              FOREIGN_RULE)},
     /* features that ztrain lacks, and what happens instead */
     {CONVERT("rl reward_model process_reward_model ref_model", NULL, PREFERENCES, FOREIGN_MISSING)},
-    {CONVERT("relora peft use_dora peft_use_dora pissa_init peft_layer_replication "
-             "lora_target_parameters peft_trainable_token_indices",
+    {CONVERT("relora peft use_dora peft_use_dora pissa_init peft_layer_replication lora_target_parameters "
+             "peft_trainable_token_indices",
              NULL, LORA, FOREIGN_MISSING)},
     {CONVERT("peft_init_lora_weights", NULL, LORA, FOREIGN_RULE)},
     {CONVERT("lora_exclude_modules", "peft.exclude_modules", NULL, FOREIGN_RULE)},
@@ -224,17 +224,15 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {CONVERT("model_config reinit_weights shrink_embeddings fix_untrained_tokens scaling_softmax", NULL,
              "weights and config.json are those of the model folder", FOREIGN_MISSING)},
     {CONVERT("num_labels cls_model_config", "model.task",
-             "sequence_classification trains a classifier: "
-             "docs/classification.md",
-             FOREIGN_MISSING)},
+             "sequence_classification trains a classifier: docs/classification.md", FOREIGN_MISSING)},
     {CONVERT("trl ebft diffusion vllm use_mca use_megatron_bridge use_hyper_parallel use_kt", NULL,
              "the model is fine-tuned on the text, by ztrain alone", FOREIGN_MISSING)},
     {CONVERT("selective_checkpointing layer_offloading", NULL,
              "activation_checkpointing.policy names what is computed again", FOREIGN_MISSING)},
     /* no meaning here */
     {NO_MEANING(
-        "per_gpu_eval_batch_size eval_* prediction_loss_only include_* batch_eval_metrics do_* label_names "
-        "past_index jit_mode_eval use_ipex half_precision_backend fp16_* bf16_full_eval use_mps_device no_cuda")},
+        "per_gpu_eval_batch_size eval_* prediction_loss_only include_* batch_eval_metrics do_* label_names past_index "
+        "jit_mode_eval use_ipex half_precision_backend fp16_* bf16_full_eval use_mps_device no_cuda")},
     {NO_MEANING("dataloader_* length_column_name accelerator_config parallelism_config average_tokens_across_devices "
                 "torch_* use_cache debug skip_memory_metrics log_level_replica log_on_each_node logging_*")},
     {NO_MEANING("disable_tqdm project trackio_* use_legacy_prediction_loop ray_* split_batches mp_parameters "
@@ -245,11 +243,11 @@ const struct spec_foreign_name spec_foreign_names[] = {
                 "ignore_bias_buffers pad_token eos_token truncation_mode pad_to_multiple_of loss_type")},
     {NO_MEANING("model_revision revision_of_model cache_dir use_fast_tokenizer token use_auth_token low_cpu_mem_usage "
                 "keep_linebreaks bnb_* lora_* loraplus_* loftq_* peft_* oft_* pissa_*")},
-    {NO_MEANING("create_new_adapter merge_lora merge_method quantization_* "
-                "gptq_* model_quantization_config_kwargs fp8_* upcast_* print_param_status relora_* lisa_*")},
-    {NO_MEANING("galore_* apollo_* badam_* qgalore_* dion_* came_* jagged_restart_* eaft_* asft_alpha pref_* ppo_* "
-                "dpo_* kto_* simpo_* orpo_alpha cpo_alpha rl_beta center_rewards_coefficient ref_model_* "
-                "reward_model_*")},
+    {NO_MEANING("create_new_adapter merge_lora merge_method quantization_* gptq_* model_quantization_config_kwargs "
+                "fp8_* upcast_* print_param_status relora_* lisa_*")},
+    {NO_MEANING(
+        "galore_* apollo_* badam_* qgalore_* dion_* came_* jagged_restart_* eaft_* asft_alpha pref_* ppo_* dpo_* kto_* "
+        "simpo_* orpo_alpha cpo_alpha rl_beta center_rewards_coefficient ref_model_* reward_model_*")},
     {NO_MEANING("strict plugins trainer_cls tokenizer_* processor_* skip_prepare_dataset eot_tokens is_* preprocess_* "
                 "push_dataset_to_hub hf_* ms_hub_token om_hub_token auto_resume_from_checkpoints")},
     {NO_MEANING("sample_packing_* total_num_tokens total_supervised_tokens max_packed_sequence_len pretrain_* "
@@ -260,8 +258,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {NO_MEANING("chunked_* tiled_mlp tiled_mlp_* use_kernels use_scattermoe use_sonicmoe experts_implementation "
                 "deepcompile fp32_norms fp32_norm_classes device_map max_memory gpu_memory_limit world_size gc_*")},
     {NO_MEANING(
-        "dp_shard_size dp_replicate_size loss_watchdog_patience profiler_* profile_modules "
-        "enable_torch_profiler use_wandb wandb_* use_mlflow mlflow_* use_comet comet_* use_trackio use_swanlab")},
+        "dp_shard_size dp_replicate_size loss_watchdog_patience profiler_* profile_modules enable_torch_profiler "
+        "use_wandb wandb_* use_mlflow mlflow_* use_comet comet_* use_trackio use_swanlab")},
     {NO_MEANING("swanlab_* use_ray use_otel_metrics otel_* gradio_* float32 buffer_size ignore_pad_token_for_loss "
                 "tool_format enable_thinking preserve_thinking tokenized_path data_shared_file_system media_dir")},
     {NO_MEANING("shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_* offload_folder "

@@ -50,6 +50,14 @@
 #define KEY_INT(least, most) KEY_INT, .min = least, .max = most
 #define KEY_REAL(least, most) KEY_REAL, .min = least, .max = most
 #define KEY_REAL_PAIR(least, most) KEY_REAL_PAIR, .min = least, .max = most
+#define KEY_ABOVE(least, most) KEY_REAL(least, most), .flags = KEY_ABOVE_MIN
+#define KEY_WHOLE_ABOVE(least, most) KEY_REAL(least, most), .flags = KEY_ABOVE_MIN | KEY_WHOLE
+#define KEY_PLACE KEY_STRING, .flags = KEY_PATH
+#define KEY_PLACES KEY_STRING_LIST, .flags = KEY_PATH
+/* of a type in parentheses: AUTO(INT(1, 5)) */
+#define KEY_AUTO(type_) KEY_##type_, .flags = KEY_AUTO
+#define KEY_ANY_CASE(type_) KEY_##type_, .flags = KEY_ANY_CASE
+#define KEY_OR_NULL(type_) KEY_##type_, .flags = KEY_NULL
 #define KEY_CHOICE(...) KEY_ONE_OF(((const struct spec_choice[]){__VA_ARGS__, {0}}))
 #define KEY_ONE_OF(list) KEY_CHOICE, .choices = list
 
@@ -123,27 +131,24 @@ const struct spec_key spec_keys[] = {
     {USED("run.name", STRING, spec.run.name, NULL, SILENT,
           "the run's folder is run.dir/run.name; default: the spec's file name without .yaml"),
      .flags = KEY_ALWAYS},
-    {USED("run.dir", STRING, spec.run.dir, "runs", SILENT, "the folder in which each run has its own folder"),
-     .flags = KEY_PATH},
+    {USED("run.dir", PLACE, spec.run.dir, "runs", SILENT, "the folder in which each run has its own folder")},
     {USED("run.seed", INT(0, 0x1p63), spec.run.seed, "1234", ERROR,
           "seed of the initial weights and of the order of the samples")},
 
     {SECTION("model", "the model to train; exactly one of pretrained and config must be set")},
-    {USED("model.pretrained", STRING, spec.model.pretrained, NULL, CONTENTS,
+    {USED("model.pretrained", PLACE, spec.model.pretrained, NULL, CONTENTS,
           "the Hugging Face folder (config.json and safetensors) whose weights the training starts from; or the name "
-          "of a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)"),
-     .flags = KEY_PATH},
+          "of a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)")},
     {USED("model.config", MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random"),
      .flags = KEY_PATH},
     {USED("model.ignore_tensors", STRING_LIST, spec.model.ignore_tensors, NULL, SILENT,
           "tensors in the files of model.pretrained to leave out: patterns of names, with * and ? as in a shell, "
           "[\"v_head.*\", \"*.k_scale\"]; the start prints what they leave out")},
-    {USED("model.tokenizer", STRING, spec.model.tokenizer, NULL, NOTICE,
+    {USED("model.tokenizer", PLACE, spec.model.tokenizer, NULL, NOTICE,
           "the folder of the model's tokenizer, or a name in the local Hugging Face cache; its files go into each "
           "checkpoint and export, where `ztrain sample --prompt` reads them; default: the folder of model.pretrained, "
-          "or of model.config if that names one"),
-     .flags = KEY_PATH},
+          "or of model.config if that names one")},
     {USED("model.task",
           CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION)),
           spec.model.task, "causal_lm", ERROR,
@@ -158,11 +163,9 @@ const struct spec_key spec_keys[] = {
           "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
           "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
 
-    {USED("model.adapter", STRING, spec.model.adapter, NULL, NOTICE,
+    {USED("model.adapter", PLACE, spec.model.adapter, NULL, NOTICE,
           "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
-          "gives "
-          "peft, which must not say otherwise"),
-     .flags = KEY_PATH},
+          "gives peft, which must not say otherwise")},
 
     {SECTION(
         "model.quantization_config",
@@ -201,9 +204,8 @@ const struct spec_key spec_keys[] = {
           "trained"),
      .flags = KEY_ALWAYS | KEY_ANY_CASE},
     {PEFT("r", INT(1, 1 << 16), r, "8", ERROR, "the rank: rows of A, columns of B")},
-    {PEFT("lora_alpha", REAL(0, MAX_COUNT), lora_alpha, "8", ERROR,
-          "the scale of what A and B add is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora"),
-     .flags = KEY_ABOVE_MIN | KEY_WHOLE},
+    {PEFT("lora_alpha", WHOLE_ABOVE(0, MAX_COUNT), lora_alpha, "8", ERROR,
+          "the scale of what A and B add is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora")},
     {PEFT("lora_dropout", REAL(0, 1), lora_dropout, "0.0", NOTICE, "dropout of the input of A, in training")},
     {PEFT("use_rslora", BOOL, use_rslora, "false", ERROR, "rank-stabilized LoRA: the scale is lora_alpha / sqrt(r)")},
     {PEFT("target_modules", MODULES, target_modules, NULL, ERROR,
@@ -274,9 +276,8 @@ const struct spec_key spec_keys[] = {
           "samples are taken from in turn, with a weight ({path: A, weight: 2.0}: shares of all samples) or with "
           "epochs ({path: A, epochs: 0.5}: passes over the source in one epoch of the run): docs/mixtures.md"),
      .flags = KEY_REQUIRED | KEY_PATH},
-    {USED("data.validation", STRING_LIST, spec.data.validation, NULL, NOTICE,
-          "the token shards for evaluation, given in the same way; unset: no evaluation"),
-     .flags = KEY_PATH},
+    {USED("data.validation", PLACES, spec.data.validation, NULL, NOTICE,
+          "the token shards for evaluation, given in the same way; unset: no evaluation")},
     {USED("data.seq_length", INT(1, 1 << 24), spec.data.seq_length, NULL, ERROR, "tokens per sample"),
      .flags = KEY_REQUIRED},
     {USED("data.shuffle", BOOL, spec.data.shuffle, "true", ERROR,
@@ -294,10 +295,9 @@ const struct spec_key spec_keys[] = {
           "else false; a resumed run keeps what it began with")},
 
     {SECTION("train", "the length of the run, evaluation, the device")},
-    {USED("train.epochs", REAL(0, MAX_COUNT), spec.train.epochs, NULL, NOTICE,
+    {USED("train.epochs", WHOLE_ABOVE(0, MAX_COUNT), spec.train.epochs, NULL, NOTICE,
           "passes over the training data; 0.5 ends the run after half the steps of an epoch, rounded up; default: 1, "
-          "or as many as max_steps needs if that is set"),
-     .flags = KEY_ABOVE_MIN | KEY_WHOLE},
+          "or as many as max_steps needs if that is set")},
     {USED("train.max_steps", INT(1, MAX_COUNT), spec.train.max_steps, NULL, NOTICE,
           "optimizer steps; if epochs is set too, the run ends with whichever comes first")},
     {USED(
@@ -319,9 +319,9 @@ const struct spec_key spec_keys[] = {
           "have compute capability 10; NCCL's collectives then use no more than these (maxCTAs of its communicator); "
           "auto: with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many "
           "on all ranks, never with one rank or train.virtual_ranks; true: with any stage, also with one rank, without "
-          "overlap_comm and on "
-          "smaller GPUs; true is refused on the CPU device, and if a rank's GPU has no more than these; no effect if "
-          "ranks share a GPU; products with and without the limit may have other kernels, hence other bits")},
+          "overlap_comm and on smaller GPUs; true is refused on the CPU device, and if a rank's GPU has no more than "
+          "these; no effect if ranks share a GPU; products with and without the limit may have other kernels, hence "
+          "other bits")},
     {USED("train.deterministic", BOOL, spec.transformer.deterministic, "true", NOTICE,
           "false: the backward pass of attention by cuDNN adds the parts of its sums as they are ready, which is "
           "faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for bit; it "
@@ -344,11 +344,10 @@ const struct spec_key spec_keys[] = {
     {USED("train.max_skipped_steps", INT(1, MAX_COUNT), spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
 
-    {USED(
-        "train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
-        "give a run the same bits on any number of ranks that divides this number; 0: its bits depend on the number of "
-        "ranks; train_batch_size = virtual ranks x micro batch x accumulation; gradients, norms and losses are summed "
-        "in the order of virtual ranks (docs/determinism.md)")},
+    {USED("train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
+          "give a run the same bits on any number of ranks that divides this number; 0: its bits depend on the number "
+          "of ranks; train_batch_size = virtual ranks x micro batch x accumulation; gradients, norms and losses are "
+          "summed in the order of virtual ranks (docs/determinism.md)")},
     {USED("train.virtual_ranks_strict", BOOL, spec.train.virtual_ranks_strict, "true", SILENT,
           "with virtual_ranks: refuse a CPU or GPU that cannot compute with the kernels that the run began with; "
           "false: continue with other bits, and metrics.jsonl records it")},
@@ -409,9 +408,8 @@ const struct spec_key spec_keys[] = {
     {USED("checkpoint.compression_level", INT(0, 22), spec.checkpoint.compression_level, "3", SILENT,
           "level of zstd; 0: no compression")},
     {NOTICE("checkpoint.load_universal", BOOL, "false", "every checkpoint loads at any world size and stage")},
-    {NOTICE("checkpoint.tag_validation", CHOICE(NAME("Ignore", 0), NAME("Warn", 1), NAME("Fail", 2)), "Warn",
-            "a checkpoint is named by its step or epoch, which is the same on all ranks"),
-     .flags = KEY_ANY_CASE},
+    {NOTICE("checkpoint.tag_validation", ANY_CASE(CHOICE(NAME("Ignore", 0), NAME("Warn", 1), NAME("Fail", 2))), "Warn",
+            "a checkpoint is named by its step or epoch, which is the same on all ranks")},
     {NOTICE("checkpoint.use_node_local_storage", BOOL, "false", "checkpoints go to the run's folder")},
     {SECTION("checkpoint.parallel_write", "how DeepSpeed divides the writing among ranks")},
     {NOTICE("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "every rank writes its own shard")},
@@ -429,13 +427,11 @@ const struct spec_key spec_keys[] = {
     {NOTICE("checkpoint.writer.data_parallel", ANY, NULL, "every rank writes its own shard")},
 
     {SECTION("comm", "communication among ranks")},
-    {USED("comm.timeout_seconds", REAL(0, 86400), spec.comm.timeout_seconds, "10", SILENT,
-          "seconds without progress of a rank until it is named and the run ends; a long step makes progress"),
-     .flags = KEY_ABOVE_MIN},
-    {USED("comm.io_timeout_seconds", REAL(0, 86400), spec.comm.io_timeout_seconds, "600", SILENT,
+    {USED("comm.timeout_seconds", ABOVE(0, 86400), spec.comm.timeout_seconds, "10", SILENT,
+          "seconds without progress of a rank until it is named and the run ends; a long step makes progress")},
+    {USED("comm.io_timeout_seconds", ABOVE(0, 86400), spec.comm.io_timeout_seconds, "600", SILENT,
           "seconds that one call on a file (or into a library or driver) may take; until then the rank counts as "
-          "alive; after that it is named with the file and the run ends"),
-     .flags = KEY_ABOVE_MIN},
+          "alive; after that it is named with the file and the run ends")},
     {USED("comm.interface", STRING, spec.comm.interface, NULL, SILENT,
           "the network interface between the nodes: its name, or its network, such as 10.1.0.0/16, if names differ; "
           "unset: the interface whose address the other nodes reach; the ranks of one node communicate through shared "
@@ -445,22 +441,17 @@ const struct spec_key spec_keys[] = {
           "results then depend on how the ranks are distributed over nodes")},
 
     /* ---- DeepSpeed's: batch sizes, clipping, output ---------------------- */
-    {USED("train_batch_size", INT(1, MAX_BATCH), spec.train_batch_size, NULL, ERROR,
+    {USED("train_batch_size", AUTO(INT(1, MAX_BATCH)), spec.train_batch_size, NULL, ERROR,
           "samples per optimizer step over all ranks = micro batch x accumulation x ranks (or x train.virtual_ranks); "
-          "two "
-          "of the three sizes are enough, and so is only this one or the micro batch"),
-     .flags = KEY_AUTO},
-    {USED("train_micro_batch_size_per_gpu", INT(1, MAX_BATCH), spec.train_micro_batch_size_per_gpu, NULL, NOTICE,
-          "samples that a rank computes at a time"),
-     .flags = KEY_AUTO},
-    {USED("gradient_accumulation_steps", INT(1, MAX_BATCH), spec.gradient_accumulation_steps, NULL, NOTICE,
+          "two of the three sizes are enough, and so is only this one or the micro batch")},
+    {USED("train_micro_batch_size_per_gpu", AUTO(INT(1, MAX_BATCH)), spec.train_micro_batch_size_per_gpu, NULL, NOTICE,
+          "samples that a rank computes at a time")},
+    {USED("gradient_accumulation_steps", AUTO(INT(1, MAX_BATCH)), spec.gradient_accumulation_steps, NULL, NOTICE,
           "micro batches of a rank, or of a virtual rank, per optimizer step; default: derived from the other two "
-          "sizes, else 1"),
-     .flags = KEY_AUTO},
-    {USED("gradient_clipping", REAL(0, 1e30), spec.gradient_clipping, "0", NOTICE,
+          "sizes, else 1")},
+    {USED("gradient_clipping", AUTO(REAL(0, 1e30)), spec.gradient_clipping, "0", NOTICE,
           "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm; unset, "
-          "with --deepspeed: 1.0, as in DeepSpeed, and a resumed run keeps its value"),
-     .flags = KEY_AUTO},
+          "with --deepspeed: 1.0, as in DeepSpeed, and a resumed run keeps its value")},
     {USED("steps_per_print", INT(1, MAX_COUNT), spec.steps_per_print, "10", SILENT,
           "steps between two progress lines in a log")},
     {USED("wall_clock_breakdown", BOOL, spec.wall_clock_breakdown, "false", SILENT,
@@ -468,29 +459,26 @@ const struct spec_key spec_keys[] = {
     {USED("prescale_gradients", BOOL, spec.prescale_gradients, "false", NOTICE,
           "with communication_data_type fp16: divide gradients by the number of ranks before they are rounded and "
           "reduced, not after it; fewer overflow and more underflow; no effect with fp32 and bf16")},
-    {USED("gradient_predivide_factor", REAL(0, MAX_BATCH), spec.gradient_predivide_factor, "1.0", NOTICE,
+    {USED("gradient_predivide_factor", ABOVE(0, MAX_BATCH), spec.gradient_predivide_factor, "1.0", NOTICE,
           "with communication_data_type fp16: divide gradients by this before they are rounded and reduced; by the "
-          "rest of the number of ranks after it; no effect with prescale_gradients, fp32 and bf16"),
-     .flags = KEY_ABOVE_MIN},
+          "rest of the number of ranks after it; no effect with prescale_gradients, fp32 and bf16")},
     {REFUSED("sparse_gradients", BOOL, "false",
              "the gradients of embeddings are dense and sharded like all others; hint: remove the key")},
     {NOTICE("dataloader_drop_last", BOOL, "true",
             "the rest of an epoch that does not fill a global batch is always left out, and the next epoch has a new "
             "order")},
     {USED("communication_data_type",
-          CHOICE(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), NAME("fp16", DTYPE_F16),
-                 OTHER_NAME("float32", "fp32"), OTHER_NAME("bfloat16", "bf16"),
-                 OTHER_NAME("bfp16", "bf16"), /* DeepSpeed's first spelling */
-                 OTHER_NAME("float16", "fp16")),
+          OR_NULL(CHOICE(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), NAME("fp16", DTYPE_F16),
+                         OTHER_NAME("float32", "fp32"), OTHER_NAME("bfloat16", "bf16"),
+                         OTHER_NAME("bfp16", "bf16"), /* DeepSpeed's first spelling */
+                         OTHER_NAME("float16", "fp16"))),
           spec.communication_data_type, "fp32", NOTICE,
           "the type in which ranks send their gradients: each contribution is rounded to it once, and the sum is fp32; "
-          "NCCL adds up in this type"),
-     .flags = KEY_NULL},
+          "NCCL adds up in this type")},
     {REFUSED("managed_gradient_accumulation", BOOL, "true",
              "a step is always the micro-batches of gradient_accumulation_steps; hint: remove the key")},
-    {REFUSED("gradient_allreduce_op", CHOICE(NAME("mean", 0), NAME("sum", 1)), "mean",
-             "a step has the mean gradient of its targets, with any number of ranks; hint: mean"),
-     .flags = KEY_ANY_CASE},
+    {REFUSED("gradient_allreduce_op", ANY_CASE(CHOICE(NAME("mean", 0), NAME("sum", 1))), "mean",
+             "a step has the mean gradient of its targets, with any number of ranks; hint: mean")},
     {NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism")},
     {NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather")},
     {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "there are no experts")},
@@ -510,14 +498,13 @@ const struct spec_key spec_keys[] = {
     {ALIAS("offload_param", "zero_optimization.offload_param")},
     {SECTION("data_types", "data types of gradients")},
     {USED("data_types.grad_accum_dtype",
-          CHOICE(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), OTHER_NAME("float32", "fp32"),
-                 OTHER_NAME("bfloat16", "bf16"),
-                 {"fp16", 0, VERDICT_REFUSED,
-                  "sums of gradients overflow in fp16; hint: use bf16, which has the range of fp32"}),
+          OR_NULL(CHOICE(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), OTHER_NAME("float32", "fp32"),
+                         OTHER_NAME("bfloat16", "bf16"),
+                         {"fp16", 0, VERDICT_REFUSED,
+                          "sums of gradients overflow in fp16; hint: use bf16, which has the range of fp32"})),
           spec.grad_accum_dtype, "fp32", NOTICE,
           "the type in which gradients are accumulated; bf16: 2 bytes a parameter instead of 4, rounded after each "
-          "micro batch was added in fp32"),
-     .flags = KEY_NULL},
+          "micro batch was added in fp32")},
     {REFUSED("data_types.param_dtype", ANY, NULL,
              "bf16.enabled and fp16.enabled choose the type of parameters; hint: remove the key")},
     {NOTICE("data_types.buffer_dtype", ANY, NULL, "angles of rotary embeddings are computed in fp32")},
@@ -525,25 +512,21 @@ const struct spec_key spec_keys[] = {
 
     /* ---- optimizer ------------------------------------------------------- */
     {SECTION("optimizer", "the optimizer, with fp32 master weights and moments")},
-    {USED("optimizer.type", ONE_OF(optimizer_choices), spec.optimizer.type, "AdamW", ERROR,
+    {USED("optimizer.type", ANY_CASE(ONE_OF(optimizer_choices)), spec.optimizer.type, "AdamW", ERROR,
           "AdamW, or Adam, which is the same unless adam_w_mode is false; Lion (one moment); SGD (as torch.optim.SGD); "
           "Muon (as torch.optim.Muon) for the matrices of the blocks, with AdamW for everything else; AdamW8bit (as "
-          "torchao's) for moments in 8 bits of tensors with 4,096 elements or more"),
-     .flags = KEY_ANY_CASE},
+          "torchao's) for moments in 8 bits of tensors with 4,096 elements or more")},
     {SECTION("optimizer.params", "parameters of the optimizer")},
     {USED("optimizer.params.lr", REAL(0, 1e6), spec.optimizer.lr, NULL, NOTICE, "learning rate"),
      .flags = KEY_AUTO | KEY_NEEDED},
-    {OPTIMIZER(ADAMS | O(LION) | O(MUON) | O(ADAMW8BIT), "betas", REAL_PAIR(0, 1), beta1, "[0.9, 0.999]",
+    {OPTIMIZER(ADAMS | O(LION) | O(MUON) | O(ADAMW8BIT), "betas", AUTO(REAL_PAIR(0, 1)), beta1, "[0.9, 0.999]",
                "decay rates of the first and second moments; Lion: of the average that gives the sign, and of the one "
-               "that is kept; Muon: those of its AdamW, by default [0.9, 0.95], as in DeepSpeed"),
-     .flags = KEY_AUTO},
-    {OPTIMIZER(
-         ADAMS | O(MUON) | O(ADAMW8BIT), "eps", REAL(1e-30, 1), eps, "1e-8",
-         "added to the square root of the second moment; Muon: that of its AdamW, by default 1e-10, as in DeepSpeed"),
-     .flags = KEY_AUTO}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
-    {USED("optimizer.params.weight_decay", REAL(0, 1e6), spec.optimizer.weight_decay, "0", NOTICE,
-          "weight decay; tensors of one dimension (biases, norms) are not decayed"),
-     .flags = KEY_AUTO},
+               "that is kept; Muon: those of its AdamW, by default [0.9, 0.95], as in DeepSpeed")},
+    {OPTIMIZER(ADAMS | O(MUON) | O(ADAMW8BIT), "eps", AUTO(REAL(1e-30, 1)), eps, "1e-8",
+               "added to the square root of the second moment; Muon: that of its AdamW, by default 1e-10, as in "
+               "DeepSpeed")}, /* 0 (also after rounding to fp32) divides 0 by 0 where a gradient is always 0 */
+    {USED("optimizer.params.weight_decay", AUTO(REAL(0, 1e6)), spec.optimizer.weight_decay, "0", NOTICE,
+          "weight decay; tensors of one dimension (biases, norms) are not decayed")},
     {USED("optimizer.params.weight_decay_all", BOOL, spec.optimizer.weight_decay_all, "false", NOTICE,
           "also decay tensors of one dimension, as DeepSpeed does")},
     {OPTIMIZER(ADAMS | O(MUON) | O(ADAMW8BIT), "bias_correction", BOOL, bias_correction, "true",
@@ -582,41 +565,33 @@ const struct spec_key spec_keys[] = {
     /* ---- scheduler ------------------------------------------------------- */
     {SECTION("scheduler", "the schedule of the learning rate; skipped steps do not advance it")},
     {USED(
-         "scheduler.type", ONE_OF(scheduler_choices), spec.scheduler.type, "Constant", NOTICE,
-         "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); the others are "
-         "DeepSpeed's; WarmupLR, WarmupDecayLR and WarmupCosineLR run steps 1 and 2 at the minimum, as DeepSpeed does"),
-     .flags = KEY_ANY_CASE},
+        "scheduler.type", ANY_CASE(ONE_OF(scheduler_choices)), spec.scheduler.type, "Constant", NOTICE,
+        "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); the others are "
+        "DeepSpeed's; WarmupLR, WarmupDecayLR and WarmupCosineLR run steps 1 and 2 at the minimum, as DeepSpeed does")},
     {SECTION("scheduler.params", "parameters of the schedule")},
-    {SCHEDULE(OWN_SCHEDULES, "warmup_steps", INT(0, MAX_COUNT), warmup_steps, "0",
-              "steps of the warm-up; step k of them runs at lr x k / warmup_steps"),
-     .flags = KEY_AUTO},
-    {SCHEDULE(
-        ALL_WARMUPS, "warmup_ratio", REAL(0, 1), warmup_ratio, "0",
-        "the warm-up as a fraction of total_steps (of the run's length), rounded up, as in transformers' Trainer; 0: "
-        "warmup_steps (warmup_num_steps) counts")},
-    {SCHEDULE(S(LINEAR) | S(COSINE) | S(WSD), "total_steps", INT(1, MAX_COUNT), total_steps, NULL,
-              "the step at which min_lr is reached; default: the length of the run"),
-     .flags = KEY_AUTO},
+    {SCHEDULE(OWN_SCHEDULES, "warmup_steps", AUTO(INT(0, MAX_COUNT)), warmup_steps, "0",
+              "steps of the warm-up; step k of them runs at lr x k / warmup_steps")},
+    {SCHEDULE(ALL_WARMUPS, "warmup_ratio", REAL(0, 1), warmup_ratio, "0",
+              "the warm-up as a fraction of total_steps (of the run's length), rounded up, as in transformers' "
+              "Trainer; 0: warmup_steps (warmup_num_steps) counts")},
+    {SCHEDULE(S(LINEAR) | S(COSINE) | S(WSD), "total_steps", AUTO(INT(1, MAX_COUNT)), total_steps, NULL,
+              "the step at which min_lr is reached; default: the length of the run")},
     {SCHEDULE(S(LINEAR) | S(COSINE) | S(WSD), "min_lr", REAL(0, 1e6), min_lr, "0", "learning rate at the end")},
     {SCHEDULE(S(WSD), "decay_steps", INT(1, MAX_COUNT), decay_steps, NULL,
               "steps of the decay from lr to min_lr, the last ones of total_steps; required")},
     {SCHEDULE(S(WSD), "decay_type",
               CHOICE(NAME("cosine", DECAY_COSINE), NAME("linear", DECAY_LINEAR), NAME("1-sqrt", DECAY_SQRT)),
               decay_type, "cosine", "shape of the decay; 1-sqrt falls with the square root of the steps")},
-    {SCHEDULE(WARMUP_SCHEDULES, "warmup_num_steps", INT(0, MAX_COUNT), warmup_steps, "1000",
-              "steps of the warm-up, at least 2 as in DeepSpeed; auto: 0, as Trainer's warmup_steps"),
-     .flags = KEY_AUTO},
+    {SCHEDULE(WARMUP_SCHEDULES, "warmup_num_steps", AUTO(INT(0, MAX_COUNT)), warmup_steps, "1000",
+              "steps of the warm-up, at least 2 as in DeepSpeed; auto: 0, as Trainer's warmup_steps")},
     {SCHEDULE(WARMUP_SCHEDULES, "warmup_type", CHOICE(NAME("log", false), NAME("linear", true)), warmup_linear, "log",
               "shape of the warm-up")},
-    {SCHEDULE(S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), "total_num_steps", INT(1, MAX_COUNT), total_steps, NULL,
-              "steps until the end of the decay; required; auto: the length of the run"),
-     .flags = KEY_AUTO},
-    {SCHEDULE(S(WARMUP_LR) | S(WARMUP_DECAY_LR), "warmup_min_lr", REAL(0, 1e6), warmup_min_lr, "0",
-              "learning rate before the warm-up and at the end of the decay"),
-     .flags = KEY_AUTO},
-    {SCHEDULE(S(WARMUP_LR) | S(WARMUP_DECAY_LR), "warmup_max_lr", REAL(0, 1e6), warmup_max_lr, NULL,
-              "learning rate after the warm-up; default: the optimizer's lr"),
-     .flags = KEY_AUTO},
+    {SCHEDULE(S(WARMUP_DECAY_LR) | S(WARMUP_COSINE_LR), "total_num_steps", AUTO(INT(1, MAX_COUNT)), total_steps, NULL,
+              "steps until the end of the decay; required; auto: the length of the run")},
+    {SCHEDULE(S(WARMUP_LR) | S(WARMUP_DECAY_LR), "warmup_min_lr", AUTO(REAL(0, 1e6)), warmup_min_lr, "0",
+              "learning rate before the warm-up and at the end of the decay")},
+    {SCHEDULE(S(WARMUP_LR) | S(WARMUP_DECAY_LR), "warmup_max_lr", AUTO(REAL(0, 1e6)), warmup_max_lr, NULL,
+              "learning rate after the warm-up; default: the optimizer's lr")},
     {SCHEDULE(S(WARMUP_COSINE_LR), "warmup_min_ratio", REAL(0, 1), warmup_min_ratio, "0",
               "fraction of lr at the start of the warm-up")},
     {SCHEDULE(S(WARMUP_COSINE_LR), "cos_min_ratio", REAL(0, 1), cos_min_ratio, "1e-4", "fraction of lr at the end")},
@@ -629,14 +604,12 @@ const struct spec_key spec_keys[] = {
               "decay_step_size)")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_first_step_size", INT(1, MAX_STAIRS), cycle.first_steps, "2000",
               "steps in which the learning rate rises")},
-    {SCHEDULE(S(ONE_CYCLE), "cycle_second_step_size", INT(-1, MAX_STAIRS), cycle.second_steps, "-1",
-              "steps in which the learning rate falls; -1: as many as in which it rises"),
-     .flags = KEY_NULL},
+    {SCHEDULE(S(ONE_CYCLE), "cycle_second_step_size", OR_NULL(INT(-1, MAX_STAIRS)), cycle.second_steps, "-1",
+              "steps in which the learning rate falls; -1: as many as in which it rises")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_first_stair_count", INT(0, MAX_STAIRS), cycle.first_stairs, "0",
               "stairs in which the learning rate rises; 0: in every step")},
-    {SCHEDULE(S(ONE_CYCLE), "cycle_second_stair_count", INT(-1, MAX_STAIRS), cycle.second_stairs, "-1",
-              "stairs in which the learning rate falls; 0: in every step; -1: as many as in which it rises"),
-     .flags = KEY_NULL},
+    {SCHEDULE(S(ONE_CYCLE), "cycle_second_stair_count", OR_NULL(INT(-1, MAX_STAIRS)), cycle.second_stairs, "-1",
+              "stairs in which the learning rate falls; 0: in every step; -1: as many as in which it rises")},
     {SCHEDULE(S(ONE_CYCLE), "decay_step_size", INT(0, MAX_COUNT), cycle.decay_steps, "0",
               "steps to which decay_lr_rate refers; 0: no decay after the cycle")},
     {SCHEDULE(S(ONE_CYCLE), "cycle_momentum", BOOL, cycle.momentum, "true",
@@ -663,7 +636,7 @@ const struct spec_key spec_keys[] = {
     /* ---- precision ------------------------------------------------------- */
     {SECTION("bf16", "parameters and activations in bf16, with fp32 master weights; without bf16 and fp16, ztrain "
                      "computes in fp32")},
-    {USED("bf16.enabled", BOOL, bf16, "false", ERROR, "compute in bf16; auto: false"), .flags = KEY_AUTO},
+    {USED("bf16.enabled", AUTO(BOOL), bf16, "false", ERROR, "compute in bf16; auto: false")},
     {NOTICE("bf16.check_grad_overflow", BOOL, "true", "gradients are always checked")},
     {NOTICE("bf16.immediate_grad_update", BOOL, "true", "gradients are always accumulated at once")},
     {USED("bf16.bf16_master_weights_and_grads", BOOL, spec.bf16_master, "false", NOTICE,
@@ -682,7 +655,7 @@ const struct spec_key spec_keys[] = {
     {SECTION(
         "fp16",
         "parameters and activations in fp16, with fp32 master weights and a loss scale, which bf16 does not need")},
-    {USED("fp16.enabled", BOOL, fp16, "false", ERROR, "compute in fp16; auto: false"), .flags = KEY_AUTO},
+    {USED("fp16.enabled", AUTO(BOOL), fp16, "false", ERROR, "compute in fp16; auto: false")},
     {NOTICE("fp16.opt_level", ANY, NULL, "it is a level of Apex, which ztrain does not have")},
     {NOTICE("fp16.auto_cast", BOOL, "false", "inputs are token ids, which are not cast")},
     {USED("fp16.loss_scale", REAL(0, 0x1p60), static_loss_scale, "0", NOTICE, "a fixed loss scale; 0: dynamic")},
@@ -694,9 +667,8 @@ const struct spec_key spec_keys[] = {
           "overflows after which the loss scale is halved")},
     {USED("fp16.consecutive_hysteresis", BOOL, spec.loss_scaler.consecutive_hysteresis, "false", NOTICE,
           "every step without overflow refills the hysteresis")},
-    {USED("fp16.min_loss_scale", REAL(0, 0x1p60), spec.loss_scaler.min_scale, "1", NOTICE,
-          "the smallest loss scale; an overflow there ends the run"),
-     .flags = KEY_ABOVE_MIN},
+    {USED("fp16.min_loss_scale", ABOVE(0, 0x1p60), spec.loss_scaler.min_scale, "1", NOTICE,
+          "the smallest loss scale; an overflow there ends the run")},
     {LATER("fp16.fp16_master_weights_and_grads", BOOL, "false", "fp16 master weights")},
     {REFUSED("amp", FOREIGN, NULL, "Apex mixed precision; hint: use bf16: {enabled: true}")},
     {REFUSED("msamp", FOREIGN, NULL, "Microsoft's fp8 mixed precision; hint: use bf16: {enabled: true}")},
@@ -708,10 +680,9 @@ const struct spec_key spec_keys[] = {
           "0: nothing is sharded; 1: the optimizer state; 2: also the gradients; 3: also the parameters")},
     {USED("zero_optimization.overlap_comm", BOOL, spec.zero.overlap_comm, "true", NOTICE,
           "overlap communication with computation")},
-    {USED("zero_optimization.reduce_bucket_size", INT(1, MAX_COUNT), spec.zero.reduce_bucket_size, "5e8", NOTICE,
+    {USED("zero_optimization.reduce_bucket_size", AUTO(INT(1, MAX_COUNT)), spec.zero.reduce_bucket_size, "5e8", NOTICE,
           "the largest number of elements that are reduced at once; auto: the model's hidden size, squared; NCCL needs "
-          "no buffers for them, and always reduces the gradients of a block at once"),
-     .flags = KEY_AUTO},
+          "no buffers for them, and always reduces the gradients of a block at once")},
     {USED("zero_optimization.allgather_bucket_size", INT(1, MAX_COUNT), spec.zero.allgather_bucket_size, "5e8", NOTICE,
           "the largest number of elements that are gathered at once; with NCCL always a block's")},
     {NOTICE("zero_optimization.stage3_prefetch_bucket_size", INT, "5e7", "stage 3 prefetches the whole next block")},
@@ -795,22 +766,18 @@ const struct spec_key spec_keys[] = {
         "the gradients are on a local disk and pass through host memory in pieces (stage 3 and nvme_path); gradients "
         "come down during backward, and parameters go up during the next forward; the bits are those of a run without "
         "offload; gradients that a GPU accumulates in bf16 agree to rounding")},
-    {OFFLOAD_OPTIMIZER(
-        "ratio", REAL(0, 1), ratio, "1.0", SILENT,
-        "at least this fraction of the optimizer's state is in host memory: that of the last units, which the next "
-        "forward needs last")},
+    {OFFLOAD_OPTIMIZER("ratio", REAL(0, 1), ratio, "1.0", SILENT,
+                       "at least this fraction of the optimizer's state is in host memory: that of the last units, "
+                       "which the next forward needs last")},
     {OFFLOAD_OPTIMIZER(
         "pin_memory", BOOL, pin_memory, "true", SILENT,
         "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
-    {OFFLOAD_OPTIMIZER(
-         "nvme_path", STRING, nvme_path, NULL, SILENT,
-         "device nvme: a folder on a local disk, in which each rank has a folder of its own while it runs; jobs may "
-         "share it"),
-     .flags = KEY_PATH},
-    {OFFLOAD_OPTIMIZER(
-        "buffer_count", INT(1, 1024), buffer_count, "4", SILENT,
-        "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one is in use, "
-        "one is written, the others are read ahead; gradients have seven smaller ones")},
+    {OFFLOAD_OPTIMIZER("nvme_path", PLACE, nvme_path, NULL, SILENT,
+                       "device nvme: a folder on a local disk, in which each rank has a folder of its own while it "
+                       "runs; jobs may share it")},
+    {OFFLOAD_OPTIMIZER("buffer_count", INT(1, 1024), buffer_count, "4", SILENT,
+                       "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one "
+                       "is in use, one is written, the others are read ahead; gradients have seven smaller ones")},
     {OFFLOAD_OPTIMIZER("pipeline_read", BOOL, pipeline_read, "true", SILENT,
                        "device nvme: pieces are read while earlier ones are updated (DeepSpeed's default is false)")},
     {OFFLOAD_OPTIMIZER("pipeline_write", BOOL, pipeline_write, "true", SILENT,
@@ -823,18 +790,16 @@ const struct spec_key spec_keys[] = {
     {SECTION("zero_optimization.offload_param", "where stage 3's parameters live")},
     {OFFLOAD_PARAM(
         "device", OFFLOAD, device, "none", NOTICE,
-        "cpu: a rank keeps its slices of the parameters in host memory; each is copied to the device before its "
-        "block is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead")},
-    {OFFLOAD_PARAM("nvme_path", STRING, nvme_path, NULL, SILENT,
-                   "device nvme: a folder on a local disk, as for offload_optimizer"),
-     .flags = KEY_PATH},
+        "cpu: a rank keeps its slices of the parameters in host memory; each is copied to the device before its block "
+        "is gathered; nvme: those beyond max_in_cpu are on a local disk, and each is read one block ahead")},
+    {OFFLOAD_PARAM("nvme_path", PLACE, nvme_path, NULL, SILENT,
+                   "device nvme: a folder on a local disk, as for offload_optimizer")},
     {OFFLOAD_PARAM(
         "pin_memory", BOOL, pin_memory, "true", SILENT,
         "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
-    {OFFLOAD_PARAM(
-        "buffer_count", INT(1, 1024), buffer_count, "5", SILENT,
-        "device nvme: buffers in host memory, each of buffer_size elements: one or two for each stream that writes, "
-        "the others to read; there is always one of each")},
+    {OFFLOAD_PARAM("buffer_count", INT(1, 1024), buffer_count, "5", SILENT,
+                   "device nvme: buffers in host memory, each of buffer_size elements: one or two for each stream that "
+                   "writes, the others to read; there is always one of each")},
     {OFFLOAD_PARAM(
         "max_in_cpu", INT(0, MAX_COUNT), max_in_cpu, "1e9", SILENT,
         "device nvme: a rank's own slices of the first units stay in host memory, up to this many elements")},
@@ -906,18 +871,16 @@ const struct spec_key spec_keys[] = {
     {USED("tensorboard.enabled", BOOL, spec.tensorboard.enabled, "false", SILENT,
           "write event files for TensorBoard, with DeepSpeed's tags (Train/Samples/train_loss, lr) and further ones "
           "over the number of samples; a resumed run begins a new file")},
-    {USED("tensorboard.output_path", STRING, spec.tensorboard.output_path, NULL, SILENT,
-          "the folder that gets the folder job_name; default: RUN/tensorboard, in the folder of the run"),
-     .flags = KEY_PATH},
+    {USED("tensorboard.output_path", PLACE, spec.tensorboard.output_path, NULL, SILENT,
+          "the folder that gets the folder job_name; default: RUN/tensorboard, in the folder of the run")},
     {USED("tensorboard.job_name", STRING, spec.tensorboard.job_name, NULL, SILENT,
           "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
           "RUN/tensorboard, by default none")},
     {SECTION("csv_monitor", "metrics as CSV")},
     {USED("csv_monitor.enabled", BOOL, spec.csv_monitor.enabled, "false", SILENT,
           "write a CSV file for each of these tags, as DeepSpeed does")},
-    {USED("csv_monitor.output_path", STRING, spec.csv_monitor.output_path, NULL, SILENT,
-          "the folder that gets the folder job_name; default: RUN/csv_monitor, in the folder of the run"),
-     .flags = KEY_PATH},
+    {USED("csv_monitor.output_path", PLACE, spec.csv_monitor.output_path, NULL, SILENT,
+          "the folder that gets the folder job_name; default: RUN/csv_monitor, in the folder of the run")},
     {USED("csv_monitor.job_name", STRING, spec.csv_monitor.job_name, NULL, SILENT,
           "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
           "RUN/csv_monitor, by default none")},
@@ -935,9 +898,8 @@ const struct spec_key spec_keys[] = {
     {USED("flops_profiler.top_modules", INT(1, MAX_COUNT), spec.flops_profiler.top_modules, "1", SILENT,
           "modules of each level that are named for their parameters, MACs and time")},
     {USED("flops_profiler.detailed", BOOL, spec.flops_profiler.detailed, "true", SILENT, "a row for each block")},
-    {USED("flops_profiler.output_file", STRING, spec.flops_profiler.output_file, NULL, SILENT,
-          "write the tables there instead of logging them"),
-     .flags = KEY_PATH},
+    {USED("flops_profiler.output_file", PLACE, spec.flops_profiler.output_file, NULL, SILENT,
+          "write the tables there instead of logging them")},
     {NOTICE("flops_profiler.recompute_fwd_factor", REAL, "0.0",
             "what activation_checkpointing computes again is counted as it runs")},
 
