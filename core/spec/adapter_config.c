@@ -77,9 +77,8 @@ static const char *config_text(struct spec_context *ctx, struct spec_full *full,
     if (!node || node->kind == NODE_NULL)
         return NULL;
     if (node->kind == NODE_STRING)
-        return spec_arena_copy(&full->arena, node->text, strlen(node->text));
-    spec_error(ctx, node->pos, "'%s' must be text", key);
-    return NULL;
+        return spec_arena_text(&full->arena, node->text);
+    return spec_error(ctx, node->pos, "'%s' must be text", key);
 }
 
 static enum status read_config(struct spec_context *ctx, const json_t *json, struct adapter_config *config,

@@ -45,11 +45,11 @@ static const struct spec_node *name_of_item(struct spec_context *ctx, const stru
 {
     const struct spec_node *name = spec_child(item, "name");
     if (item->kind != NODE_MAPPING)
-        return spec_error(ctx, item->pos, "an adapter must be a mapping: {name: french, r: 8}"), NULL;
+        return spec_error(ctx, item->pos, "an adapter must be a mapping: {name: french, r: 8}");
     if (!name)
-        return spec_error(ctx, item->pos, "an adapter of several has a name, which is that of its run folder"), NULL;
+        return spec_error(ctx, item->pos, "an adapter of several has a name, which is that of its run folder");
     if (name->kind != NODE_STRING || !*name->text)
-        return spec_error(ctx, name->pos, "the name of an adapter must be a text"), NULL;
+        return spec_error(ctx, name->pos, "the name of an adapter must be a text");
     return name;
 }
 

@@ -84,7 +84,7 @@ struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key
     const char *origin = from ? from : rule ? rule->from : "the default";
     filled->key = key;
     filled->was = "auto";
-    filled->from = spec_arena_copy(&full->arena, origin, strlen(origin));
+    filled->from = spec_arena_text(&full->arena, origin);
     filled->derived = !from && rule && (rule->square || rule->factor);
     while (*link)
         link = &(*link)->next;
@@ -109,7 +109,7 @@ void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const 
 {
     for (struct spec_auto *filled = full->autos; filled; filled = filled->next)
         if (filled->key == key)
-            filled->from = spec_arena_copy(&full->arena, from, strlen(from));
+            filled->from = spec_arena_text(&full->arena, from);
 }
 
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key)

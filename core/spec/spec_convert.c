@@ -21,7 +21,7 @@ static void convert_underscores(struct spec_context *ctx, struct spec_node *node
 {
     if (!strchr(node->text, '_') || node->text[strspn(node->text, "0123456789_")] || *node->text == '_')
         return;
-    char *digits = spec_arena_copy(ctx->arena, node->text, strlen(node->text)), *to = digits;
+    char *digits = spec_arena_text(ctx->arena, node->text), *to = digits;
     for (const char *from = digits; *from; from++)
         if (*from != '_')
             *to++ = *from;

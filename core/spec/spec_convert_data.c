@@ -35,7 +35,7 @@ struct data_sets {
 static const char *data_word(struct convert *c, const char *text)
 {
     char *word = shell_word(text);
-    const char *copy = spec_arena_copy(c->ctx->arena, word, strlen(word));
+    const char *copy = spec_arena_text(c->ctx->arena, word);
     free(word);
     return copy;
 }

@@ -53,7 +53,7 @@ static const char *deepspeed_text(struct convert *c, const struct spec_key *key,
 {
     json_t *value = spec_key_convert(c->ctx, key, node);
     char *text = value ? spec_json_text(value) : NULL;
-    const char *copy = text ? spec_arena_copy(c->ctx->arena, text, strlen(text)) : "";
+    const char *copy = text ? spec_arena_text(c->ctx->arena, text) : "";
     free(text);
     json_decref(value);
     return copy;

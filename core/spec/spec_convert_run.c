@@ -277,7 +277,7 @@ void convert_output(struct convert *c)
         return;
     }
     fs_parent(path, parent);
-    convert_set_text(c, "run.dir", spec_arena_copy(c->ctx->arena, parent, strlen(parent)));
+    convert_set_text(c, "run.dir", spec_arena_text(c->ctx->arena, parent));
     convert_set_text(c, "run.name", base);
     if (name && convert_is_given(name))
         convert_nothing(c, "run_name");

@@ -21,17 +21,6 @@ static void store_choice_field(char *field, const struct spec_key *key, const ch
         *(int *)(void *)field = choice->value;
 }
 
-static void store_list_field(struct spec_full *full, struct string_list *list, const json_t *value)
-{
-    size_t count = json_array_size(value);
-    list->count = (int)count;
-    list->items = spec_arena_alloc(&full->arena, (count + 1) * sizeof *list->items);
-    for (size_t i = 0; i < count; i++) {
-        const char *item = json_string_value(json_array_get(value, i));
-        list->items[i] = spec_arena_copy(&full->arena, item, strlen(item));
-    }
-}
-
 static void store_prompts_field(struct spec_full *full, const json_t *value)
 {
     const size_t count = json_array_size(value);
@@ -41,7 +30,7 @@ static void store_prompts_field(struct spec_full *full, const json_t *value)
         const char *text = json_string_value(item);
         struct spec_prompt *prompt = &prompts[i];
         if (text)
-            prompt->text = spec_arena_copy(&full->arena, text, strlen(text));
+            prompt->text = spec_arena_text(&full->arena, text);
         prompt->count = text ? 0 : (int64_t)json_array_size(item);
         prompt->tokens = spec_arena_alloc(&full->arena, ((size_t)prompt->count + 1) * sizeof *prompt->tokens);
         for (int64_t k = 0; k < prompt->count; k++)
@@ -67,7 +56,7 @@ static void store_sources_field(struct spec_full *full, const json_t *value)
     for (size_t i = 0; i < count; i++) {
         const json_t *source = json_array_get(value, i);
         const char *path = json_string_value(json_object_get(source, "path"));
-        paths->items[i] = spec_arena_copy(&full->arena, path, strlen(path));
+        paths->items[i] = spec_arena_text(&full->arena, path);
         full->spec.data.amounts[i] =
             json_number_value(json_object_get(source, spec_amount_names[full->spec.data.amount]));
     }
@@ -78,7 +67,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
     ASSERT(key->size > 0);
     char *field = (char *)full + key->offset;
     const char *text = json_is_string(value) ? json_string_value(value) : NULL;
-    char *copy = text ? spec_arena_copy(&full->arena, text, strlen(text)) : NULL;
+    char *copy = text ? spec_arena_text(&full->arena, text) : NULL;
     switch (key->type) {
     case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); return;
     case KEY_INT:
@@ -98,11 +87,11 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, const js
             BUG("'%s' holds '%s'", key->path, text);
         return;
     case KEY_STRING: *(char **)(void *)field = copy; return;
-    case KEY_STRING_LIST: store_list_field(full, (struct string_list *)(void *)field, value); return;
+    case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); return;
     case KEY_SOURCES:
         store_sources_field(full, value);
         if (!full->spec.data.amount)
-            store_list_field(full, (struct string_list *)(void *)field, value);
+            spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
         return;
     case KEY_PROMPTS: store_prompts_field(full, value); return;
     case KEY_MODULES:
@@ -125,16 +114,6 @@ static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
         if (choice->verdict == VERDICT_USED && choice->value == value)
             return spec_choice_json(choice->name);
     BUG("'%s' holds %d", key->path, value);
-}
-
-static json_t *fetch_list_field(const struct string_list *list)
-{
-    if (!list->count)
-        return NULL;
-    json_t *array = json_array();
-    for (int i = 0; i < list->count; i++)
-        json_array_append_new(array, json_string(list->items[i]));
-    return array;
 }
 
 static json_t *fetch_prompts_field(const struct spec_full *full)
@@ -192,10 +171,10 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
         const char *text = *(char *const *)(const void *)field;
         return text ? json_string(text) : NULL;
     }
-    case KEY_STRING_LIST: return fetch_list_field((const struct string_list *)(const void *)field);
+    case KEY_STRING_LIST: return spec_list_json((const struct string_list *)(const void *)field);
     case KEY_SOURCES:
         return full->spec.data.amount ? fetch_sources_field(full)
-                                      : fetch_list_field((const struct string_list *)(const void *)field);
+                                      : spec_list_json((const struct string_list *)(const void *)field);
     case KEY_PROMPTS: return fetch_prompts_field(full);
     case KEY_MODULES:
     case KEY_PATTERNS:

@@ -146,9 +146,9 @@ static const char *hjson_read_quoted(struct reader *r)
     }
     if (r->at == r->end || *r->at != quote) {
         bool control = r->at < r->end && *r->at != '\n' && *r->at != '\r';
-        spec_error(r->ctx, control ? hjson_here(r) : start, "not valid JSON or Hjson: %s",
-                   control ? "a control character in quotes; hint: remove it" : "this quote has no end in its line");
-        return NULL;
+        return spec_error(r->ctx, control ? hjson_here(r) : start, "not valid JSON or Hjson: %s",
+                          control ? "a control character in quotes; hint: remove it"
+                                  : "this quote has no end in its line");
     }
     r->at++;
     return text;

@@ -149,7 +149,7 @@ static void check_batch(const struct rules *r)
         return;
     }
     const char *where = spec_pos_text(r->ctx, first->key_pos);
-    full->batch_where = spec_arena_copy(&full->arena, where, strlen(where));
+    full->batch_where = spec_arena_text(&full->arena, where);
     full->given_batch[0] = r->spec->train_batch_size;
     full->given_batch[1] = r->spec->train_micro_batch_size_per_gpu;
     full->given_batch[2] = r->spec->gradient_accumulation_steps;

@@ -46,10 +46,10 @@ static struct spec_node *load_source(struct spec_context *ctx, int source, const
         source == 1 ? spec_parse_json(ctx, source, text, size) : spec_parse_yaml(ctx, source, text, size);
     if (root && root->kind != NODE_MAPPING) {
         bool empty = root->kind == NODE_NULL && !*root->text;
-        spec_error(ctx, empty ? (struct spec_pos){source, 1, 1} : root->pos,
-                   empty ? "the file is empty; hint: --help-spec lists the keys"
-                         : "the file must be a mapping: lines of 'key: value'; hint: --help-spec lists the keys");
-        return NULL;
+        return spec_error(ctx, empty ? (struct spec_pos){source, 1, 1} : root->pos,
+                          empty
+                              ? "the file is empty; hint: --help-spec lists the keys"
+                              : "the file must be a mapping: lines of 'key: value'; hint: --help-spec lists the keys");
     }
     return root;
 }
@@ -84,10 +84,10 @@ static char *load_folder(struct spec_full *full, const char *name)
         return NULL;
     if (!model_folder_find(name, folder)) {
         if (strcmp(fs_base_name(name), "config.json") != 0 || !fs_exists(name))
-            return spec_arena_copy(&full->arena, name, strlen(name));
+            return spec_arena_text(&full->arena, name);
         fs_parent(name, folder);
     }
-    return spec_arena_copy(&full->arena, folder, strlen(folder));
+    return spec_arena_text(&full->arena, folder);
 }
 
 static void load_folders(struct spec_full *full)
@@ -106,7 +106,7 @@ static struct spec_full *load_new(const char *path)
     struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
     full->arena = own;
     full->spec.private_ = full;
-    full->spec.path = spec_arena_copy(&full->arena, path, strlen(path));
+    full->spec.path = spec_arena_text(&full->arena, path);
     return full;
 }
 
@@ -118,9 +118,8 @@ static void load_adapters(struct spec_context *ctx, struct spec_full *first, con
     struct spec_full *full = first;
     for (const struct spec_node *item = list->first; item; item = item->next) {
         struct run_spec *spec = &full->spec;
-        spec->run.group = name && name->kind == NODE_STRING
-                              ? spec_arena_copy(&full->arena, name->text, strlen(name->text))
-                              : loaded_name(&full->arena, spec->path);
+        spec->run.group = name && name->kind == NODE_STRING ? spec_arena_text(&full->arena, name->text)
+                                                            : loaded_name(&full->arena, spec->path);
         spec_check(ctx, full, spec_adapters_pick(ctx, root, item), complete);
         if (spec->run.dir)
             spec->run.dir = spec_arena_printf(&full->arena, "%s/%s", spec->run.dir, spec->run.group);

@@ -56,8 +56,7 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
         hint = spec_arena_printf(ctx->arena, "the quotes make it text; write %s", spec_show(ctx, node->text));
     if (key->type == KEY_BOOL && node->kind == NODE_STRING && node->plain)
         hint = "the truth values of older YAML (yes, on) are text; write true or false";
-    spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
-    return NULL;
+    return spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
 }
 
 /* Whether a value breaks an upper limit that is too high to be worth a word otherwise. */
@@ -149,13 +148,12 @@ static json_t *convert_name(struct spec_context *ctx, const struct spec_key *key
 
 static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_MAPPING && spec_child(node, "path")) {
-        spec_error(ctx, node->pos,
-                   "'%s' cannot be a mixture of sources, as data.train can; hint: list only the paths, and the shards "
-                   "form one stream",
-                   key->path);
-        return NULL;
-    }
+    if (node->kind == NODE_MAPPING && spec_child(node, "path"))
+        return spec_error(
+            ctx, node->pos,
+            "'%s' cannot be a mixture of sources, as data.train can; hint: list only the paths, and the shards "
+            "form one stream",
+            key->path);
     return convert_name(ctx, key, node);
 }
 
@@ -190,8 +188,7 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
  * stand alone. */
 static json_t *wrong_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    spec_error(ctx, node->pos, "'%s' must be a list of prompts, each a text or a list of token ids", key->path);
-    return NULL;
+    return spec_error(ctx, node->pos, "'%s' must be a list of prompts, each a text or a list of token ids", key->path);
 }
 
 static json_t *convert_id(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -250,11 +247,9 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
             return json_string(choice->why);
         }
         if (choice->verdict == VERDICT_LATER)
-            spec_error(ctx, node->pos, "'%s' %s is not supported yet; hint: use %s", key->path, choice->name,
-                       value_choices(ctx, key));
-        else
-            spec_error(ctx, node->pos, "'%s' %s is not supported: %s", key->path, choice->name, choice->why);
-        return NULL;
+            return spec_error(ctx, node->pos, "'%s' %s is not supported yet; hint: use %s", key->path, choice->name,
+                              value_choices(ctx, key));
+        return spec_error(ctx, node->pos, "'%s' %s is not supported: %s", key->path, choice->name, choice->why);
     }
     return wrong(ctx, key, node, value_choices(ctx, key));
 }
@@ -280,21 +275,16 @@ static bool is_mixture(const struct spec_node *node)
 static bool parse_source_keys(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
 {
     static const char *const names[] = {"path", "weight", "epochs"};
-    bool good = true;
+    const int before = ctx->errors.count;
     for (const struct spec_node *child = source->first; child; child = child->next) {
-        const char *hint = "a source has a path, and a weight or epochs";
-        bool known = false;
-        for (size_t i = 0; i < COUNT_OF(names); i++) {
-            known = known || strcmp(child->key, names[i]) == 0;
-            if (edit_distance(names[i], child->key) <= edit_distance_limit(child->key))
-                hint = spec_arena_printf(ctx->arena, "did you mean '%s'?", names[i]);
-        }
-        if (!known)
+        const char *near = nearest_name(child->key, names, COUNT_OF(names));
+        const char *hint = near ? spec_arena_printf(ctx->arena, "did you mean '%s'?", near)
+                                : "a source has a path, and a weight or epochs";
+        if (!near || strcmp(child->key, near) != 0)
             spec_error(ctx, child->key_pos, "unknown key '%s' in a source of '%s'; hint: %s",
                        spec_show(ctx, child->key), key->path, hint);
-        good = good && known;
     }
-    return good;
+    return ctx->errors.count == before;
 }
 
 static const char *path_of(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source)
@@ -303,13 +293,12 @@ static const char *path_of(struct spec_context *ctx, const struct spec_key *key,
     if (path && path->kind != NODE_NULL && path->kind != NODE_LIST && path->kind != NODE_MAPPING && *path->text)
         return spec_home_path(ctx, key->path, path);
     if (path)
-        spec_error(ctx, path->pos,
-                   "the path of a source of '%s' must be one text; hint: a Megatron-LM prefix, an llm.c .bin file, or "
-                   "a glob, whose shards form one source",
-                   key->path);
-    else
-        spec_error(ctx, source->pos, "a source of '%s' has no path; hint: write {path: …, weight: …}", key->path);
-    return NULL;
+        return spec_error(
+            ctx, path->pos,
+            "the path of a source of '%s' must be one text; hint: a Megatron-LM prefix, an llm.c .bin file, or "
+            "a glob, whose shards form one source",
+            key->path);
+    return spec_error(ctx, source->pos, "a source of '%s' has no path; hint: write {path: …, weight: …}", key->path);
 }
 
 /* The node of the source's number, and its kind; NULL after an error. */
@@ -318,32 +307,30 @@ static const struct spec_node *amount_of(struct spec_context *ctx, const struct 
 {
     const struct spec_node *weight = spec_child(source, "weight"), *epochs = spec_child(source, "epochs");
     const struct spec_node *node = weight ? weight : epochs;
-    if (!node || (weight && epochs)) {
-        spec_error(ctx, source->pos,
-                   "a source of '%s' has %s; hint: weight: its share of the samples, relative to the other sources, or "
-                   "epochs: how many passes over it are one epoch of the run",
-                   key->path, node ? "both a weight and epochs" : "neither a weight nor epochs");
-        return NULL;
-    }
+    if (!node || (weight && epochs))
+        return spec_error(
+            ctx, source->pos,
+            "a source of '%s' has %s; hint: weight: its share of the samples, relative to the other sources, or "
+            "epochs: how many passes over it are one epoch of the run",
+            key->path, node ? "both a weight and epochs" : "neither a weight nor epochs");
     *amount = weight ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
     if (spec_is_number(node) && node->real > 0 && node->real <= largest_amount)
         return node;
-    spec_error(ctx, node->pos, "'%s' of a source of '%s' must be a number above 0, up to %.15g%s", node->key, key->path,
-               largest_amount,
-               node->kind == NODE_INT && node->integer == 0 ? "; hint: leave out a source that gives no sample" : "");
-    return NULL;
+    return spec_error(ctx, node->pos, "'%s' of a source of '%s' must be a number above 0, up to %.15g%s", node->key,
+                      key->path, largest_amount,
+                      node->kind == NODE_INT && node->integer == 0 ? "; hint: leave out a source that gives no sample"
+                                                                   : "");
 }
 
 static json_t *convert_source(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *source,
                               enum spec_amount *amount)
 {
-    if (source->kind != NODE_MAPPING) {
-        spec_error(ctx, source->pos,
-                   "'%s' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
-                   "{path: %s, weight: 1}, or list only paths",
-                   key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
-        return NULL;
-    }
+    if (source->kind != NODE_MAPPING)
+        return spec_error(
+            ctx, source->pos,
+            "'%s' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
+            "{path: %s, weight: 1}, or list only paths",
+            key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
     if (!parse_source_keys(ctx, key, source))
         return NULL;
     const char *path = path_of(ctx, key, source);
@@ -353,48 +340,41 @@ static json_t *convert_source(struct spec_context *ctx, const struct spec_key *k
     return json_pack("{sssf}", "path", path, spec_amount_names[*amount], number->real);
 }
 
-/* Whether a source agrees with those before it (`list`, whose kind is `all`). */
-static bool fits(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node, const json_t *list,
-                 const json_t *source, enum spec_amount all, enum spec_amount amount)
+/* `source`, if it agrees with those before it (`list`, whose kind is `all`); else NULL. */
+static json_t *fits(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
+                    const json_t *list, json_t *source, enum spec_amount all, enum spec_amount amount)
 {
     const char *path = json_string_value(json_object_get(source, "path"));
-    size_t i;
-    const json_t *other;
-    if (amount != all) {
-        spec_error(ctx, node->pos,
-                   "'%s' has a source with %s after one with %s: the two do not mix, as a weight is a share of the run "
-                   "and epochs are passes over a source; hint: use one of them for all sources",
-                   key->path, spec_amount_names[amount], spec_amount_names[all]);
-        return false;
-    }
-    json_array_foreach(list, i, other) if (strcmp(json_string_value(json_object_get(other, "path")), path) == 0)
-    {
-        spec_error(ctx, node->pos, "'%s' has the source '%s' twice; hint: name it once, with a larger %s", key->path,
-                   spec_show(ctx, path), spec_amount_names[all]);
-        return false;
-    }
-    return true;
+    if (amount != all)
+        return spec_error(
+            ctx, node->pos,
+            "'%s' has a source with %s after one with %s: the two do not mix, as a weight is a share of the run "
+            "and epochs are passes over a source; hint: use one of them for all sources",
+            key->path, spec_amount_names[amount], spec_amount_names[all]);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (strcmp(json_string_value(json_object_get(json_array_get(list, i), "path")), path) == 0)
+            return spec_error(ctx, node->pos, "'%s' has the source '%s' twice; hint: name it once, with a larger %s",
+                              key->path, spec_show(ctx, path), spec_amount_names[all]);
+    return source;
 }
 
 static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     enum spec_amount all = SPEC_AMOUNT_NONE;
     bool good = true;
-    if (node->kind == NODE_MAPPING) {
-        spec_error(ctx, node->pos,
-                   "'%s' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list, as "
-                   "in [{path: a, weight: 2}, {path: b, weight: 1}]",
-                   key->path);
-        return NULL;
-    }
-    if (node->count > SPEC_MAX_SOURCES) {
-        spec_error(ctx, node->pos, "'%s' has %d sources, and a mixture has %d at most; hint: a glob is one source",
-                   key->path, node->count, SPEC_MAX_SOURCES);
-        return NULL;
-    }
+    if (node->kind == NODE_MAPPING)
+        return spec_error(
+            ctx, node->pos,
+            "'%s' must be a path, or a list of paths or sources, not a mapping; hint: a mixture is a list, as "
+            "in [{path: a, weight: 2}, {path: b, weight: 1}]",
+            key->path);
+    if (node->count > SPEC_MAX_SOURCES)
+        return spec_error(ctx, node->pos,
+                          "'%s' has %d sources, and a mixture has %d at most; hint: a glob is one source", key->path,
+                          node->count, SPEC_MAX_SOURCES);
     json_t *list = json_array();
     for (const struct spec_node *child = node->first; child; child = child->next) {
-        enum spec_amount amount;
+        enum spec_amount amount = SPEC_AMOUNT_NONE;
         json_t *source = convert_source(ctx, key, child, &amount);
         if (source && !all)
             all = amount;

@@ -90,5 +90,5 @@ int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch)
 void spec_resolve_tokenizer_resumed(struct run_spec *spec, const char *checkpoint)
 {
     if (spec->model.tokenizer_folder && !fs_is_dir(spec->model.tokenizer_folder))
-        spec->model.tokenizer_folder = spec_arena_copy(&spec_full(spec)->arena, checkpoint, strlen(checkpoint));
+        spec->model.tokenizer_folder = spec_arena_text(&spec_full(spec)->arena, checkpoint);
 }

@@ -41,6 +41,11 @@ char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length)
     return copy;
 }
 
+char *spec_arena_text(struct spec_arena *arena, const char *text)
+{
+    return spec_arena_copy(arena, text, strlen(text));
+}
+
 static char *arena_vprintf(struct spec_arena *arena, const char *format, va_list args)
 {
     va_list again;
@@ -71,6 +76,22 @@ void spec_arena_release(struct spec_arena *arena)
     }
 }
 
+void spec_arena_list(struct spec_arena *arena, struct string_list *list, const json_t *array)
+{
+    list->count = (int)json_array_size(array);
+    list->items = spec_arena_alloc(arena, ((size_t)list->count + 1) * sizeof *list->items);
+    for (int i = 0; i < list->count; i++)
+        list->items[i] = spec_arena_text(arena, json_string_value(json_array_get(array, (size_t)i)));
+}
+
+json_t *spec_list_json(const struct string_list *list)
+{
+    json_t *array = list->count ? json_array() : NULL;
+    for (int i = 0; i < list->count; i++)
+        json_array_append_new(array, json_string(list->items[i]));
+    return array;
+}
+
 /* ---- messages ------------------------------------------------------------ */
 
 static void tree_problem_add(struct spec_context *ctx, struct spec_problems *problems, struct spec_pos pos,
@@ -88,12 +109,13 @@ static void tree_problem_add(struct spec_context *ctx, struct spec_problems *pro
     problems->count++;
 }
 
-void spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
+void *spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     tree_problem_add(ctx, &ctx->errors, pos, format, args);
     va_end(args);
+    return NULL;
 }
 
 void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
@@ -123,7 +145,7 @@ const char *spec_show(struct spec_context *ctx, const char *text)
     const char *shown = spec_arena_printf(ctx->arena, "%.*s%s", (int)length, text, cut ? "..." : "");
     char escaped[4 * MAX_SHOWN + 4];
     shown = printable(shown, escaped, sizeof escaped);
-    return spec_arena_copy(ctx->arena, shown, strlen(shown));
+    return spec_arena_text(ctx->arena, shown);
 }
 
 int spec_pos_compare(struct spec_pos a, struct spec_pos b)
@@ -188,11 +210,11 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
     const char *home = own ? home_folder() : NULL;
     if (home)
         return spec_arena_printf(ctx->arena, "%s%s", home, rest);
-    spec_error(ctx, node->pos, "'%s' is '%s', %s; hint: write the whole path, or ./~ for a name that begins with ~",
-               key, spec_show(ctx, node->text),
-               own ? "and HOME, which names the home folder, is not set"
-                   : "and only one's own home folder has a short name, ~/");
-    return NULL;
+    return spec_error(ctx, node->pos,
+                      "'%s' is '%s', %s; hint: write the whole path, or ./~ for a name that begins with ~", key,
+                      spec_show(ctx, node->text),
+                      own ? "and HOME, which names the home folder, is not set"
+                          : "and only one's own home folder has a short name, ~/");
 }
 
 static struct spec_node *tree_child_of_part(const struct spec_node *node, const char *key, size_t length)
@@ -429,11 +451,8 @@ json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
     case NODE_BOOL: return json_boolean(node->boolean);
     case NODE_INT: return json_integer(node->integer);
     case NODE_REAL:
-        if (!node->finite) {
-            spec_error(ctx, node->pos, "%s is not a finite number", spec_show(ctx, node->text));
-            return NULL;
-        }
-        return json_real(node->real);
+        return node->finite ? json_real(node->real)
+                            : spec_error(ctx, node->pos, "%s is not a finite number", spec_show(ctx, node->text));
     case NODE_STRING: return json_string(node->text); /* the parsers have checked that the text is UTF-8 */
     case NODE_LIST:
     case NODE_MAPPING: return tree_json(ctx, node);

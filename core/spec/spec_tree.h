@@ -23,8 +23,13 @@ struct spec_arena {
 };
 void *spec_arena_alloc(struct spec_arena *arena, size_t size); /* zeroed */
 char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length);
+char *spec_arena_text(struct spec_arena *arena, const char *text);
 char *spec_arena_printf(struct spec_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void spec_arena_release(struct spec_arena *arena);
+
+/* Copies an array of strings (NULL: none) into an arena; the same as JSON (new reference), NULL for an empty list. */
+void spec_arena_list(struct spec_arena *arena, struct string_list *list, const json_t *array);
+json_t *spec_list_json(const struct string_list *list);
 
 /* A place in the sources. Source 0 is the run spec, 1 the DeepSpeed file, 2 + i the i-th --set. line 0: the whole
  * source ("file: message"); an override has no lines ("--set a.b.c: message"). */
@@ -71,7 +76,8 @@ struct spec_context {
     struct spec_problems errors, notices;
 };
 
-void spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
+/* spec_error() returns NULL, what a reader of a value returns after an error. */
+void *spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
