@@ -254,49 +254,18 @@ static void convert_default(struct convert *c, const char *key, const char *valu
 }
 
 /* What must be a number. Any other value is left out before the defaults are added. */
-static const char *const convert_numbers[] = {
-    "per_device_train_batch_size",
-    "per_gpu_train_batch_size",
-    "micro_batch_size",
-    "batch_size",
-    "gradient_accumulation_steps",
-    "num_train_epochs",
-    "num_epochs",
-    "epochs",
-    "max_steps",
-    "max_train_steps",
-    "max_iters",
-    "train_iters",
-    "learning_rate",
-    "warmup_steps",
-    "num_warmup_steps",
-    "warmup_ratio",
-    "cosine_min_lr_ratio",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "clip_grad_norm",
-    "grad_clip",
-    "seed",
-    "save_steps",
-    "save_total_limit",
-    "saves_per_epoch",
-    "eval_steps",
-    "evals_per_epoch",
-    "logging_steps",
-    "log_every_n_steps",
-    "validation_split_percentage",
-    "test_split_size",
-    "val_set_size",
-    "val_size",
-};
+static const char convert_numbers[] =
+    "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size batch_size gradient_accumulation_steps "
+    "num_train_epochs num_epochs epochs max_steps max_train_steps max_iters train_iters learning_rate warmup_steps "
+    "num_warmup_steps warmup_ratio cosine_min_lr_ratio weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
+    "clip_grad_norm grad_clip seed save_steps save_total_limit saves_per_epoch eval_steps evals_per_epoch "
+    "logging_steps log_every_n_steps validation_split_percentage test_split_size val_set_size val_size";
 
 static void convert_check_numbers(struct convert *c)
 {
-    for (size_t i = 0; i < COUNT_OF(convert_numbers); i++) {
-        struct spec_node *node = spec_child(c->from, convert_numbers[i]);
+    const char *numbers = convert_numbers;
+    for (const char *name; (name = convert_word(c, &numbers));) {
+        struct spec_node *node = spec_child(c->from, name);
         convert_unquote(node);
         const bool number = spec_is_number(node) && isfinite(node->real);
         if (!node || node->kind == NODE_NULL || (number && (node->real >= 0 || strcmp(node->key, "seed") != 0)))

@@ -287,9 +287,8 @@ static const struct spec_node *data_factory_info(struct convert *c, const char *
         size_t size;
         if (fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK)
             continue;
-        const char *copy = spec_arena_copy(c->ctx->arena, text, size);
+        const struct spec_node *info = spec_parse_json(&ctx, 0, text, size);
         free(text);
-        const struct spec_node *info = spec_parse_json(&ctx, 0, copy, size);
         *folder = folders[i];
         if (info && ctx.errors.count == 0)
             return info;
@@ -355,7 +354,7 @@ static void data_factory(struct data_sets *sets)
 {
     struct convert *c = sets->c;
     const struct spec_node *stage = spec_child(c->from, "stage");
-    const bool pretrains = stage && stage->text && strcmp(stage->text, "pt") == 0;
+    const bool pretrains = spec_is_text(stage, "pt");
     struct spec_node *names = convert_take(c, "dataset"), *tests = convert_take(c, "eval_dataset");
     struct spec_node *packs = convert_take(c, "packing");
     const char *folder = convert_take_text(c, "dataset_dir"), *template = convert_take_text(c, "template");
@@ -475,14 +474,8 @@ static void data_trainer(struct data_sets *sets)
 /* The longest sample; a value of a file counts before the source's default. */
 static void data_length(struct convert *c)
 {
-    static const char *const names[] = {"sequence_len", "cutoff_len",       "max_length", "max_seq_length",
-                                        "max_seq_len",  "model_max_length", "block_size"};
-    struct spec_node *length = NULL;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct spec_node *node = convert_take(c, names[i]);
-        if (node && (!length || convert_is_given(node)))
-            length = node;
-    }
+    struct spec_node *length = convert_take_one(
+        c, "sequence_len cutoff_len max_length max_seq_length max_seq_len model_max_length block_size");
     if (length) {
         convert_unquote(length);
         convert_set(c, "data.seq_length", length);

@@ -28,10 +28,9 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     }
     TRY(convert_check_input(c, place, err));
     TRY(fs_read_file(place, SPEC_MAX_BYTES, STATUS_USAGE, &text, &size, err));
-    const char *copy = spec_arena_copy(c->ctx->arena, text, size);
-    free(text);
     c->ctx->sources[1] = place;
-    *root = spec_parse_json(c->ctx, 1, copy, size);
+    *root = spec_parse_json(c->ctx, 1, text, size);
+    free(text);
     if (*root && (*root)->kind != NODE_MAPPING)
         spec_error(c->ctx, (*root)->pos, "the file must be a mapping");
     if (c->ctx->errors.count == 0)

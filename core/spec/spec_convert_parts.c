@@ -19,6 +19,25 @@ struct spec_node *convert_take(struct convert *c, const char *name)
     return node->kind == NODE_NULL ? NULL : node;
 }
 
+const char *convert_word(struct convert *c, const char **words)
+{
+    const char *start = *words + strspn(*words, " ");
+    const size_t length = strcspn(start, " ");
+    *words = start + length;
+    return length ? spec_arena_copy(c->ctx->arena, start, length) : NULL;
+}
+
+struct spec_node *convert_take_one(struct convert *c, const char *names)
+{
+    struct spec_node *taken = NULL;
+    for (const char *name; (name = convert_word(c, &names));) {
+        struct spec_node *node = convert_take(c, name);
+        if (node && (!taken || convert_is_given(node)))
+            taken = node;
+    }
+    return taken;
+}
+
 const char *convert_take_text(struct convert *c, const char *name)
 {
     const struct spec_node *node = convert_take(c, name);
@@ -196,17 +215,10 @@ void convert_mark(struct spec_node *node, int source)
 
 void convert_note(struct convert *c, const char *format, ...)
 {
-    char *text;
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(NULL, 0, format, args);
+    string_list_add(c->notes, spec_arena_vprintf(c->ctx->arena, format, args));
     va_end(args);
-    ASSERT(length >= 0);
-    text = spec_arena_alloc(c->ctx->arena, (size_t)length + 1);
-    va_start(args, format);
-    vsnprintf(text, (size_t)length + 1, format, args);
-    va_end(args);
-    string_list_add(c->notes, text);
 }
 
 void convert_nothing(struct convert *c, const char *name)

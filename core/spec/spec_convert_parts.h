@@ -27,6 +27,12 @@ struct convert {
 /* Takes a key out of the source. NULL: it is not there, or null. */
 struct spec_node *convert_take(struct convert *c, const char *name);
 
+/* The same for names of one thing, with blanks between them: the last that a file has, else the source's default. */
+struct spec_node *convert_take_one(struct convert *c, const char *names);
+
+/* The next of words with blanks between them; NULL: there is none. */
+const char *convert_word(struct convert *c, const char **words);
+
 /* Its text; NULL also if it is a list or a mapping, which a note says. */
 const char *convert_take_text(struct convert *c, const char *name);
 

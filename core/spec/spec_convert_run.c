@@ -7,11 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-static bool run_is_text(const struct spec_node *node, const char *text)
-{
-    return node && node->text && strcmp(node->text, text) == 0;
-}
-
 /* ---- precision ----------------------------------------------------------- */
 
 /* "bf16", "fp16", or NULL: fp32. *weights: so are the weights themselves. */
@@ -19,21 +14,20 @@ static const char *run_precision(struct convert *c, bool *weights)
 {
     struct spec_node *bf16 = convert_take(c, "bf16"), *fp16 = convert_take(c, "fp16");
     struct spec_node *mixed = convert_take(c, "mixed_precision");
-    struct spec_node *dtype = convert_take(c, "torch_dtype"), *other = convert_take(c, "dtype");
+    const struct spec_node *dtype = convert_take_one(c, "dtype torch_dtype");
     const bool bfloat16 = convert_take_switch(c, "bfloat16"), float16 = convert_take_switch(c, "float16");
     const bool pure = convert_take_switch(c, "pure_bf16");
-    dtype = dtype ? dtype : other;
-    *weights = pure || bfloat16 || run_is_text(bf16, "full");
-    const bool half = convert_is_on(fp16) || float16 || run_is_text(mixed, "fp16");
-    if (*weights || run_is_text(mixed, "bf16") || (convert_is_on(bf16) && (convert_is_given(bf16) || !half)))
+    *weights = pure || bfloat16 || spec_is_text(bf16, "full");
+    const bool half = convert_is_on(fp16) || float16 || spec_is_text(mixed, "fp16");
+    if (*weights || spec_is_text(mixed, "bf16") || (convert_is_on(bf16) && (convert_is_given(bf16) || !half)))
         return "bf16";
     if (half)
         return "fp16";
-    if (run_is_text(dtype, "bfloat16") || run_is_text(dtype, "torch.bfloat16")) {
+    if (spec_is_text(dtype, "bfloat16") || spec_is_text(dtype, "torch.bfloat16")) {
         *weights = true;
         return "bf16";
     }
-    if (run_is_text(dtype, "float16") || run_is_text(dtype, "torch.float16"))
+    if (spec_is_text(dtype, "float16") || spec_is_text(dtype, "torch.float16"))
         convert_note(c, "'%s' float16: the run computes in fp32; fp16.enabled: true computes in fp16", dtype->key);
     return NULL;
 }
@@ -110,7 +104,7 @@ void convert_memory(struct convert *c)
     const bool offload = convert_take_switch(c, "activation_offloading"),
                also = convert_take_switch(c, "enable_activation_offloading");
     const bool off = convert_take_switch(c, "disable_gradient_checkpointing");
-    const bool there = run_is_text(recompute, "offload") || run_is_text(recompute, "offload_disk");
+    const bool there = spec_is_text(recompute, "offload") || spec_is_text(recompute, "offload_disk");
     const bool wants = (there || convert_truth(c, recompute) || convert_truth(c, other)) && !off;
     const bool host = offload || also || there;
     if (wants || host)
@@ -120,16 +114,16 @@ void convert_memory(struct convert *c)
     run_fsdp(c);
     const bool shuffled = convert_take_switch(c, "disable_shuffling");
     struct spec_node *order = convert_take(c, "train_sampling_strategy");
-    if (shuffled || run_is_text(order, "sequential"))
+    if (shuffled || spec_is_text(order, "sequential"))
         convert_set_yaml(c, "data.shuffle", "false");
-    else if (run_is_text(order, "group_by_length"))
+    else if (spec_is_text(order, "group_by_length"))
         convert_note(c, "'train_sampling_strategy' group_by_length: the seed decides the order of the samples");
     if (convert_take_switch(c, "use_cpu"))
         convert_set_text(c, "train.device", "cpu");
     struct spec_node *seed = convert_take(c, "seed"), *data_seed = convert_take(c, "data_seed");
     if (seed)
         convert_set(c, "run.seed", seed);
-    if (data_seed && data_seed->text && !run_is_text(seed, data_seed->text))
+    if (data_seed && data_seed->text && !spec_is_text(seed, data_seed->text))
         convert_note(c, "'data_seed' %s: run.seed is the seed of weights and order", convert_show(c, data_seed));
 }
 
@@ -218,20 +212,14 @@ static void run_no_evaluation(struct convert *c)
 
 void convert_evaluation(struct convert *c)
 {
-    struct spec_node *strategy = convert_take(c, "eval_strategy"), *old = convert_take(c, "evaluation_strategy");
+    const struct spec_node *strategy = convert_take_one(c, "evaluation_strategy eval_strategy");
     struct spec_node *steps = convert_take(c, "eval_steps"), *per_epoch = convert_take(c, "evals_per_epoch");
-    struct spec_node *logging = convert_take(c, "logging_steps"), *others = convert_take(c, "log_every_n_steps");
-    logging = others ? others : logging;
-    strategy = strategy && (convert_is_given(strategy) || !old) ? strategy : old;
-    const bool counted = run_is_text(strategy, "steps") || (c->kind == CONVERT_AXOLOTL && steps);
+    struct spec_node *logging = convert_take_one(c, "logging_steps log_every_n_steps");
+    const bool counted = spec_is_text(strategy, "steps") || (c->kind == CONVERT_AXOLOTL && steps);
     if (convert_is_given(strategy) && !convert_is_on(strategy))
         run_no_evaluation(c);
     if (counted || per_epoch)
-        run_counted(c,
-                    steps     ? steps
-                    : counted ? logging
-                              : NULL,
-                    per_epoch, "train.eval_interval_steps", "an evaluation");
+        run_counted(c, steps || !counted ? steps : logging, per_epoch, "train.eval_interval_steps", "an evaluation");
     const int64_t lines = run_interval(c, logging);
     if (lines > 0 && convert_is_given(logging))
         run_set_interval(c, "steps_per_print", lines, logging);
@@ -241,12 +229,12 @@ static void run_reports(struct convert *c)
 {
     struct spec_node *report = convert_take(c, "report_to");
     const char *folder = convert_take_text(c, "logging_dir");
-    bool board = run_is_text(report, "tensorboard") || run_is_text(report, "all");
+    bool board = spec_is_text(report, "tensorboard") || spec_is_text(report, "all");
     const char *service =
         report && report->kind == NODE_STRING && !board && convert_is_on(report) ? report->text : NULL;
     for (const struct spec_node *item = report ? report->first : NULL; item; item = item->next) {
-        board = board || run_is_text(item, "tensorboard");
-        if (!run_is_text(item, "tensorboard") && !run_is_text(item, "none") && item->text)
+        board = board || spec_is_text(item, "tensorboard");
+        if (!spec_is_text(item, "tensorboard") && !spec_is_text(item, "none") && item->text)
             service = item->text;
     }
     if (service)
@@ -288,7 +276,7 @@ void convert_output(struct convert *c)
 void convert_method(struct convert *c)
 {
     struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
-    if (stage && !run_is_text(stage, "sft") && !run_is_text(stage, "pt"))
+    if (stage && !spec_is_text(stage, "sft") && !spec_is_text(stage, "pt"))
         convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
                      convert_show(c, stage));
 }

@@ -34,14 +34,10 @@ void convert_model(struct convert *c)
 
 static void training_batches(struct convert *c)
 {
-    static const char *const names[] = {"per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size"};
-    struct spec_node *micro = NULL, *accumulation = convert_take(c, "gradient_accumulation_steps");
-    struct spec_node *total = convert_take(c, "batch_size"); /* axolotl's, of one GPU */
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct spec_node *node = convert_take(c, names[i]);
-        if (node && (!micro || convert_is_given(node)))
-            micro = node;
-    }
+    const struct spec_node *micro =
+        convert_take_one(c, "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size");
+    const struct spec_node *accumulation = convert_take(c, "gradient_accumulation_steps");
+    const struct spec_node *total = convert_take(c, "batch_size"); /* axolotl's, of one GPU */
     if (total && micro && micro->kind == NODE_INT && micro->integer > 0 && total->kind == NODE_INT &&
         !convert_is_given(accumulation)) {
         const int64_t steps = total->integer / micro->integer;
@@ -70,18 +66,8 @@ void convert_whole_batch(struct convert *c)
 
 void convert_length(struct convert *c)
 {
-    static const char *const epoch_names[] = {"num_train_epochs", "num_epochs", "epochs"};
-    static const char *const step_names[] = {"max_steps", "max_train_steps", "max_iters", "train_iters"};
-    struct spec_node *epochs = NULL, *steps = NULL;
-    for (size_t i = 0; i < COUNT_OF(epoch_names); i++) {
-        struct spec_node *node = convert_take(c, epoch_names[i]);
-        if (node && (!epochs || convert_is_given(node)))
-            epochs = node;
-    }
-    for (size_t i = 0; i < COUNT_OF(step_names); i++) {
-        struct spec_node *node = convert_take(c, step_names[i]);
-        steps = node ? node : steps;
-    }
+    const struct spec_node *epochs = convert_take_one(c, "num_train_epochs num_epochs epochs");
+    const struct spec_node *steps = convert_take_one(c, "max_steps max_train_steps max_iters train_iters");
     if (spec_is_number(steps) && steps->real > 0)
         convert_set(c, "train.max_steps", steps); /* it counts, and epochs do not */
     else if (epochs)
@@ -91,40 +77,21 @@ void convert_length(struct convert *c)
 
 /* ---- optimizer ----------------------------------------------------------- */
 
-struct optimizer_name {
-    const char *name, *type, *note;
-};
-
 #define EIGHT_BITS "its states are in fp32 here, and not in 8 bits: the update is exact, and takes more memory"
 #define TORCHAO "its states have torchao's 8 bits, and bitsandbytes rounds differently"
 #define ADAMW_INSTEAD "is not here; AdamW takes its place, whose learning rate may have to be another"
-static const struct optimizer_name optimizer_names[] = {
-    {"adamw_torch", "AdamW", NULL},
-    {"adamw_torch_fused", "AdamW", NULL},
-    {"adamw_hf", "AdamW", NULL},
-    {"adamw", "AdamW", NULL},
-    {"adamw_apex_fused", "AdamW", NULL},
-    {"adamw_torch_xla", "AdamW", NULL},
-    {"adamw_torch_npu_fused", "AdamW", NULL},
-    {"paged_adamw", "AdamW", NULL},
-    {"paged_adamw_32bit", "AdamW", NULL},
-    {"optimi_adamw", "AdamW", NULL},
-    {"flash_adamw", "AdamW", NULL},
-    {"adamw_8bit", "AdamW8bit", TORCHAO},
-    {"adamw_bnb_8bit", "AdamW8bit", TORCHAO},
-    {"paged_adamw_8bit", "AdamW8bit", TORCHAO},
-    {"adamw_torch_8bit", "AdamW8bit", NULL},
-    {"ao_adamw_8bit", "AdamW8bit", NULL},
+static const struct {
+    const char *names, *type, *note;
+} optimizer_names[] = {
+    {"adamw_torch adamw_torch_fused adamw_hf adamw adamw_apex_fused adamw_torch_xla adamw_torch_npu_fused paged_adamw "
+     "paged_adamw_32bit optimi_adamw flash_adamw",
+     "AdamW", NULL},
+    {"adamw_8bit adamw_bnb_8bit paged_adamw_8bit", "AdamW8bit", TORCHAO},
+    {"adamw_torch_8bit ao_adamw_8bit", "AdamW8bit", NULL},
     {"ao_adamw_fp8", "AdamW", EIGHT_BITS},
-    {"adamw_torch_4bit", "AdamW", "its states are in fp32 here, and not in 4 bits"},
-    {"ao_adamw_4bit", "AdamW", "its states are in fp32 here, and not in 4 bits"},
-    {"lion", "Lion", NULL},
-    {"lion_pytorch", "Lion", NULL},
-    {"lion_32bit", "Lion", NULL},
-    {"paged_lion_32bit", "Lion", NULL},
-    {"flash_lion", "Lion", NULL},
-    {"lion_8bit", "Lion", EIGHT_BITS},
-    {"paged_lion_8bit", "Lion", EIGHT_BITS},
+    {"adamw_torch_4bit ao_adamw_4bit", "AdamW", "its states are in fp32 here, and not in 4 bits"},
+    {"lion lion_pytorch lion_32bit paged_lion_32bit flash_lion", "Lion", NULL},
+    {"lion_8bit paged_lion_8bit", "Lion", EIGHT_BITS},
     {"sgd", "SGD", NULL},
     {"muon", "Muon", NULL},
 };
@@ -133,7 +100,7 @@ static const char *training_optimizer(struct convert *c, const struct spec_node 
 {
     const char *name = node ? convert_show(c, node) : "adamw_torch";
     for (size_t i = 0; i < COUNT_OF(optimizer_names); i++) {
-        if (strcmp(optimizer_names[i].name, name) != 0)
+        if (!spec_has_word(optimizer_names[i].names, name))
             continue;
         if (optimizer_names[i].note)
             convert_note(c, "'%s' %s: %s", node->key, name, optimizer_names[i].note);
@@ -143,26 +110,17 @@ static const char *training_optimizer(struct convert *c, const struct spec_node 
     return "AdamW";
 }
 
-/* In every source, 0 and less mean that nothing is clipped. */
-static void training_clipping(struct convert *c)
-{
-    static const char *const names[] = {"max_grad_norm", "clip_grad_norm", "grad_clip"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const struct spec_node *clip = convert_take(c, names[i]);
-        if (clip && (i == 0 || convert_is_given(clip)))
-            convert_set(c, "gradient_clipping", clip->real > 0 ? clip : convert_scalar(c, NULL, "0"));
-    }
-}
-
 void convert_optimizer(struct convert *c)
 {
     struct spec_node *given = convert_take(c, "optim"), *other = convert_take(c, "optimizer");
     struct spec_node *beta1 = convert_take(c, "adam_beta1"), *beta2 = convert_take(c, "adam_beta2");
     struct spec_node *eps = convert_take(c, "adam_epsilon");
+    const struct spec_node *clip = convert_take_one(c, "max_grad_norm clip_grad_norm grad_clip");
     if (c->kind == CONVERT_AXOLOTL && other)
         given = other;
     c->optimizer = convert_is_given(given) ? given : NULL;
-    training_clipping(c);
+    if (clip) /* in every source, 0 and less mean that nothing is clipped */
+        convert_set(c, "gradient_clipping", clip->real > 0 ? clip : convert_scalar(c, NULL, "0"));
     const bool wants_muon = convert_take_switch(c, "use_muon");
     const char *type = wants_muon ? "Muon" : training_optimizer(c, given);
     const bool muon = strcmp(type, "Muon") == 0, adam = strncmp(type, "AdamW", strlen("AdamW")) == 0;
@@ -256,9 +214,8 @@ static void schedule_set_extras(struct convert *c, enum schedule_extra extra, co
 
 static void schedule_set_warmup(struct convert *c, bool has_warmup)
 {
-    struct spec_node *steps = convert_take(c, "warmup_steps"), *ratio = convert_take(c, "warmup_ratio");
-    struct spec_node *others = convert_take(c, "num_warmup_steps");
-    steps = steps && (convert_is_given(steps) || !others) ? steps : others;
+    const struct spec_node *steps = convert_take_one(c, "num_warmup_steps warmup_steps");
+    const struct spec_node *ratio = convert_take(c, "warmup_ratio");
     const bool by_steps = spec_is_number(steps) && steps->real > 0, by_ratio = spec_is_number(ratio) && ratio->real > 0;
     if (!has_warmup) {
         if ((by_steps && convert_is_given(steps)) || (by_ratio && convert_is_given(ratio)))

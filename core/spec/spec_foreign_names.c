@@ -269,8 +269,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
 
-/* Whether one of the words is `word`, or its beginning before a star. */
-static bool foreign_has_word(const char *words, const char *word)
+bool spec_has_word(const char *words, const char *word)
 {
     for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
         const size_t length = strcspn(at, " ");
@@ -284,7 +283,7 @@ static bool foreign_has_word(const char *words, const char *word)
 const struct spec_foreign_name *spec_foreign_name_find(const char *name)
 {
     for (int i = 0; i < spec_num_foreign_names; i++)
-        if (foreign_has_word(spec_foreign_names[i].names, name))
+        if (spec_has_word(spec_foreign_names[i].names, name))
             return &spec_foreign_names[i];
     return NULL;
 }

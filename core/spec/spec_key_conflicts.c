@@ -24,14 +24,9 @@ static const struct spec_node *find(const struct rules *r, const char *path)
     return node && node->kind != NODE_NULL ? node : NULL;
 }
 
-static bool conflict_has_text(const struct spec_node *node, const char *text)
-{
-    return node && node->kind == NODE_STRING && strcmp(node->text, text) == 0;
-}
-
 static bool offloads(const struct spec_node *device)
 {
-    return device && !conflict_has_text(device, "none");
+    return device && !spec_is_text(device, "none");
 }
 
 /* The place of the later of two nodes, for a message about both. */
@@ -439,7 +434,7 @@ static void check_idle_keys(const struct rules *r)
         const struct spec_node *node = find(r, path), *zero = spec_find(r->root, "zero_optimization");
         const struct spec_node *device = spec_child(spec_child(zero, keys[i].section), "device");
         const bool none = !device || device->kind == NODE_NULL;
-        const bool matches = none ? strcmp(keys[i].device, "none") == 0 : conflict_has_text(device, keys[i].device);
+        const bool matches = none ? strcmp(keys[i].device, "none") == 0 : spec_is_text(device, keys[i].device);
         if (matches && node && !spec_is_auto(node) && !conflict_is_default(path, node))
             spec_notice(r->ctx, node->key_pos, "'%s' has no effect with device %s: %s", path, keys[i].device,
                         keys[i].why);
@@ -492,7 +487,7 @@ static void check_offload(const struct rules *r)
         spec_error(
             r->ctx, optimizer->key_pos,
             "offload_optimizer needs zero_optimization stage 1, 2 or 3, not 0; hint: set zero_optimization.stage");
-    else if (conflict_has_text(optimizer, "nvme") && stage != 3)
+    else if (spec_is_text(optimizer, "nvme") && stage != 3)
         spec_error(
             r->ctx, optimizer->key_pos,
             "offload_optimizer to nvme needs zero_optimization stage 3, not %d; hint: use device cpu, or stage 3",
@@ -501,7 +496,7 @@ static void check_offload(const struct rules *r)
     check_offload_section(r, "offload_optimizer", r->spec->zero.offload_optimizer.device);
     check_offload_section(r, "offload_param", r->spec->zero.offload_param.device);
     const struct rule rules[] = {
-        {conflict_has_text(optimizer, "nvme") && !r->spec->zero.offload_optimizer.nvme_path, AT_KEY,
+        {spec_is_text(optimizer, "nvme") && !r->spec->zero.offload_optimizer.nvme_path, AT_KEY,
          "zero_optimization.offload_optimizer.device",
          "offload_optimizer to nvme needs nvme_path; hint: a folder on a local disk"},
         {r->spec->zero.offload_param.device == OFFLOAD_NVME && !r->spec->zero.offload_param.nvme_path, AT_KEY,

@@ -6,7 +6,6 @@
 #include "core/printable.h"
 #include "core/round_up.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +45,7 @@ char *spec_arena_text(struct spec_arena *arena, const char *text)
     return spec_arena_copy(arena, text, strlen(text));
 }
 
-static char *arena_vprintf(struct spec_arena *arena, const char *format, va_list args)
+char *spec_arena_vprintf(struct spec_arena *arena, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);
@@ -62,7 +61,7 @@ char *spec_arena_printf(struct spec_arena *arena, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    char *text = arena_vprintf(arena, format, args);
+    char *text = spec_arena_vprintf(arena, format, args);
     va_end(args);
     return text;
 }
@@ -104,7 +103,7 @@ static void tree_problem_add(struct spec_context *ctx, struct spec_problems *pro
     problems->items[problems->count] = (struct spec_problem){
         .pos = pos,
         .order = problems->count,
-        .text = arena_vprintf(ctx->arena, format, args),
+        .text = spec_arena_vprintf(ctx->arena, format, args),
     };
     problems->count++;
 }
@@ -298,9 +297,14 @@ static void tree_replace(struct spec_node *node, const struct spec_node *value)
     node->key = key;
 }
 
+bool spec_is_text(const struct spec_node *node, const char *text)
+{
+    return node && node->text && strcmp(node->text, text) == 0;
+}
+
 bool spec_is_auto(const struct spec_node *node)
 {
-    return node && node->kind == NODE_STRING && strcmp(node->text, "auto") == 0;
+    return spec_is_text(node, "auto");
 }
 
 bool spec_is_number(const struct spec_node *node)

@@ -7,6 +7,7 @@
 
 #include "core/spec/spec.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 
 enum {
@@ -25,6 +26,7 @@ void *spec_arena_alloc(struct spec_arena *arena, size_t size); /* zeroed */
 char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length);
 char *spec_arena_text(struct spec_arena *arena, const char *text);
 char *spec_arena_printf(struct spec_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *spec_arena_vprintf(struct spec_arena *arena, const char *format, va_list args);
 void spec_arena_release(struct spec_arena *arena);
 
 /* Copies an array of strings (NULL: none) into an arena; the same as JSON (new reference), NULL for an empty list. */
@@ -121,7 +123,8 @@ struct spec_node *spec_copy(struct spec_context *ctx, const struct spec_node *no
 /* Takes a child out of a list or a mapping. */
 void spec_unlink(struct spec_node *parent, const struct spec_node *child);
 
-/* Whether the value is "auto"; whether it is a number, whose value is `real`. node may be NULL. */
+/* Whether the value is this text; "auto"; a number, whose value is `real`. node may be NULL. */
+bool spec_is_text(const struct spec_node *node, const char *text);
 bool spec_is_auto(const struct spec_node *node);
 bool spec_is_number(const struct spec_node *node);
 
