@@ -229,11 +229,11 @@ enum foreign_use {
 
 /* What other trainers call something. At least one of key and note is set. */
 struct spec_foreign_name {
+    enum foreign_use use;
+    bool unlisted;     /* the table in docs/run-spec.md leaves it out */
     const char *names; /* with blanks between them; "eval_*": all that begin so, and have no row before */
     const char *key;   /* the path of the key to write instead, which ztrain uses; NULL: there is none */
     const char *note;  /* what the key takes, or why there is none; or NULL */
-    enum foreign_use use;
-    bool unlisted; /* the table in docs/run-spec.md leaves it out */
 };
 extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;

@@ -23,8 +23,7 @@ struct spec_page {
 #define TOP_LEVEL_HELP "sizes of batches, clipping, output"
 
 static const char how_to_read[] =
-    "## An example\n"
-    "\n"
+    "## An example\n\n"
     "```yaml\n"
     "model:\n"
     "  config: models/tiny.json        # or pretrained: a Hugging Face folder\n"
@@ -41,15 +40,12 @@ static const char how_to_read[] =
     "scheduler: {type: Cosine, params: {warmup_steps: 100, min_lr: 3e-5}}\n"
     "bf16: {enabled: true}\n"
     "zero_optimization: {stage: 3}\n"
-    "```\n"
-    "\n"
+    "```\n\n"
     "`run`, `model`, `data`, `train`, `comm` and most of `checkpoint` are ztrain's own. The other keys\n"
     "have DeepSpeed's names and meaning, with a few more. They may also come from a DeepSpeed\n"
     "configuration (`--deepspeed ds_config.json`): JSON or, as DeepSpeed reads it, Hjson (comments, keys\n"
-    "without quotes, trailing commas).\n"
-    "\n"
-    "## How the spec is read\n"
-    "\n"
+    "without quotes, trailing commas).\n\n"
+    "## How the spec is read\n\n"
     "- ztrain reports all errors at once, as `file:line:column: message; hint`, and exits with 2. An\n"
     "  unknown key is an error, and so is a key that is set twice, or to different values in two files.\n"
     "  1:1 is the place of an absent key.\n"
@@ -68,53 +64,40 @@ static const char how_to_read[] =
     "- `gradient_clipping` is 1.0 with `--deepspeed` if neither file sets it, as in DeepSpeed since\n"
     "  0.19.3.\n"
     "- YAML anchors, aliases, tags and merge keys are refused. A file has at most 4 MiB and 64 levels.\n"
-    "- `--dry-run` prints the effective spec. `run.yaml` in the run's folder holds it too.\n"
-    "\n"
-    "## Batch sizes\n"
-    "\n"
+    "- `--dry-run` prints the effective spec. `run.yaml` in the run's folder holds it too.\n\n"
+    "## Batch sizes\n\n"
     "`train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks. Two\n"
     "of the three sizes determine the third. If only `train_batch_size` or the micro-batch is set,\n"
     "accumulation is 1. Sizes that do not fit together are an error, which names the nearest values that\n"
-    "do.\n"
-    "\n"
+    "do.\n\n"
     "A resumed run keeps its `train_batch_size` on any number of ranks, and accumulation adapts. The\n"
     "micro-batch may become smaller, but not larger unless the run spec sets it. If the batch cannot be\n"
-    "split, the error lists the numbers of ranks that can.\n"
-    "\n"
+    "split, the error lists the numbers of ranks that can.\n\n"
     "With `train.virtual_ranks: W` the formula has W in the place of the ranks. All sizes then stay when\n"
-    "the number of ranks changes, which must divide W ([the same bits](determinism.md)).\n"
-    "\n"
-    "## Length of a run\n"
-    "\n"
+    "the number of ranks changes, which must divide W ([the same bits](determinism.md)).\n\n"
+    "## Length of a run\n\n"
     "| set | the run ends |\n"
     "|---|---|\n"
     "| `train.epochs` | after so many passes over the training data; 1.5: half the steps of the last, rounded up |\n"
     "| `train.max_steps` | after so many steps; the data repeat until then |\n"
     "| both | with whichever comes first |\n"
-    "| neither | after one epoch |\n"
-    "\n"
+    "| neither | after one epoch |\n\n"
     "An epoch consists of whole global batches. A rest of the data that does not fill one is dropped, and\n"
-    "the next epoch has a new order.\n"
-    "\n"
-    "## Resuming with a changed spec\n"
-    "\n"
+    "the next epoch has a new order.\n\n"
+    "## Resuming with a changed spec\n\n"
     "A resume compares the spec with the checkpoint's. The column \"resume\" says what a changed value\n"
-    "means:\n"
-    "\n"
+    "means:\n\n"
     "| resume | a changed value |\n"
     "|---|---|\n"
     "| error | is refused, since it would silently turn the run into another one |\n"
     "| notice | is allowed; both values are printed |\n"
     "| contents | is a path, and allowed if its contents are the same |\n"
-    "| - | is allowed |\n"
-    "\n"
-    "The same contents are:\n"
-    "\n"
+    "| - | is allowed |\n\n"
+    "The same contents are:\n\n"
     "- token shards of the same sizes, in the same order, with the same tokens as far as samples of them\n"
     "  show;\n"
     "- a model with the same config, and for `model.pretrained` a folder of the same name (a base model\n"
-    "  and its fine-tuned versions have the same config).\n"
-    "\n"
+    "  and its fine-tuned versions have the same config).\n\n"
     "Configs are compared by their meaning, wherever they are stored: another `rope_theta` in the\n"
     "`config.json` of the same folder is an error. The keys of transformers 4 and 5 are equivalent. Keys\n"
     "without effect on the computation (names, token ids, initialisation, dtypes of files) are not\n"
@@ -286,113 +269,88 @@ static void page_print_first(FILE *out, const struct spec_page *page);
 static const struct spec_page pages[] = {
     {"run-spec.md",
      NULL,
-     "# The run spec\n"
-     "\n"
-     "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n"
-     "\n"
+     "# The run spec\n\n"
+     "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n\n"
      "    ztrain --config run.yaml --dry-run       # prints the effective spec, or all errors\n"
-     "    ztrain --help-spec                       # every key\n"
-     "\n",
+     "    ztrain --help-spec                       # every key\n\n",
      {NULL},
      page_print_first},
     {"run-spec-model.md",
      NULL,
-     "# The run spec: the model\n"
-     "\n"
-     "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n"
-     "\n"
+     "# The run spec: the model\n\n"
+     "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n\n"
      "    ztrain plan --config run.yaml --set model.pretrained=Qwen/Qwen2.5-0.5B\n" SEE_RUN_SPEC,
      {"model", "peft"},
      page_print_keys},
     {"run-spec-data.md",
      NULL,
-     "# The run spec: data\n"
-     "\n"
-     "This page has the keys that choose the data and cut them into samples. A dry run shows them:\n"
-     "\n"
+     "# The run spec: data\n\n"
+     "This page has the keys that choose the data and cut them into samples. A dry run shows them:\n\n"
      "    ztrain --config run.yaml --set data.packing=first_fit --dry-run\n" SEE_RUN_SPEC,
      {"data"},
      page_print_keys},
     {"run-spec-train.md",
      NULL,
-     "# The run spec: the run, its length and its batches\n"
-     "\n"
-     "This page has the keys of the run's folder, length, evaluation, device and batches. To try one:\n"
-     "\n"
+     "# The run spec: the run, its length and its batches\n\n"
+     "This page has the keys of the run's folder, length, evaluation, device and batches. To try one:\n\n"
      "    ztrain --config run.yaml --set train.max_steps=100 --set run.name=short\n" SEE_RUN_SPEC,
      {"run", "train", TOP_LEVEL},
      page_print_keys},
     {"run-spec-optimizer.md",
      NULL,
-     "# The run spec: optimizer, schedule, precision\n"
-     "\n"
+     "# The run spec: optimizer, schedule, precision\n\n"
      "This page has the keys of the optimizer, the learning rate and the types that a run computes in.\n"
-     "A dry run prints the first learning rates:\n"
-     "\n"
+     "A dry run prints the first learning rates:\n\n"
      "    ztrain --config run.yaml --set scheduler.type=Cosine --dry-run\n" SEE_RUN_SPEC,
      {"optimizer", "scheduler", "bf16", "fp16", "data_types"},
      page_print_keys},
     {"run-spec-zero.md",
      NULL,
-     "# The run spec: sharding, offload, recomputation\n"
-     "\n"
+     "# The run spec: sharding, offload, recomputation\n\n"
      "This page has the keys that make a model fit: ZeRO, offload to host memory and disk, recomputation.\n"
-     "The plan searches for the fastest settings that fit:\n"
-     "\n"
+     "The plan searches for the fastest settings that fit:\n\n"
      "    ztrain plan --fit --config run.yaml --world 8 --memory 80GiB\n" SEE_RUN_SPEC,
      {"zero_optimization", "aio", "activation_checkpointing"},
      page_print_keys},
     {"run-spec-checkpoint.md",
      NULL,
-     "# The run spec: checkpoints, communication\n"
-     "\n"
+     "# The run spec: checkpoints, communication\n\n"
      "This page has the keys that say when checkpoints are written, which ones stay, and when a silent\n"
-     "rank is given up. To see a run's checkpoints:\n"
-     "\n"
+     "rank is given up. To see a run's checkpoints:\n\n"
      "    ztrain inspect runs/run\n" SEE_RUN_SPEC,
      {"checkpoint", "comm"},
      page_print_keys},
     {"run-spec-monitors.md",
      NULL,
-     "# The run spec: monitors and profiles\n"
-     "\n"
-     "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n"
-     "\n"
+     "# The run spec: monitors and profiles\n\n"
+     "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n\n"
      "    ztrain --config run.yaml --set flops_profiler.enabled=true --set "
      "flops_profiler.profile_step=5\n" SEE_RUN_SPEC,
      {"comms_logger", "flops_profiler", "tensorboard", "csv_monitor"},
      page_print_keys},
     {"run-spec-deepspeed.md",
      "keys of DeepSpeed and PEFT without effect here",
-     "# The run spec: keys without effect\n"
-     "\n"
+     "# The run spec: keys without effect\n\n"
      "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
-     "prints a notice for each:\n"
-     "\n"
-     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n"
-     "\n"
+     "prints a notice for each:\n\n"
+     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
      "[run-spec-refused.md](run-spec-refused.md) lists the keys that are errors.\n",
      {NULL},
      page_print_without_effect},
     {"run-spec-refused.md",
      "keys of DeepSpeed and PEFT that are errors",
-     "# The run spec: keys that are refused\n"
-     "\n"
+     "# The run spec: keys that are refused\n\n"
      "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
-     "one:\n"
-     "\n"
-     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n"
-     "\n"
+     "one:\n\n"
+     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
      "A section that is switched off (`enabled: false`) is always accepted.\n",
      {NULL},
      page_print_refused},
     {"run-spec-names.md",
      "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune",
-     "# The run spec: names of other trainers\n"
-     "\n"
+     "# The run spec: names of other trainers\n\n"
      "This page translates the names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl\n"
-     "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n"
-     "\n"
+     "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n\n"
      "    ztrain --config run.yaml --dry-run\n",
      {NULL},
      page_print_names},

@@ -669,7 +669,7 @@ static void test_names_of_other_trainers(void **state)
     (void)state;
     int count = 0;
     for (int i = 0; i < spec_num_foreign_names; i++) {
-        char names[256], *rest = names, *name;
+        char names[4096], *rest = names, *name;
         assert_true(strlen(spec_foreign_names[i].names) < sizeof names);
         strcpy(names, spec_foreign_names[i].names);
         for (; (name = strsep(&rest, " ")); count++)
