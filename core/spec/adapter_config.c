@@ -36,10 +36,7 @@ static bool is_plain_lora(const struct spec_key *row, const char *key, const jso
         return config_lists(starts, COUNT_OF(starts), json_string_value(value));
     if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE))
         return true;
-    json_t *usual = row ? spec_key_default(row) : NULL;
-    const bool plain = usual && json_equal(usual, value);
-    json_decref(usual);
-    return plain;
+    return row && spec_key_is_default(row, value);
 }
 
 /* One key of the file. Its mistakes go to ctx; the status and err are of those that ztrain lacks. */
@@ -66,7 +63,6 @@ static enum status read_config_key(struct spec_context *ctx, struct spec_full *f
     json_t *converted = spec_key_convert(ctx, &named, node);
     if (converted)
         spec_key_store(full, row, converted);
-    json_decref(converted);
     return STATUS_OK;
 }
 
@@ -94,12 +90,9 @@ static enum status read_config(struct spec_context *ctx, const json_t *json, str
             err, STATUS_USAGE,
             "'peft_type' is %.100s, and ztrain has LORA only; hint: merge the adapter with PEFT (merge_and_unload)",
             type ? type : "not set");
-    for (int i = 0; i < spec_num_keys; i++)
-        if (spec_adapter_has(&spec_keys[i]) && spec_keys[i].size) {
-            json_t *usual = spec_key_default(&spec_keys[i]);
-            spec_key_store(full, &spec_keys[i], usual);
-            json_decref(usual);
-        }
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        if (spec_adapter_has(key) && key->size)
+            spec_key_store(full, key, spec_key_default(key));
     for (const struct spec_node *node = root ? root->first : NULL; node; node = node->next)
         TRY(read_config_key(ctx, full, node, json_object_get(json, node->key), err));
     config->base_model = config_text(ctx, full, root, "base_model_name_or_path");

@@ -23,14 +23,13 @@ static bool adapter_may_differ(const struct spec_full *full, const struct spec_k
 static void adapter_merge(struct spec_context *ctx, struct spec_full *full, const struct spec_full *file,
                           const struct spec_node *root)
 {
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (!spec_adapter_has(key) || !key->size || key->offset == offsetof(struct spec_full, spec.adapter.base_dtype))
             continue;
         const struct spec_node *node = spec_find(root, key->path);
         json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
         if (!node || node->kind == NODE_NULL) {
-            spec_key_store(full, key, there);
+            spec_key_store(full, key, json_incref(there));
         } else if (there != here && !json_equal(there, here) && !adapter_may_differ(full, key)) {
             char *was = spec_json_text(there), *now = spec_json_text(here);
             spec_error(ctx, node->pos, "'%s' is %s, and %s in the config of model.adapter; hint: remove it here",

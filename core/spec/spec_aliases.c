@@ -114,8 +114,7 @@ static void alias_as_bool(struct spec_node *node)
 
 static void alias_switches(struct spec_node *root)
 {
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
         if (node)
             alias_as_bool(node);
@@ -166,8 +165,7 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
     alias_print(ctx, spec_child(root, "steps_per_print"));
     alias_drop_zeros(ctx, root);
     alias_drop_null(root, "gradient_clipping");
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
         if (!node)
             continue;

@@ -134,9 +134,7 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next) {
         if (!filled->derived || !filled->key->size)
             continue;
-        json_t *value = json_integer(from_hidden_size(filled->key, hidden_size));
-        spec_key_store(full, filled->key, value);
-        json_decref(value);
+        spec_key_store(full, filled->key, json_integer(from_hidden_size(filled->key, hidden_size)));
     }
 }
 

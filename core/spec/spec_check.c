@@ -70,11 +70,8 @@ static void check_auto(struct spec_context *ctx, struct spec_full *full, const s
     }
     if (key->flags & KEY_NEEDED) /* by the rule that needs it */
         return;
-    if (key->size) {
-        json_t *value = spec_auto_value(key);
-        spec_key_store(full, key, value);
-        json_decref(value);
-    }
+    if (key->size)
+        spec_key_store(full, key, spec_auto_value(key));
     spec_auto_record(full, key, NULL);
 }
 
@@ -100,22 +97,19 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
     json_t *value = spec_key_convert(ctx, key, &bare);
     if (!value)
         return;
-    json_t *usual = spec_key_default(key);
-    if (!usual || !json_equal(value, usual))
+    if (!spec_key_is_default(key, value))
         check_verdict(ctx, key, node);
     if (key->size)
-        spec_key_store(full, key, value);
+        spec_key_store(full, key, json_incref(value));
     if (node->was_auto && stands_for_another(key))
         spec_auto_record(full, key, spec_pos_text(ctx, node->key_pos));
-    json_decref(usual);
     json_decref(value);
 }
 
 static const char *check_params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)
 {
     const char *names = "";
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (spec_key_in(key, section) && key->verdict == VERDICT_USED && spec_key_applies(full, key))
             names = spec_arena_printf(ctx->arena, "%s%s%s", names, *names ? ", " : "", spec_key_leaf(key->path));
     }
@@ -160,11 +154,8 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
 {
     const struct spec_node *node = spec_find(root, key->path);
     const bool applies = spec_key_applies(full, key);
-    if (key->size && (applies || !key->schedules)) { /* fields of schedules are shared */
-        json_t *usual = spec_key_default(key);
-        spec_key_store(full, key, usual);
-        json_decref(usual);
-    }
+    if (key->size && (applies || !key->schedules)) /* fields of schedules are shared */
+        spec_key_store(full, key, spec_key_default(key));
     if (!node && key->flags & KEY_REQUIRED) {
         spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path,
                    check_hint_missing(ctx, key));
@@ -204,8 +195,8 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     if (peft && peft->kind == NODE_NULL)
         spec_notice(ctx, peft->key_pos,
                     "'peft' is empty, and all weights are trained; hint: peft: {} is PEFT's default");
-    for (int i = 0; i < spec_num_keys; i++)
-        check_row(ctx, full, root, &spec_keys[i]);
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        check_row(ctx, full, root, key);
     if (complete) /* else keys of the missing file could matter to the rules */
         spec_apply_rules(ctx, full, root);
 }

@@ -47,8 +47,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
 {
     const struct spec_full *full = spec_full(spec);
     int errors = 0;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (!key->size || key->resume == RESUME_SILENT)
             continue;
         /* of a run with an adapter and one without, one difference is enough */

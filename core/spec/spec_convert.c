@@ -355,7 +355,6 @@ static void convert_store_types(struct convert *c, struct spec_full *full)
         json_t *value = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
         if (value)
             spec_key_store(full, key, value);
-        json_decref(value);
     }
 }
 
@@ -367,8 +366,7 @@ static json_t *convert_values(struct convert *c)
     struct string_list wrong = {0};
     convert_store_types(c, full);
     full->spec.adapter.on = spec_find(c->to, "peft") != NULL;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         const struct spec_node *node = key->size ? spec_find(c->to, key->path) : NULL;
         if (!node || node->kind == NODE_NULL || !spec_key_applies(full, key))
             continue;

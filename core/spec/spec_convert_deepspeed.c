@@ -61,8 +61,8 @@ static const char *deepspeed_text(struct convert *c, const struct spec_key *key,
 static void deepspeed_value(struct convert *c, const struct spec_key *key, struct spec_node *node)
 {
     const struct spec_node *mine = spec_find(c->to, key->path);
-    json_t *value = spec_key_convert(c->ctx, key, node), *usual = spec_key_default(key);
-    const bool same = value && usual && json_equal(value, usual);
+    json_t *value = spec_key_convert(c->ctx, key, node);
+    const bool same = value && spec_key_is_default(key, value);
     if (!value || (same && (key->verdict != VERDICT_USED || !mine))) {
         /* wrong: the error becomes a note; or it asks for what ztrain does */
     } else if (key->verdict == VERDICT_NOTICE) {
@@ -76,7 +76,6 @@ static void deepspeed_value(struct convert *c, const struct spec_key *key, struc
         convert_set(c, key->path, node);
     }
     json_decref(value);
-    json_decref(usual);
 }
 
 static void deepspeed_key(struct convert *c, const struct spec_key *key, struct spec_node *node)
@@ -210,10 +209,10 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
     spec_normalise(c->ctx, root);
     deepspeed_optimizer(c, root);
     deepspeed_scheduler(c, root);
-    for (int i = 0; i < spec_num_keys; i++) {
-        struct spec_node *node = spec_find(root, spec_keys[i].path);
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
+        struct spec_node *node = spec_find(root, key->path);
         if (node)
-            deepspeed_key(c, &spec_keys[i], node);
+            deepspeed_key(c, key, node);
         known += node != NULL;
     }
     if (!known && root->count)

@@ -62,49 +62,50 @@ static void store_sources_field(struct spec_full *full, const json_t *value)
     }
 }
 
-void spec_key_store(struct spec_full *full, const struct spec_key *key, const json_t *value)
+void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value)
 {
     ASSERT(key->size > 0);
     char *field = (char *)full + key->offset;
     const char *text = json_is_string(value) ? json_string_value(value) : NULL;
     char *copy = text ? spec_arena_text(&full->arena, text) : NULL;
     switch (key->type) {
-    case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); return;
+    case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); break;
     case KEY_INT:
         if (key->size == sizeof(int))
             *(int *)(void *)field = (int)json_integer_value(value);
         else
             *(int64_t *)(void *)field = json_integer_value(value);
-        return;
-    case KEY_REAL: *(double *)(void *)field = value ? json_number_value(value) : -1; return;
+        break;
+    case KEY_REAL: *(double *)(void *)field = value ? json_number_value(value) : -1; break;
     case KEY_REAL_PAIR:
         for (size_t i = 0; i < 2; i++)
             ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
-        return;
+        break;
     case KEY_SIZE:
         *(int64_t *)(void *)field = 0;
         if (text && !size_parse(text, (int64_t *)(void *)field))
             BUG("'%s' holds '%s'", key->path, text);
-        return;
-    case KEY_STRING: *(char **)(void *)field = copy; return;
-    case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); return;
+        break;
+    case KEY_STRING: *(char **)(void *)field = copy; break;
+    case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); break;
     case KEY_SOURCES:
         store_sources_field(full, value);
         if (!full->spec.data.amount)
             spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
-        return;
-    case KEY_PROMPTS: store_prompts_field(full, value); return;
+        break;
+    case KEY_PROMPTS: store_prompts_field(full, value); break;
     case KEY_MODULES:
     case KEY_PATTERNS:
-    case KEY_BLOCKS: spec_adapter_store(full, key, value); return;
-    case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); return;
+    case KEY_BLOCKS: spec_adapter_store(full, key, value); break;
+    case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); break;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
         json_decref(full->spec.model.config);
-        full->spec.model.config = json_is_object(value) ? json_incref((json_t *)value) : NULL;
-        return;
+        full->spec.model.config = json_is_object(value) ? json_incref(value) : NULL;
+        break;
     default: BUG("'%s' has no field", key->path);
     }
+    json_decref(value);
 }
 
 static json_t *fetch_choice_field(const char *field, const struct spec_key *key)

@@ -88,8 +88,7 @@ static void spec_help_below(FILE *out, const char *text)
 
 static void spec_help_used(FILE *out)
 {
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS)
             continue;
         fprintf(out, "%s  (", key->path);
@@ -107,8 +106,7 @@ static void spec_help_used(FILE *out)
 static void print_verdict(FILE *out, enum spec_verdict verdict, const char *title)
 {
     fprintf(out, "\n%s\n", title);
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS)
             continue;
         fprintf(out, "%s", key->path);
@@ -129,7 +127,7 @@ void spec_print_help(FILE *out)
                   "Keys of DeepSpeed and PEFT that have no effect here (accepted, with a notice):");
     print_verdict(out, VERDICT_REFUSED, "Keys of DeepSpeed and PEFT that are refused when switched on:");
     fputs("\nOld names:\n", out);
-    for (int i = 0; i < spec_num_keys; i++)
-        if (spec_keys[i].type == KEY_ALIAS)
-            fprintf(out, "%s: now %s\n", spec_keys[i].path, spec_keys[i].fallback);
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        if (key->type == KEY_ALIAS)
+            fprintf(out, "%s: now %s\n", key->path, key->fallback);
 }

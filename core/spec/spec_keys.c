@@ -931,14 +931,14 @@ const struct spec_key spec_keys[] = {
     {NOTICE("compile", FOREIGN, NULL, "there are no Python modules to compile")},
     {REFUSED("nebula", FOREIGN, NULL, "checkpoints go to the run's folder; hint: remove the section")},
     {REFUSED("datastates_ckpt", FOREIGN, NULL, "checkpoints go to the run's folder; hint: remove the section")},
+    {.path = NULL},
 };
-const int spec_num_keys = COUNT_OF(spec_keys);
 
 const struct spec_key *spec_key_find(const char *path)
 {
-    for (int i = 0; i < spec_num_keys; i++)
-        if (strcmp(spec_keys[i].path, path) == 0)
-            return &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        if (strcmp(key->path, path) == 0)
+            return key;
     return NULL;
 }
 

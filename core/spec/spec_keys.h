@@ -83,8 +83,7 @@ struct spec_auto {
     struct spec_auto *next;
 };
 
-extern const struct spec_key spec_keys[];
-extern const int spec_num_keys;
+extern const struct spec_key spec_keys[]; /* the last has no path */
 
 enum { PEFT_TASK_AUTO = -1 };
 
@@ -170,14 +169,15 @@ json_t *spec_choice_json(const char *name);
 /* enum spec_amount: "weight", "epochs" */
 extern const char *const spec_amount_names[];
 
-/* The default as JSON (new reference), or NULL where the key may be unset. */
+/* The default as JSON (new reference), or NULL where the key may be unset; whether a value is the default. */
 json_t *spec_key_default(const struct spec_key *key);
+bool spec_key_is_default(const struct spec_key *key, const json_t *value);
 
 /* A value for a message, which the caller frees: "unset" for NULL. */
 char *spec_json_text(const json_t *value);
 
-/* Stores a value in its field; NULL: unset. */
-void spec_key_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
+/* Stores a value in its field (NULL: unset), and releases it. */
+void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value);
 
 /* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);

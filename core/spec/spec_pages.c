@@ -198,12 +198,12 @@ static void page_print_keys(FILE *out, const struct spec_page *page)
         const char *help = page_section_help(*section);
         fprintf(out, "\n## %s\n\n%c%s.\n", *section, toupper((unsigned char)*help), help + 1);
         fputs("\n| key | value | default | resume | |\n|---|---|---|---|---|\n", out);
-        for (int i = 0; i < spec_num_keys; i++)
-            if (page_has_row(&spec_keys[i], *section))
-                page_print_row(out, &spec_keys[i]);
-        for (int i = 0; i < spec_num_keys; i++)
-            if (page_has_row(&spec_keys[i], *section))
-                page_print_rest(out, &spec_keys[i]);
+        for (const struct spec_key *key = spec_keys; key->path; key++)
+            if (page_has_row(key, *section))
+                page_print_row(out, key);
+        for (const struct spec_key *key = spec_keys; key->path; key++)
+            if (page_has_row(key, *section))
+                page_print_rest(out, key);
     }
 }
 
@@ -212,8 +212,7 @@ static void page_print_keys(FILE *out, const struct spec_page *page)
 static void page_print_verdict(FILE *out, enum spec_verdict verdict, const char *title, const char *about)
 {
     fprintf(out, "\n## %s\n\n%s\n\n| key | accepted | |\n|---|---|---|\n", title, about);
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS)
             continue;
         const char *accepted = key->type == KEY_FOREIGN    ? "enabled: false"
@@ -232,10 +231,10 @@ static void page_print_refused(FILE *out, const struct spec_page *page)
     page_print_verdict(out, VERDICT_REFUSED, "Refused", "Switching one on is an error, which gives the reason.");
     page_print_verdict(out, VERDICT_LATER, "Not supported yet", "Any value but the accepted one is an error.");
     fputs("\n## Other values\n\n", out);
-    for (int i = 0; i < spec_num_keys; i++) {
-        for (const struct spec_choice *choice = spec_keys[i].choices; choice && choice->name; choice++)
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
+        for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++)
             if (choice->verdict == VERDICT_LATER || choice->verdict == VERDICT_REFUSED)
-                fprintf(out, "- `%s: %s`: %s\n", spec_keys[i].path, choice->name,
+                fprintf(out, "- `%s: %s`: %s\n", key->path, choice->name,
                         choice->verdict == VERDICT_LATER ? "not supported yet" : choice->why);
     }
 }
@@ -246,9 +245,9 @@ static void page_print_without_effect(FILE *out, const struct spec_page *page)
     page_print_verdict(out, VERDICT_NOTICE, "No effect here",
                        "If the value differs from the default, a notice gives the reason why it has no effect.");
     fputs("\n## Old names\n\n", out);
-    for (int i = 0; i < spec_num_keys; i++)
-        if (spec_keys[i].type == KEY_ALIAS)
-            fprintf(out, "- `%s`: now `%s`\n", spec_keys[i].path, spec_keys[i].fallback);
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        if (key->type == KEY_ALIAS)
+            fprintf(out, "- `%s`: now `%s`\n", key->path, key->fallback);
 }
 
 static void page_print_names(FILE *out, const struct spec_page *page)

@@ -437,6 +437,14 @@ json_t *spec_key_default(const struct spec_key *key)
     return value;
 }
 
+bool spec_key_is_default(const struct spec_key *key, const json_t *value)
+{
+    json_t *usual = spec_key_default(key);
+    const bool same = usual && json_equal(usual, value);
+    json_decref(usual);
+    return same;
+}
+
 char *spec_json_text(const json_t *value)
 {
     return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : memory_text("unset");

@@ -22,8 +22,7 @@ static const char *sections_with(struct spec_context *ctx, const char *name, boo
 {
     const char *found = NULL;
     int count = 0;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (strcmp(spec_key_leaf(key->path), name) != 0 || key->type == KEY_ALIAS || unknown_is_unavailable(key) ||
             (used && key->verdict != VERDICT_USED))
             continue;
@@ -84,8 +83,7 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
     const struct spec_key *best = NULL;
     int best_distance = edit_distance_limit(name) + 1;
     for (int elsewhere = 0; elsewhere < 2 && !best; elsewhere++) {
-        for (int i = 0; i < spec_num_keys; i++) {
-            const struct spec_key *key = &spec_keys[i];
+        for (const struct spec_key *key = spec_keys; key->path; key++) {
             const char *leaf = spec_key_leaf(key->path);
             if (spec_key_in(key, section) != !elsewhere || key->type == KEY_ALIAS || unknown_is_unavailable(key) ||
                 (elsewhere && !strchr(name, '_') && key->verdict != VERDICT_USED))

@@ -148,14 +148,12 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 {
     const struct spec_full *full = spec_full(spec);
     const char *previous = NULL;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         bool is_auto = key->size && writes_auto(full, key);
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto)
             continue;
-        json_t *usual = spec_key_default(key);
-        if (all || is_auto || always_written(full, key) || !usual || !json_equal(value, usual)) {
+        if (all || is_auto || always_written(full, key) || !spec_key_is_default(key, value)) {
             int level = spec_open_sections(out, key->path, previous);
             previous = key->path;
             fprintf(out, "%*s%s%s: ", 2 * level, "", writes_derived(full, key) && !is_auto ? "# " : "",
@@ -174,7 +172,6 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
             }
             fputc('\n', out);
         }
-        json_decref(usual);
         json_decref(value);
     }
 }
@@ -204,8 +201,7 @@ static void write_block(FILE *out, int level, const struct spec_key *key, const 
 void spec_write_values(const json_t *values, FILE *out)
 {
     const char *previous = NULL;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         const json_t *value = json_object_get(values, key->path);
         if (!value)
             continue;
@@ -222,10 +218,10 @@ json_t *spec_to_json(const struct run_spec *spec)
 {
     const struct spec_full *full = spec_full(spec);
     json_t *json = json_object();
-    for (int i = 0; i < spec_num_keys; i++) {
-        json_t *value = spec_keys[i].size ? spec_key_fetch(full, &spec_keys[i]) : NULL;
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
+        json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (value)
-            json_object_set_new(json, spec_keys[i].path, value);
+            json_object_set_new(json, key->path, value);
     }
     return json;
 }

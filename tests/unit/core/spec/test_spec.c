@@ -9,8 +9,7 @@
 static void test_table(void **state)
 {
     (void)state;
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         assert_ptr_equal(spec_key_find(key->path), key);
         size_t length = spec_key_section_length(key->path);
         if (length) {
@@ -132,8 +131,7 @@ static void test_home_folder(void **state)
                                         "[\"/h/me/c\",\"d\"]", "[{\"path\":\"/h/me/e\",\"weight\":1.0}]"};
     char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
     setenv("HOME", "/h/me", 1);
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         bool is_path = false;
         for (size_t k = 0; k < COUNT_OF(leaves); k++)
             is_path =
@@ -1220,9 +1218,9 @@ static void test_help(void **state)
         assert_non_null(out);
         (markdown ? spec_print_pages : spec_print_help)(out);
         fclose(out);
-        for (int i = 0; i < spec_num_keys; i++)
-            if (spec_keys[i].type != KEY_SECTION)
-                assert_non_null(strstr(text, spec_keys[i].path));
+        for (const struct spec_key *key = spec_keys; key->path; key++)
+            if (key->type != KEY_SECTION)
+                assert_non_null(strstr(text, key->path));
         assert_true((strstr(text, "## How the spec is read") != NULL) == (markdown == 1));
         free(text);
     }

@@ -448,8 +448,7 @@ static void test_verdicts(void **state)
 {
     (void)state;
     int seen[VERDICT_SYNONYM + 1] = {0};
-    for (int i = 0; i < spec_num_keys; i++) {
-        const struct spec_key *key = &spec_keys[i];
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (key->type == KEY_SECTION || key->type == KEY_ALIAS || key->verdict == VERDICT_USED)
             continue;
         if (key->schedules || key->optimizers) /* of a scheduler or an optimizer that the base does not have */
