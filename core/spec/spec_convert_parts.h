@@ -24,27 +24,25 @@ struct convert {
     const struct spec_node *optimizer, *schedule; /* of a file, under the source's names; NULL: none */
 };
 
-/* Takes a key out of the source. NULL: it is not there, or null. */
-struct spec_node *convert_take(struct convert *c, const char *name);
+/* ---- the source ---------------------------------------------------------- */
 
-/* The same for names of one thing, with blanks between them: the last that a file has, else the source's default. */
+/* Takes a key out of the source. NULL: it is not there, or null. Of names of one thing, with blanks between them: the
+ * last that a file has, else the source's default. */
+struct spec_node *convert_take(struct convert *c, const char *name);
 struct spec_node *convert_take_one(struct convert *c, const char *names);
 
-/* The next of words with blanks between them; NULL: there is none. */
-const char *convert_word(struct convert *c, const char **words);
-
-/* Its text; NULL also if it is a list or a mapping, which a note says. */
+/* The same as text; NULL also if it is a list or a mapping, which a note says. As a mapping, which may be JSON in a
+ * string, as Trainer has it; what is neither gets a note. As a truth value. */
 const char *convert_take_text(struct convert *c, const char *name);
-
-/* The same as a mapping, which may be JSON in a string, as Trainer has it; what is neither gets a note. */
 struct spec_node *convert_take_mapping(struct convert *c, const char *name);
 struct spec_node *convert_json(struct convert *c, struct spec_node *node); /* node, or the mapping that its text is */
+bool convert_take_switch(struct convert *c, const char *name);
 
 /* Whether it is on: not false, 0, "", none, no, or an empty list. convert_truth(): what is no truth value gets a note,
- * and is off. */
+ * and is off. Whether a file has the value; else it is the source's default. */
 bool convert_is_on(const struct spec_node *node);
 bool convert_truth(struct convert *c, const struct spec_node *node);
-bool convert_take_switch(struct convert *c, const char *name);
+bool convert_is_given(const struct spec_node *node);
 
 /* A key of a mapping in the source, and its text (NULL: it has none). convert_children() ends the reading: a note has
  * what is on and was not read; `name` is the mapping's. */
@@ -52,40 +50,29 @@ struct spec_node *convert_child(const struct spec_node *mapping, const char *key
 const char *convert_child_text(const struct spec_node *mapping, const char *key);
 void convert_children(struct convert *c, const char *name, const struct spec_node *mapping);
 
-/* Notes that a value was taken but not understood. */
-void convert_odd(struct convert *c, const struct spec_node *node);
-
-/* Whether a file has the value; else it is the source's default. */
-bool convert_is_given(const struct spec_node *node);
-
-/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text. A quoted number becomes one, but
- * for a text. */
-void convert_set(struct convert *c, const char *path, const struct spec_node *value);
-void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
-void convert_set_text(struct convert *c, const char *path, const char *text);
-
-/* Takes a key of the run spec out again. */
-void convert_unset(struct convert *c, const char *path);
-
-/* A scalar without quotes, as if the source had it. */
-struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml);
-
-/* A number that is in quotes becomes one, as every source takes it. */
-void convert_unquote(struct spec_node *node);
-
-void convert_note(struct convert *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *convert_word(struct convert *c, const char **words); /* the next of words; NULL: there is none */
+void convert_mark(struct spec_node *node, int source);           /* makes it the source of a value and all in it */
+void convert_unquote(struct spec_node *node); /* a number in quotes becomes one, as every source takes it */
 
 /* STATUS_USAGE: the file is that of --out, under whatever name. */
 enum status convert_check_input(const struct convert *c, const char *path, struct error *err);
 
-/* Makes `source` the source of a value and all in it. */
-void convert_mark(struct spec_node *node, int source);
+/* ---- the run spec -------------------------------------------------------- */
 
-/* Adds a name to those without a meaning here. */
-void convert_nothing(struct convert *c, const char *name);
+/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text (a quoted number becomes one, but
+ * for a text); takes it out again. convert_scalar(): a scalar without quotes, as if the source had it. */
+void convert_set(struct convert *c, const char *path, const struct spec_node *value);
+void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
+void convert_set_text(struct convert *c, const char *path, const char *text);
+void convert_unset(struct convert *c, const char *path);
+struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml);
 
-/* What a value is called in a note. */
-const char *convert_show(struct convert *c, const struct spec_node *node);
+/* ---- notes --------------------------------------------------------------- */
+
+void convert_note(struct convert *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void convert_odd(struct convert *c, const struct spec_node *node); /* a value was taken but not understood */
+void convert_nothing(struct convert *c, const char *name);         /* adds a name to those without a meaning here */
+const char *convert_show(struct convert *c, const struct spec_node *node); /* what a value is called in a note */
 
 /* The rules, in the order in which they run. */
 void convert_model(struct convert *c);       /* spec_convert_training.c */

@@ -113,111 +113,82 @@ static inline struct spec_full *spec_full(const struct run_spec *spec)
     return spec->private_;
 }
 
-/* The row of a path, or NULL. */
-const struct spec_key *spec_key_find(const char *path);
+/* ---- rows ---------------------------------------------------------------- */
+
+const struct spec_key *spec_key_find(const char *path); /* NULL: there is none */
 
 /* The part of a path after its last dot; the length of the part before that dot (0 at top level). */
 const char *spec_key_leaf(const char *path);
 size_t spec_key_section_length(const char *path);
-
-/* Whether a key is directly in a section ("": at top level). */
-bool spec_key_in(const struct spec_key *key, const char *section);
+bool spec_key_in(const struct spec_key *key, const char *section); /* directly; "": at top level */
+bool spec_adapter_has(const struct spec_key *key);                 /* a key of `peft` */
 
 /* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs; keys of `peft` apply if there
  * is an adapter. */
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
 
-/* The value of a node as JSON (a choice by its name in the table, a list as an array; new reference); NULL after an
- * error: it has not the type or range of the row. */
-json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+/* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
+bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* The same for KEY_MODULES, KEY_PATTERNS and KEY_BLOCKS, whose fields are in spec.adapter; storing NULL: none. */
-json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
-json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
-
-enum { SPEC_MAX_ADAPTERS = 16 };
-
-/* `peft` as a list (spec_adapters.c): whether its items have names. */
-bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list);
-
-/* The tree that trains one adapter of it, a copy. Its run.name is the adapter's. */
-struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec_node *root,
-                                     const struct spec_node *item);
-
-/* {PATTERN: value, …} (new reference) */
-json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
-
-/* Whether it is a key of `peft`. */
-bool spec_adapter_has(const struct spec_key *key);
-
-/* The rules of `peft`. */
-void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
-
-/* Whether the node is a number or a truth value in quotes. */
-bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node);
-
-/* Whether `text` names this choice of a row. */
+/* Whether `text` names this choice; whether ztrain has the choice of this name, under it or another (true for keys
+ * without choices); a used choice as JSON, where true and false are booleans. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
-
-/* Whether ztrain has the choice of this name, under it or another; true for keys without choices. */
 bool spec_choice_is_available(const struct spec_key *key, const char *text);
-
-/* A used choice as JSON: the choices true and false are booleans. */
 json_t *spec_choice_json(const char *name);
 
-/* enum spec_amount: "weight", "epochs" */
-extern const char *const spec_amount_names[];
+/* ---- values, as JSON (new references) ------------------------------------ */
 
-/* The default as JSON (new reference), or NULL where the key may be unset; whether a value is the default. */
+/* The value of a node (a choice by its name in the table, a list as an array); NULL after an error: it has not the type
+ * or range of the row. */
+json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node); /* a number or truth value */
+
+/* The default, or NULL where the key may be unset; whether a value is the default. */
 json_t *spec_key_default(const struct spec_key *key);
 bool spec_key_is_default(const struct spec_key *key, const json_t *value);
 
-/* A value for a message, which the caller frees: "unset" for NULL. */
-char *spec_json_text(const json_t *value);
-
-/* Stores a value in its field (NULL: unset), and releases it. */
+/* Stores a value in its field (NULL: unset), and releases it. The value of the field; NULL: it is unset or does not
+ * apply. */
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value);
-
-/* The value of the field (new reference), or NULL if it is unset or not a parameter of the scheduler in use. */
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* The values that a key takes, "integer 0 to 3", "AdamW, Adam", "number above 0, or auto"; its default, for people; the
- * schedules or optimizers that have it, "WarmupLR, WarmupDecayLR". */
-void spec_help_value(FILE *out, const struct spec_key *key);
-const char *spec_help_default(const struct spec_key *key);
-void spec_help_types(FILE *out, const struct spec_key *key);
+/* The same for KEY_MODULES, KEY_PATTERNS and KEY_BLOCKS, whose fields are in spec.adapter; {PATTERN: value, …} */
+json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
+json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
+json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
 
-/* The first `size` bytes of a text, in lines of 100 columns: the first one begins with `begin`, whose width is
- * `indent`, the others with blanks. */
-void spec_help_wrapped(FILE *out, const char *begin, int indent, const char *text, size_t size);
+enum { SPEC_MAX_ADAPTERS = 16 };
 
-/* Applies the rules that tie keys together, and sets the values that follow from several keys. */
-void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
+/* `peft` as a list (spec_adapters.c): whether its items have names; and the tree that trains one of them, a copy, whose
+ * run.name is the adapter's. */
+bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list);
+struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec_node *root,
+                                     const struct spec_node *item);
 
-/* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
-bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
+char *spec_json_text(const json_t *value);    /* for a message, and free(); NULL is "unset" */
+extern const char *const spec_amount_names[]; /* enum spec_amount: "weight", "epochs" */
 
 /* Writes {"data.seq_length": 1024, …} as YAML in block style, in the order of the table. */
 void spec_write_values(const json_t *values, FILE *out);
 
-/* Whether a key takes "auto": DeepSpeed's keys do. */
-bool spec_auto_is_allowed(const struct spec_key *key);
+/* ---- "auto" -------------------------------------------------------------- */
 
-/* The value of a key with "auto" that no other file sets, as JSON (new reference); NULL: unset, or derived later. */
+bool spec_auto_is_allowed(const struct spec_key *key); /* for DeepSpeed's keys */
+
+/* The value of a key with "auto" that no other file sets; NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value comes from; NULL: from where the table of autos says. */
+/* Records that a key was "auto" and where its value comes from; NULL: from where the table of autos says. The second
+ * corrects that, the third is true of a value that follows from the model. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
+void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
+bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
 
 /* A gradient_clipping that is not set is DeepSpeed's default if there is a DeepSpeed file. */
 void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 
-/* Corrects where the value of a recorded key comes from. */
-void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
-
-/* Whether the key is "auto" and its value follows from the model. */
-bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
+/* ---- names of other trainers --------------------------------------------- */
 
 /* What `ztrain convert` does with a key of another trainer. */
 enum foreign_use {
@@ -240,23 +211,22 @@ extern const int spec_num_foreign_names;
 
 /* Whether one of the words, with blanks between them, is `word`, or its beginning before a star. */
 bool spec_has_word(const char *words, const char *word);
+const struct spec_foreign_name *spec_foreign_name_find(const char *name); /* NULL: there is none */
+void spec_print_names(FILE *out);                                         /* the table as Markdown */
 
-/* The row of a name, or NULL. */
-const struct spec_foreign_name *spec_foreign_name_find(const char *name);
+/* ---- a whole tree -------------------------------------------------------- */
+
+/* Replaces old names and places by those of the table. */
+void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 
 /* An error for each key below `section` ("": the root) that the table does not have. */
 void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
                        const char *section_path);
 
-/* The table of names as Markdown. */
-void spec_print_names(FILE *out);
-
-/* Whether a section of DeepSpeed's that ztrain lacks is switched on. */
-bool spec_foreign_is_on(const struct spec_node *section);
-
-/* Replaces old names and places by those of the table. */
-void spec_normalise(struct spec_context *ctx, struct spec_node *root);
-
-/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then the
- * rules that tie keys together apply. */
+/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then
+ * spec_apply_rules() applies the rules that tie keys together, with those of `peft`, and sets what follows from several
+ * keys. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);
+void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
+void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
+bool spec_foreign_is_on(const struct spec_node *section); /* whether a section that ztrain lacks is switched on */
