@@ -79,83 +79,9 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
 
 /* ---- the model ----------------------------------------------------------- */
 
-/* Descriptions are compared, so that the keys of transformers 4 and 5 are equivalent. FIELDS leaves out what a resumed
- * run may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
+/* Descriptions are compared, so that the keys of transformers 4 and 5 are equivalent. Left out is what a resumed run
+ * may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
  * model_type and attention_bias. */
-
-enum field_type {
-    FIELD_FAMILY,
-    FIELD_INT,
-    FIELD_REAL,
-    FIELD_BOOL,
-    FIELD_ROPE_TYPE,
-    FIELD_WINDOWS,
-    FIELD_ROPE_LAYERS,
-    FIELD_ROTARY_DIM,
-    FIELD_SCALE,
-    FIELD_QUERY_SCALE,
-    FIELD_ACTIVATION,
-    FIELD_POSITIONS
-};
-
-/* clang-format off */
-static const struct field {
-    const char *key, *gpt2_key; /* in config.json; NULL: not a matter of this family. Keys of BERT only are absent in
-                                 * the descriptions of others */
-    enum field_type type;
-    size_t offset; /* in struct model_desc */
-} FIELDS[] = {
-#define FIELD(key, gpt2_key, type, member) {key, gpt2_key, FIELD_##type, offsetof(struct model_desc, member)}
-#define ROPE(prefix, factor_prefix, member) \
-    FIELD(prefix "rope_type", NULL, ROPE_TYPE, member.kind), \
-    FIELD(factor_prefix "factor", NULL, REAL, member.factor), \
-    FIELD(prefix "low_freq_factor", NULL, REAL, member.low_freq_factor), \
-    FIELD(prefix "high_freq_factor", NULL, REAL, member.high_freq_factor), \
-    FIELD(prefix "original_max_position_embeddings", NULL, INT, member.original_max_positions), \
-    FIELD(prefix "beta_fast", NULL, REAL, member.beta_fast), \
-    FIELD(prefix "beta_slow", NULL, REAL, member.beta_slow), \
-    FIELD(prefix "truncate", NULL, BOOL, member.untruncated), \
-    FIELD(prefix "attention_factor", NULL, REAL, member.attention_factor)
-    FIELD("model_type", "model_type", FAMILY, family),
-    FIELD("vocab_size", "vocab_size", INT, vocab_size),
-    FIELD("hidden_size", "n_embd", INT, hidden_size),
-    FIELD("intermediate_size", "n_inner", INT, intermediate_size),
-    FIELD("num_hidden_layers", "n_layer", INT, num_layers),
-    FIELD("num_attention_heads", "n_head", INT, num_heads),
-    FIELD("num_key_value_heads", NULL, INT, num_kv_heads),
-    FIELD("head_dim", NULL, INT, head_dim),
-    FIELD(NULL, "n_positions", INT, max_positions),
-    FIELD("max_position_embeddings", NULL, POSITIONS, max_positions),
-    FIELD("rms_norm_eps", "layer_norm_epsilon", REAL, norm_eps),
-    FIELD("type_vocab_size", NULL, INT, num_types),
-    FIELD("hidden_act", NULL, ACTIVATION, mlp),
-    FIELD("attention_bias", NULL, BOOL, qkv_bias),
-    FIELD("mlp_bias", NULL, BOOL, mlp_bias),
-    FIELD("tie_word_embeddings", "tie_word_embeddings", BOOL, tied),
-    FIELD("num_labels", "num_labels", INT, num_labels),
-    FIELD("sliding_window", NULL, WINDOWS, layers),
-    FIELD("no_rope_layers", NULL, ROPE_LAYERS, layers),
-    FIELD("rope_theta", NULL, REAL, rope.theta),
-    ROPE("", "rope_scaling.", rope),
-    FIELD("rope_local_base_freq", NULL, REAL, local_rope.theta),
-    ROPE("sliding_attention.", "sliding_attention.", local_rope),
-    FIELD("partial_rotary_factor", NULL, ROTARY_DIM, rotary_dim),
-    FIELD("embedding_multiplier", NULL, REAL, embedding_multiplier),
-    FIELD("residual_multiplier", NULL, REAL, residual_multiplier),
-    FIELD("attention_multiplier", NULL, SCALE, attention_scale),
-    FIELD("query_pre_attn_scalar", NULL, QUERY_SCALE, attention_scale),
-    FIELD("attn_logit_softcapping", NULL, REAL, attention_softcap),
-    FIELD("final_logit_softcapping", NULL, REAL, logit_softcap),
-    FIELD("logits_scaling", NULL, REAL, logit_multiplier),
-#undef ROPE
-#undef FIELD
-};
-/* clang-format on */
-
-static bool compare_is_gemma(const struct model_desc *desc)
-{
-    return desc->family == FAMILY_GEMMA2 || desc->family == FAMILY_GEMMA3;
-}
 
 /* Of each layer its window, or whether it has RoPE (1 or 0). All alike: the window, NULL for none or for RoPE. */
 static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
@@ -174,52 +100,87 @@ static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
     return windows && usual ? json_integer(usual) : NULL;
 }
 
-/* New reference; NULL where there is none: numbers are 0 then. */
-static json_t *compared_value_of(const struct model_desc *desc, const struct field *field)
+static void add_compared_rope(json_t *config, const struct rope_desc *rope, const char *prefix, const char *factor)
 {
-    static const char *const ROPE_TYPES[] = {[ROPE_NONE] = "none",
-                                             [ROPE_PLAIN] = "default",
-                                             [ROPE_LINEAR] = "linear",
-                                             [ROPE_LLAMA3] = "llama3",
-                                             [ROPE_YARN] = "yarn"};
-    static const char *const ACTIVATIONS[] = {
-        [MLP_GELU] = "gelu_new", [MLP_GELU_ERF] = "gelu", [MLP_SWIGLU] = "silu", [MLP_GEGLU] = "gelu_pytorch_tanh"};
-    const void *member = (const char *)desc + field->offset;
-    switch (field->type) {
-    case FIELD_FAMILY: return json_string(model_family_name(*(const enum model_family *)member));
-    case FIELD_INT: return *(const int64_t *)member ? json_integer(*(const int64_t *)member) : NULL;
-    case FIELD_REAL: return *(const double *)member != 0 ? json_real(*(const double *)member) : NULL;
-    case FIELD_BOOL: return json_boolean(*(const bool *)member);
-    case FIELD_ROPE_TYPE: return json_string(ROPE_TYPES[*(const enum rope_kind *)member]);
-    case FIELD_ACTIVATION: return json_string(ACTIVATIONS[*(const enum mlp_kind *)member]);
-    case FIELD_POSITIONS: /* the rows of an embedding, or only a limit */
-        return desc->rope.kind == ROPE_NONE ? json_integer(*(const int64_t *)member) : NULL;
-    case FIELD_WINDOWS: return compared_layers_of(desc, true);
-    case FIELD_ROPE_LAYERS: return compared_layers_of(desc, false);
-    /* these two follow from head_dim, unless the config says otherwise */
-    case FIELD_ROTARY_DIM:
-        return desc->rotary_dim == desc->head_dim ? NULL : json_real((double)desc->rotary_dim / (double)desc->head_dim);
-    case FIELD_SCALE:
-        return compare_is_gemma(desc) || desc->attention_scale == 1 / sqrt((double)desc->head_dim)
-                   ? NULL
-                   : json_real(desc->attention_scale);
-    case FIELD_QUERY_SCALE:
-        return compare_is_gemma(desc) ? json_real(rint(1 / (desc->attention_scale * desc->attention_scale))) : NULL;
+    static const char *const types[] = {[ROPE_NONE] = "none",
+                                        [ROPE_PLAIN] = "default",
+                                        [ROPE_LINEAR] = "linear",
+                                        [ROPE_LLAMA3] = "llama3",
+                                        [ROPE_YARN] = "yarn"};
+    json_t *keys = json_pack("{ss,sf,sf,sf,sI,sf,sf,sb,sf}", "rope_type", types[rope->kind], factor, rope->factor,
+                             "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,
+                             "original_max_position_embeddings", (json_int_t)rope->original_max_positions, "beta_fast",
+                             rope->beta_fast, "beta_slow", rope->beta_slow, "truncate", rope->untruncated,
+                             "attention_factor", rope->attention_factor);
+    const char *key;
+    json_t *value;
+    json_object_foreach(keys, key, value)
+    {
+        char *whole = memory_printf("%s%s", prefix, key);
+        json_object_set(config, whole, value);
+        free(whole);
     }
-    return NULL;
+    json_decref(keys);
+}
+
+/* What a description computes, under the keys of GPT-2's config.json. */
+static json_t *compared_gpt2(const struct model_desc *d)
+{
+    return json_pack("{ss,sI,sI,sI,sI,sI,sI,sf,sb,sI}", "model_type", model_family_name(d->family), "vocab_size",
+                     (json_int_t)d->vocab_size, "n_embd", (json_int_t)d->hidden_size, "n_inner",
+                     (json_int_t)d->intermediate_size, "n_layer", (json_int_t)d->num_layers, "n_head",
+                     (json_int_t)d->num_heads, "n_positions", (json_int_t)d->max_positions, "layer_norm_epsilon",
+                     d->norm_eps, "tie_word_embeddings", d->tied, "num_labels", (json_int_t)d->num_labels);
+}
+
+/* The same under the keys of all others. */
+static json_t *compared_config(const struct model_desc *d)
+{
+    static const char *const activations[] = {
+        [MLP_GELU] = "gelu_new", [MLP_GELU_ERF] = "gelu", [MLP_SWIGLU] = "silu", [MLP_GEGLU] = "gelu_pytorch_tanh"};
+    const bool gemma = d->family == FAMILY_GEMMA2 || d->family == FAMILY_GEMMA3;
+    const bool usual_scale = d->attention_scale == 1 / sqrt((double)d->head_dim);
+    json_t *config = json_pack(
+        "{ss,sI,sI,sI,sI,sI,sI,sI,sI,sf,sI,ss,sb,sb,sb,sI,so?,so?,sf,sf,so?,sf,sf,so?,so?,sf,sf,sf}", "model_type",
+        model_family_name(d->family), "vocab_size", (json_int_t)d->vocab_size, "hidden_size",
+        (json_int_t)d->hidden_size, "intermediate_size", (json_int_t)d->intermediate_size, "num_hidden_layers",
+        (json_int_t)d->num_layers, "num_attention_heads", (json_int_t)d->num_heads, "num_key_value_heads",
+        (json_int_t)d->num_kv_heads, "head_dim", (json_int_t)d->head_dim, "max_position_embeddings",
+        (json_int_t)(d->rope.kind == ROPE_NONE ? d->max_positions : 0), "rms_norm_eps", d->norm_eps, "type_vocab_size",
+        (json_int_t)d->num_types, "hidden_act", activations[d->mlp], "attention_bias", d->qkv_bias, "mlp_bias",
+        d->mlp_bias, "tie_word_embeddings", d->tied, "num_labels", (json_int_t)d->num_labels, "sliding_window",
+        compared_layers_of(d, true), "no_rope_layers", compared_layers_of(d, false), "rope_theta", d->rope.theta,
+        "rope_local_base_freq", d->local_rope.theta, "partial_rotary_factor",
+        d->rotary_dim == d->head_dim ? NULL : json_real((double)d->rotary_dim / (double)d->head_dim),
+        "embedding_multiplier", d->embedding_multiplier, "residual_multiplier", d->residual_multiplier,
+        "attention_multiplier", gemma || usual_scale ? NULL : json_real(d->attention_scale), "query_pre_attn_scalar",
+        gemma ? json_real(rint(1 / (d->attention_scale * d->attention_scale))) : NULL, "attn_logit_softcapping",
+        d->attention_softcap, "final_logit_softcapping", d->logit_softcap, "logits_scaling", d->logit_multiplier);
+    add_compared_rope(config, &d->rope, "", "rope_scaling.factor");
+    add_compared_rope(config, &d->local_rope, "sliding_attention.", "factor");
+    return config;
+}
+
+/* NULL: it is unset, or 0. */
+static const json_t *compared_value(const json_t *config, const char *key)
+{
+    const json_t *value = json_object_get(config, key);
+    return json_is_null(value) || (json_is_number(value) && json_number_value(value) == 0) ? NULL : value;
 }
 
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences)
 {
-    for (size_t i = 0; i < COUNT_OF(FIELDS); i++) {
-        const struct field *field = &FIELDS[i];
-        const char *key = now->family == FAMILY_GPT2 ? field->gpt2_key : field->key;
-        if (!key)
-            continue;
-        json_t *old = compared_value_of(was, field), *new = compared_value_of(now, field);
-        if (old != new && !json_equal(old, new))
-            add_spec_difference(differences, key, " of the model", old, new, true);
-        json_decref(old);
-        json_decref(new);
+    const bool gpt2 = now->family == FAMILY_GPT2;
+    json_t *old = gpt2 ? compared_gpt2(was) : compared_config(was), *value = NULL;
+    json_t *new = gpt2 ? compared_gpt2(now) : compared_config(now);
+    const char *key = "";
+    ASSERT(old && new);
+    json_object_foreach(new, key, value)
+    {
+        const json_t *before = compared_value(old, key), *after = compared_value(new, key);
+        if (before != after && !json_equal(before, after))
+            add_spec_difference(differences, key, " of the model", before, after, true);
     }
+    json_decref(old);
+    json_decref(new);
 }
