@@ -172,7 +172,7 @@ static json_t *page_differences(const struct watched_run *runs, int count)
     for (int i = 0; i < all.count; i++) {
         json_t *row = json_pack("[s]", all.keys[i]);
         for (int r = 0; r < count; r++)
-            json_array_append_new(row, json_pack("s?", spec_pairs_find(&runs[r].spec, all.keys[i])));
+            json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, all.keys[i])));
         json_array_append_new(list, row);
     }
     free(all.keys);

@@ -341,7 +341,7 @@ static void put_values(FILE *out, const struct terminal_style *style, int key_wi
 {
     terminal_put(out, style, INK_DIM, key_width, key ? PRINTABLE(key) : "differences");
     for (int r = 0; r < count; r++) {
-        const char *value = key ? spec_pairs_find(&runs[r].spec, key) : runs[r].name;
+        const char *value = key ? spec_pairs_find(runs[r].spec, key) : runs[r].name;
         fputs("  ", out);
         const char *text = value ? PRINTABLE(value) : "-";
         const bool fits = r + 1 == count && terminal_width(text) <= value_width; /* no blanks at the line's end */
@@ -356,7 +356,7 @@ static void put_values_below(FILE *out, const struct terminal_style *style, cons
 {
     terminal_put(out, style, INK_DIM, terminal_width(key) > style->columns ? style->columns : 0, PRINTABLE(key));
     for (int r = 0; r < count; r++) {
-        const char *value = spec_pairs_find(&runs[r].spec, key);
+        const char *value = spec_pairs_find(runs[r].spec, key);
         struct terminal_line line = {.out = out, .style = style, .indent = 4};
         fputs("\n", out);
         put_part(&line, INK_PLAIN, memory_printf("  %s: %s", PRINTABLE(runs[r].name), value ? PRINTABLE(value) : "-"));

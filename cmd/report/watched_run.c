@@ -118,7 +118,7 @@ static void read_formers(struct watched_run *run)
 /* 0: the spec has none. */
 static double spec_number(const struct watched_run *run, const char *key)
 {
-    const char *text = spec_pairs_find(&run->spec, key);
+    const char *text = spec_pairs_find(run->spec, key);
     return text ? strtod(text, NULL) : 0;
 }
 
@@ -204,8 +204,8 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));
     if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK)
         log_warn("%s; the report lacks the run's spec", why.text);
-    const char *mode = spec_pairs_find(&run->spec, "checkpoint.mode");
-    const enum eval_metric metric = eval_metric_find(spec_pairs_find(&run->spec, "checkpoint.metric"));
+    const char *mode = spec_pairs_find(run->spec, "checkpoint.mode");
+    const enum eval_metric metric = eval_metric_find(spec_pairs_find(run->spec, "checkpoint.metric"));
     run_metrics_init(&run->metrics, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,
                      mode && !strcmp(mode, "min")   ? EVAL_MODE_MIN
                      : mode && !strcmp(mode, "max") ? EVAL_MODE_MAX
@@ -216,7 +216,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
 void watched_run_close(struct watched_run *run)
 {
     run_metrics_release(&run->metrics);
-    spec_pairs_release(&run->spec);
+    json_decref(run->spec);
     free(run->folder);
     free(run->name);
     *run = (struct watched_run){.folder = NULL};
@@ -232,9 +232,9 @@ bool watched_run_is(const struct watched_run *run, const struct watched_run *oth
 
 static bool differs(const struct watched_run *runs, int count, const char *key)
 {
-    const char *first = spec_pairs_find(&runs[0].spec, key);
+    const char *first = spec_pairs_find(runs[0].spec, key);
     for (int r = 1; r < count; r++) {
-        const char *other = spec_pairs_find(&runs[r].spec, key);
+        const char *other = spec_pairs_find(runs[r].spec, key);
         if (!first != !other || (first && strcmp(first, other) != 0))
             return true;
     }
@@ -252,9 +252,11 @@ static bool is_watched_key(const struct spec_differences *all, const char *key)
 struct spec_differences watched_runs_differences(const struct watched_run *runs, int count)
 {
     struct spec_differences all = {.keys = NULL};
+    const char *key;
+    json_t *value;
     for (int r = 0; r < count; r++)
-        for (int i = 0; i < runs[r].spec.count; i++) {
-            const char *key = runs[r].spec.items[i].key;
+        json_object_foreach(runs[r].spec, key, value)
+        {
             if (!differs(runs, count, key) || is_watched_key(&all, key))
                 continue;
             all.keys = memory_resize(all.keys, (size_t)(all.count + 1) * sizeof *all.keys);

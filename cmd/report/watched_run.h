@@ -30,7 +30,7 @@ enum { WATCHED_FORMERS = 64 };
 struct watched_run {
     char *folder, *name; /* owned; name: the last part of the path, or all of it where several runs have the same */
     struct run_metrics metrics;
-    struct spec_pairs spec;
+    json_t *spec; /* owned: spec_pairs_read() */
     enum run_state state;
     int64_t total_steps;    /* 0: unknown */
     struct {                /* of the newest checkpoint */
