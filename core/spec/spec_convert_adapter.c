@@ -30,17 +30,14 @@ static const struct adapter_name {
 /* LLaMA-Factory's "q_proj,v_proj" as a list. */
 static struct spec_node *adapter_list(struct convert *c, const struct spec_node *text)
 {
-    struct spec_node *list = spec_arena_alloc(c->ctx->arena, sizeof *list);
-    *list = (struct spec_node){.kind = NODE_LIST, .key = text->key, .pos = text->pos, .key_pos = text->key_pos};
-    for (const char *at = text->text; *at; at += *at == ',') {
+    struct spec_node *list = convert_list(c);
+    list->pos = text->pos;
+    list->key_pos = text->key_pos;
+    for (const char *at = text->text; *at; at += strcspn(at, ","), at += *at == ',') {
         at += strspn(at, " ");
         const size_t length = strcspn(at, " ,");
-        const char *name = spec_arena_copy(c->ctx->arena, at, length);
-        struct spec_node *item = convert_scalar(c, NULL, name);
-        item->kind = NODE_STRING;
         if (length)
-            spec_attach(c->ctx, list, item);
-        at += strcspn(at, ",");
+            convert_append(c, list, spec_arena_copy(c->ctx->arena, at, length));
     }
     return list;
 }
@@ -82,7 +79,7 @@ static void adapter_defaults(struct convert *c)
         if (!spec_find(c->to, sft[i][0]))
             convert_set_yaml(c, sft[i][0], sft[i][1]);
     if (c->kind == CONVERT_FACTORY && !spec_find(c->to, "peft.lora_alpha") && spec_is_number(rank))
-        convert_set_yaml(c, "peft.lora_alpha", spec_arena_printf(c->ctx->arena, "%.15g", 2 * rank->real));
+        convert_set_yaml(c, "peft.lora_alpha", convert_text(c, "%.15g", 2 * rank->real));
 }
 
 /* Whether the targets have what is not among all linear ones: an embedding, the head, or an expression. */

@@ -40,26 +40,12 @@ static const char *data_word(struct convert *c, const char *text)
     return copy;
 }
 
-static struct spec_node *data_list(struct convert *c)
-{
-    struct spec_node *list = convert_scalar(c, NULL, "");
-    list->kind = NODE_LIST;
-    return list;
-}
-
 static bool data_has(const struct spec_node *list, const char *text)
 {
     for (const struct spec_node *item = list->first; item; item = item->next)
         if (strcmp(item->text, text) == 0)
             return true;
     return false;
-}
-
-static void data_append(struct convert *c, struct spec_node *list, const char *text)
-{
-    struct spec_node *item = convert_scalar(c, NULL, text);
-    item->kind = NODE_STRING;
-    spec_attach(c->ctx, list, item);
 }
 
 /* "data/alpaca" for "tatsu-lab/alpaca" and "sets/alpaca.jsonl.gz", with a number if another set has the name. */
@@ -73,10 +59,10 @@ static const char *data_shards(struct data_sets *sets, const char *input, const 
     size_t used = 0;
     for (; *base && *base != '.'; base++)
         name[used++] = strchr(" \t\n'\"*?[]{}$\\", *base) || (unsigned char)*base < 0x20 ? '-' : *base;
-    const char *prefix = spec_arena_printf(sets->c->ctx->arena, "data/%s", used ? name : "train");
+    const char *prefix = convert_text(sets->c, "data/%s", used ? name : "train");
     const char *found = prefix;
     for (int n = 2; data_has(list, found); n++)
-        found = spec_arena_printf(sets->c->ctx->arena, "%s-%d", prefix, n);
+        found = convert_text(sets->c, "%s-%d", prefix, n);
     return found;
 }
 
@@ -99,7 +85,7 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
         convert_note(c, "the data '%s' are not here", input);
         return data_word(c, input);
     }
-    const char *raw = data_word(c, spec_arena_printf(c->ctx->arena, "data/raw/%s", fs_base_name(shards)));
+    const char *raw = data_word(c, convert_text(c, "data/raw/%s", fs_base_name(shards)));
     convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s", input, input,
                  raw);
     return raw;
@@ -133,30 +119,27 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
     const char *tokenizer = own && own->text ? own->text : c->model ? c->model : "MODEL";
     const char *shards = data_shards(sets, set->input, sets->train);
     if (validates && data_has(list, shards))
-        shards = spec_arena_printf(c->ctx->arena, "%s-%d", shards, list->count + 1);
+        shards = convert_text(c, "%s-%d", shards, list->count + 1);
     const char *place = data_places(c, set, shards);
-    const char *form = set->form == FORM_CHAT ? " --chat-template"
-                       : set->form == FORM_PAIRS
-                           ? spec_arena_printf(c->ctx->arena, " --completion %s", data_word(c, set->fields))
-                           : "";
-    const char *fields = set->form == FORM_PAIRS || !set->fields
-                             ? ""
-                             : spec_arena_printf(c->ctx->arena, " --fields %s", data_word(c, set->fields));
-    const char *share =
-        validates || !sets->share ? "" : spec_arena_printf(c->ctx->arena, " --validation %s", sets->share);
-    data_append(c, list, shards);
+    const char *form = set->form == FORM_CHAT    ? " --chat-template"
+                       : set->form == FORM_PAIRS ? convert_text(c, " --completion %s", data_word(c, set->fields))
+                                                 : "";
+    const char *fields =
+        set->form == FORM_PAIRS || !set->fields ? "" : convert_text(c, " --fields %s", data_word(c, set->fields));
+    const char *share = validates || !sets->share ? "" : convert_text(c, " --validation %s", sets->share);
+    convert_append(c, list, shards);
     convert_note(c, "data.%s has %s, which this makes: ztrain-tokenize %s%s%s --tokenizer %s --output %s%s",
                  validates ? "validation" : "train", shards, place, form, fields, data_word(c, tokenizer),
                  data_word(c, shards), share);
     if (*share)
-        data_append(c, sets->validation, spec_arena_printf(c->ctx->arena, "%s-validation", shards));
+        convert_append(c, sets->validation, convert_text(c, "%s-validation", shards));
 }
 
 /* ---- each source's sets -------------------------------------------------- */
 
 static const char *data_share_text(struct convert *c, double share)
 {
-    return share > 0 ? spec_arena_printf(c->ctx->arena, "%.15g", share) : NULL;
+    return share > 0 ? convert_text(c, "%.15g", share) : NULL;
 }
 
 /* The share of the documents that are for validation; NULL: none. From 1 on the number counts rows. */
@@ -279,9 +262,9 @@ static void data_axolotl(struct data_sets *sets)
 /* LLaMA-Factory's list of data sets, dataset_info.json; NULL: there is none. *folder becomes the folder that has it. */
 static const struct spec_node *data_factory_info(struct convert *c, const char **folder)
 {
-    const char *folders[] = {*folder, spec_arena_printf(c->ctx->arena, "%s/%s", c->folder, *folder)};
+    const char *folders[] = {*folder, convert_text(c, "%s/%s", c->folder, *folder)};
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
-        const char *path = spec_arena_printf(c->ctx->arena, "%s/dataset_info.json", folders[i]);
+        const char *path = convert_text(c, "%s/dataset_info.json", folders[i]);
         struct spec_context ctx = {.arena = c->ctx->arena, .sources = &path, .num_sources = 1};
         char *text;
         size_t size;
@@ -305,7 +288,7 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
     const struct spec_node *entry = spec_child(info, name), *columns = convert_child(entry, "columns");
     const char *file = convert_child_text(entry, "file_name"), *hub = convert_child_text(entry, "hf_hub_url");
     const char *form = OR(convert_child_text(entry, "formatting"), "alpaca");
-    struct data_set set = {.input = file ? spec_arena_printf(c->ctx->arena, "%s/%s", folder, file) : hub ? hub : name};
+    struct data_set set = {.input = file ? convert_text(c, "%s/%s", folder, file) : hub ? hub : name};
     if (pretrains) {
         set.fields = OR(convert_child_text(columns, "prompt"), "text");
     } else if (strcmp(form, "alpaca") != 0) {
@@ -315,8 +298,8 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
         const char *query = entry && columns ? convert_child_text(columns, "query") : "input";
         set.form = FORM_PAIRS;
         set.fields =
-            spec_arena_printf(c->ctx->arena, "%s%s%s,%s", OR(convert_child_text(columns, "prompt"), "instruction"),
-                              query ? "," : "", OR(query, ""), OR(convert_child_text(columns, "response"), "output"));
+            convert_text(c, "%s%s%s,%s", OR(convert_child_text(columns, "prompt"), "instruction"), query ? "," : "",
+                         OR(query, ""), OR(convert_child_text(columns, "response"), "output"));
     }
     for (size_t i = 0; i < COUNT_OF(elsewhere); i++)
         convert_child(entry, elsewhere[i]);
@@ -503,7 +486,7 @@ static void data_tokenizer(struct convert *c)
 
 void convert_data(struct convert *c)
 {
-    struct data_sets sets = {.c = c, .train = data_list(c), .validation = data_list(c)};
+    struct data_sets sets = {.c = c, .train = convert_list(c), .validation = convert_list(c)};
     data_tokenizer(c); /* which the commands name */
     data_length(c);
     const char *share = data_share(c, convert_take(c, "val_set_size"));

@@ -16,8 +16,7 @@
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
                                   struct string_list *errors, struct error *err)
 {
-    const char *beside =
-        *path == '/' || strcmp(c->folder, ".") == 0 ? path : spec_arena_printf(c->ctx->arena, "%s/%s", c->folder, path);
+    const char *beside = *path == '/' || strcmp(c->folder, ".") == 0 ? path : convert_text(c, "%s/%s", c->folder, path);
     const char *place = must || !fs_exists(beside) ? path : beside;
     char *text;
     size_t size;
@@ -163,7 +162,7 @@ static void deepspeed_batch(struct convert *c, const struct spec_node *root)
 
 static bool deepspeed_has(struct convert *c, const struct spec_node *root, const char *precision)
 {
-    const struct spec_node *node = spec_find(root, spec_arena_printf(c->ctx->arena, "%s.enabled", precision));
+    const struct spec_node *node = spec_find(root, convert_text(c, "%s.enabled", precision));
     return node && node->kind == NODE_BOOL && node->boolean;
 }
 

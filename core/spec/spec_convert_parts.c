@@ -19,6 +19,15 @@ struct spec_node *convert_take(struct convert *c, const char *name)
     return node->kind == NODE_NULL ? NULL : node;
 }
 
+char *convert_text(struct convert *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *text = spec_arena_vprintf(c->ctx->arena, format, args);
+    va_end(args);
+    return text;
+}
+
 const char *convert_word(struct convert *c, const char **words)
 {
     const char *start = *words + strspn(*words, " ");
@@ -123,8 +132,8 @@ void convert_children(struct convert *c, const char *name, const struct spec_nod
     const char *rest = NULL;
     for (struct spec_node *child = mapping ? mapping->first : NULL; child; child = child->next) {
         if (child->key && !child->taken && convert_is_on(child))
-            rest = spec_arena_printf(c->ctx->arena, "%s%s%s %s", rest ? rest : "", rest ? ", " : "",
-                                     spec_show(c->ctx, child->key), convert_show(c, child));
+            rest = convert_text(c, "%s%s%s %s", rest ? rest : "", rest ? ", " : "", spec_show(c->ctx, child->key),
+                                convert_show(c, child));
         child->taken = true;
     }
     if (rest)
@@ -153,6 +162,20 @@ struct spec_node *convert_scalar(struct convert *c, const char *key, const char 
     return node;
 }
 
+struct spec_node *convert_list(struct convert *c)
+{
+    struct spec_node *list = convert_scalar(c, NULL, "");
+    list->kind = NODE_LIST;
+    return list;
+}
+
+void convert_append(struct convert *c, struct spec_node *list, const char *text)
+{
+    struct spec_node *item = convert_scalar(c, NULL, text);
+    item->kind = NODE_STRING;
+    spec_attach(c->ctx, list, item);
+}
+
 void convert_unquote(struct spec_node *node)
 {
     if (!node || node->kind != NODE_STRING)
@@ -165,7 +188,7 @@ void convert_unquote(struct spec_node *node)
 
 void convert_set(struct convert *c, const char *path, const struct spec_node *value)
 {
-    spec_override(c->ctx, c->to, spec_arena_printf(c->ctx->arena, "%s=", path), value);
+    spec_override(c->ctx, c->to, convert_text(c, "%s=", path), value);
     struct spec_node *node = spec_find(c->to, path);
     const struct spec_key *key = spec_key_find(path);
     ASSERT(node);
@@ -224,7 +247,7 @@ void convert_note(struct convert *c, const char *format, ...)
 void convert_nothing(struct convert *c, const char *name)
 {
     name = spec_show(c->ctx, name);
-    c->nothing = c->nothing ? spec_arena_printf(c->ctx->arena, "%s, %s", c->nothing, name) : name;
+    c->nothing = c->nothing ? convert_text(c, "%s, %s", c->nothing, name) : name;
 }
 
 const char *convert_show(struct convert *c, const struct spec_node *node)

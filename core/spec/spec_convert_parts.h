@@ -50,6 +50,7 @@ struct spec_node *convert_child(const struct spec_node *mapping, const char *key
 const char *convert_child_text(const struct spec_node *mapping, const char *key);
 void convert_children(struct convert *c, const char *name, const struct spec_node *mapping);
 
+char *convert_text(struct convert *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *convert_word(struct convert *c, const char **words); /* the next of words; NULL: there is none */
 void convert_mark(struct spec_node *node, int source);           /* makes it the source of a value and all in it */
 void convert_unquote(struct spec_node *node); /* a number in quotes becomes one, as every source takes it */
@@ -66,6 +67,8 @@ void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
 void convert_set_text(struct convert *c, const char *path, const char *text);
 void convert_unset(struct convert *c, const char *path);
 struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml);
+struct spec_node *convert_list(struct convert *c); /* an empty one, and texts for it */
+void convert_append(struct convert *c, struct spec_node *list, const char *text);
 
 /* ---- notes --------------------------------------------------------------- */
 

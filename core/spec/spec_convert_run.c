@@ -38,7 +38,7 @@ void convert_precision(struct convert *c)
     const char *name = run_precision(c, &weights);
     const char *sums = convert_take_text(c, "gradient_accumulation_dtype");
     if (name)
-        convert_set_yaml(c, spec_arena_printf(c->ctx->arena, "%s.enabled", name), "true");
+        convert_set_yaml(c, convert_text(c, "%s.enabled", name), "true");
     if (weights)
         convert_set_yaml(c, "bf16.bf16_master_weights_and_grads", "true");
     else if (name && c->kind == CONVERT_AXOLOTL && !c->shards && !spec_find(c->to, "peft"))
@@ -55,7 +55,7 @@ void convert_precision(struct convert *c)
 static struct spec_node *fsdp_child(struct convert *c, const struct spec_node *config, const char *key)
 {
     struct spec_node *node = convert_child(config, key);
-    return node ? node : convert_child(config, spec_arena_printf(c->ctx->arena, "fsdp_%s", key));
+    return node ? node : convert_child(config, convert_text(c, "fsdp_%s", key));
 }
 
 /* Whether a word has the part: one of fsdp's, or fsdp_config's sharding strategy. */
@@ -142,7 +142,7 @@ static int64_t run_interval(struct convert *c, struct spec_node *node)
 
 static void run_set_interval(struct convert *c, const char *path, int64_t steps, const struct spec_node *source)
 {
-    struct spec_node *node = convert_scalar(c, source->key, spec_arena_printf(c->ctx->arena, "%lld", (long long)steps));
+    struct spec_node *node = convert_scalar(c, source->key, convert_text(c, "%lld", (long long)steps));
     node->key_pos = source->key_pos;
     convert_set(c, path, node);
 }

@@ -41,8 +41,7 @@ static void training_batches(struct convert *c)
     if (total && micro && micro->kind == NODE_INT && micro->integer > 0 && total->kind == NODE_INT &&
         !convert_is_given(accumulation)) {
         const int64_t steps = total->integer / micro->integer;
-        accumulation =
-            convert_scalar(c, "batch_size", spec_arena_printf(c->ctx->arena, "%lld", steps > 0 ? (long long)steps : 1));
+        accumulation = convert_scalar(c, "batch_size", convert_text(c, "%lld", steps > 0 ? (long long)steps : 1));
     }
     if (micro)
         convert_set(c, "train_micro_batch_size_per_gpu", micro);
@@ -60,7 +59,7 @@ void convert_whole_batch(struct convert *c)
         accumulation->kind != NODE_INT || __builtin_mul_overflow(micro->integer, accumulation->integer, &whole) ||
         __builtin_mul_overflow(whole, (int64_t)c->world, &whole))
         return;
-    convert_set_yaml(c, "train_batch_size", spec_arena_printf(c->ctx->arena, "%lld", (long long)whole));
+    convert_set_yaml(c, "train_batch_size", convert_text(c, "%lld", (long long)whole));
     convert_unset(c, "gradient_accumulation_steps");
 }
 
@@ -127,8 +126,7 @@ void convert_optimizer(struct convert *c)
     convert_set_text(c, "optimizer.type", type);
     /* Muon has defaults of its own for these, in every source */
     if (beta1 && beta2 && strcmp(type, "SGD") != 0 && (!muon || convert_is_given(beta1) || convert_is_given(beta2))) {
-        struct spec_node *pair = convert_scalar(c, "betas", "");
-        pair->kind = NODE_LIST;
+        struct spec_node *pair = convert_list(c);
         beta1->key = beta2->key = NULL;
         spec_attach(c->ctx, pair, beta1);
         spec_attach(c->ctx, pair, beta2);
@@ -170,7 +168,7 @@ static bool schedule_number(const struct spec_node *kwargs, const char *name, do
 
 static void schedule_set_real(struct convert *c, const char *path, double value)
 {
-    convert_set_yaml(c, path, spec_arena_printf(c->ctx->arena, "%.15g", value));
+    convert_set_yaml(c, path, convert_text(c, "%.15g", value));
 }
 
 /* min_lr, or a ratio of the learning rate. */
