@@ -97,17 +97,15 @@ void init_release(struct init *t);
 
 /* ---- questions (init_questions.c) ---------------------------------------- */
 
-/* Takes a flag: `given`, else the answer to `question` if there is a terminal (NULL: it is not asked), else `usual`
- * (NULL: STATUS_USAGE, it is missing). A wrong answer is asked again, three times in all: then, and at the end of the
- * input, STATUS_USAGE. */
+/* A flag: `given`, else the answer to `question` on a terminal (NULL: none is asked), else `usual`. STATUS_USAGE: there
+ * is none of these, or no right answer in three. */
 enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
                            init_take *take, struct error *err);
 
 /* ---- settings (init_plan.c) ---------------------------------------------- */
 
-/* Chooses stage, micro-batch, recomputation and offload by the search of `ztrain plan --fit`, and leaves virtual ranks
- * out if they do not fit or take much longer; on the CPU the micro-batch. Then opens the run's data and the headers of
- * its weights, with a run's errors. STATUS_DEVICE: nothing fits. */
+/* Chooses settings by the search of `ztrain plan --fit` (virtual ranks only if they fit at little cost), on the CPU the
+ * micro-batch; then opens data and weights, with a run's errors. STATUS_DEVICE: nothing fits. */
 enum status init_plan(struct init *t, struct error *err);
 
 /* ---- the run spec (init_spec.c) ------------------------------------------ */

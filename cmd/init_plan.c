@@ -59,8 +59,7 @@ end:
 
 /* ---- the CPU ------------------------------------------------------------- */
 
-/* The largest micro-batch up to eight samples that fits into the machine, without recomputation or, if none does, with
- * it. */
+/* The largest micro-batch up to eight that fits, without recomputation or, if none does, with it. */
 static enum status init_plan_cpu(struct init *t, struct error *err)
 {
     struct machine_memory machine;

@@ -23,8 +23,7 @@ void init_note(const char *format, ...)
     log_line(line);
 }
 
-/* One line of the terminal without blanks around it, for free(); a ~ at its beginning is HOME. NULL: the input ended.
- */
+/* A line of the terminal without blanks around it, for free(); ~/ is HOME. NULL: the input ended. */
 static char *init_read_answer(void)
 {
     char *line = NULL;

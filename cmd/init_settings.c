@@ -194,8 +194,7 @@ const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
     return text;
 }
 
-/* As many as the GPUs; for few GPUs up to eight, so that the run may also grow. They divide the batch. 0: only one
- * would. */
+/* As many as the GPUs, up to eight so that the run may grow; they divide the batch. 0: one. */
 static int init_virtual_ranks(const struct init *t)
 {
     const int least = t->ranks, most = least > 8 ? least : 8;

@@ -61,8 +61,7 @@ static int64_t init_warmup(int64_t steps)
     return (3 * steps + 99) / 100;
 }
 
-/* At least ten minutes by the plan, and whole intervals of evaluations: writing a checkpoint can take longer than a
- * step. 0: the run is over by then. */
+/* At least ten minutes by the plan (writing takes time), in whole intervals of evaluations. 0: the run ends before. */
 static int64_t init_saves(const struct init *t, int64_t interval)
 {
     const double least = t->choice.seconds > 0 ? 600 / t->choice.seconds : 0;

@@ -14,8 +14,7 @@ struct adapter_config {
     struct spec_full *full;           /* owned: the same as `peft` of a spec, whose arena has all of it */
 };
 
-/* Reads the file in a folder. STATUS_USAGE: the adapter is not plain LoRA; the message names the key that says
- * so; STATUS_DATA: the file is absent or damaged. */
+/* STATUS_USAGE: the adapter is not plain LoRA, by the key that is named; STATUS_DATA: the file is absent or damaged. */
 enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err);
 
 /* The same from parsed JSON (borrowed); `where` names its source in messages. */
@@ -23,8 +22,7 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
                                      struct error *err);
 void adapter_config_release(struct adapter_config *config);
 
-/* What PEFT's save_pretrained() writes for the adapter that `table` has after adapter_extend_table(), without keys that
- * older versions of PEFT do not know: they would not load it. target_modules is a list of the modules that got A and B
- * (short names where these are enough). base_model: for base_model_name_or_path, or NULL. New reference. */
+/* What PEFT's save_pretrained() writes for the adapter in `table` (after adapter_extend_table()), without keys at which
+ * older versions fail. target_modules lists the modules with A and B. base_model: or NULL. New reference. */
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model);

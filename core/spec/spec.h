@@ -144,9 +144,8 @@ struct spec_report {
 };
 void spec_report_release(struct spec_report *report);
 
-/* Reads `path`, the DeepSpeed configuration `deepspeed` (or NULL; a key that both set to different values is an error)
- * and the --set overrides ("a.b.c=VALUE"), checks all and fills in defaults. STATUS_OK, or STATUS_USAGE with at least
- * one line in report->errors. The caller owns *spec (spec_free). */
+/* Reads `path`, `deepspeed` (a DeepSpeed configuration or NULL; two values of a key are an error) and the overrides
+ * "a.b.c=VALUE", checks all and fills in defaults. STATUS_USAGE: report->errors has lines. spec_free() frees *spec. */
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,
                       struct run_spec **spec, struct spec_report *report);
 
@@ -168,16 +167,14 @@ static inline int64_t spec_micros(const struct run_spec *spec, int world)
 }
 
 /* Fills in the three batch sizes for `world` ranks, or names those that do not fit. With train.virtual_ranks they are
- * those of the virtual ranks, whose number `world` has to divide. `world_source`: where the world size comes from
- * ("--local-gpus 2", "srun", …), for the message. */
+ * those of the virtual ranks. `world_source`: where the world size comes from ("srun", …), for the message. */
 enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err);
 
 /* The same for the specs of several adapters. */
 enum status spec_resolve_batches(struct run_spec *first, int world, const char *world_source, struct error *err);
 
-/* The same for a run that continues from a checkpoint of stored_world ranks and the spec `stored` (its spec_to_json()):
- * train_batch_size stays; the accumulation adapts, and so does the micro batch unless the spec gives it. With
- * train.virtual_ranks both stay, and STATUS_USAGE is another micro batch. */
+/* The same for a run that is resumed: from stored_world ranks, with `stored` (its spec_to_json()). train_batch_size
+ * stays, accumulation and a micro batch that is not given adapt. With train.virtual_ranks all stay. */
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err);
 
@@ -185,8 +182,8 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
  * gradient_predivide_factor: 1 unless communication_data_type is fp16. (ztrain's are already divided by the ranks.) */
 double spec_comm_factor(const struct run_spec *spec, int world);
 
-/* The optimizer steps of a run with these train.epochs (<= 0: unset) and train.max_steps (0: unset): whichever ends
- * first; with neither, one epoch. The steps of a fraction of an epoch are rounded up. */
+/* The steps of a run with train.epochs (<= 0: unset) and train.max_steps (0: unset): whichever ends first, by default
+ * one epoch; those of a fraction of an epoch are rounded up. */
 int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch);
 
 /* The optimizer steps of the whole run; fills in scheduler.total_steps if it was absent or "auto". */
@@ -199,8 +196,7 @@ void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
  * resumed (its spec_to_json()), and notes that run's length. */
 void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
 
-/* The steps of the resumed run when its checkpoint was written, if its schedule ended with it and still does; else 0.
- */
+/* The length of the resumed run at its checkpoint, if its schedule ended with it and still does; else 0. */
 int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch);
 
 /* Lets a resumed run, whose tokenizer folder is gone, take the files that its checkpoint has. */
@@ -228,14 +224,12 @@ void spec_write_string(FILE *out, const char *text);
 /* The spec after spec_resolve_…() as flat JSON, {"data.seq_length": 1024, …}, without unset keys. New reference. */
 json_t *spec_to_json(const struct run_spec *spec);
 
-/* Compares the spec, after spec_resolve_…(), with the one of a checkpoint. A change by which the run would be another
- * one is an error with both values (STATUS_USAGE), other changes are notices, and so are other paths of model.… and
- * data.train if their contents are the same (same_model, same_data). */
+/* Compares the spec, after spec_resolve_…(), with a checkpoint's. What would make another run is an error with both
+ * values (STATUS_USAGE), the rest a notice, and so is a path whose contents are the same (same_model, same_data). */
 enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool same_model, bool same_data,
                          struct spec_report *report);
 
-/* Adds a line with both values to `differences` for each key of config.json that makes `now` compute something else
- * than `was`, which the run began with. */
+/* Adds a line with both values for each key of config.json by which `now` computes something else than `was`. */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
 /* --help-spec; with --markdown: the pages docs/run-spec*.md, each behind a line that names its file. */

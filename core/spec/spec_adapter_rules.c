@@ -42,8 +42,7 @@ static void adapter_merge(struct spec_context *ctx, struct spec_full *full, cons
     }
 }
 
-/* Gives `peft` what model.adapter's config says. A run that is resumed has all of it in its spec, and needs no folder.
- */
+/* Gives `peft` what model.adapter's config says. A resumed run has it in its spec, and needs no folder. */
 static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
     const char *folder = full->spec.model.adapter;

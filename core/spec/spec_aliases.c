@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_aliases.c: old names become new ones, keys that pages print in the wrong place go where they belong, and values
- * of another type that DeepSpeed or Python takes are converted: before files are merged, and again after the overrides.
- */
+/* spec_aliases.c: old names become new ones, keys in a wrong place go where they belong, and values of another type
+ * that DeepSpeed or Python takes are converted: before files are merged, and again after the overrides. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>

@@ -41,8 +41,8 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     }
 }
 
-/* Adds a hint with values that fit: train_batch_size must be a multiple of `unit`, what all ranks take at a time.
- * worlds_are: what their number is called. */
+/* Adds a hint with values that fit: multiples of what all ranks take at a time. worlds_are: what their number is
+ * called. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
 {
     int64_t train = given[0], unit = 1;

@@ -28,8 +28,7 @@ static bool same_spec_value(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
-/* What a run did whose checkpoint does not have the key, a new reference: the key's default, or what was done before
- * there was such a key. NULL: nothing. */
+/* What a run did whose checkpoint has no such key (new reference): mostly the default. NULL: nothing. */
 static json_t *compare_value_before(const struct run_spec *spec, const struct spec_key *key)
 {
     if (key->offset == offsetof(struct spec_full, peft_type)) /* all weights were trained */

@@ -100,9 +100,8 @@ static bool convert_is_deepspeed(const struct spec_node *root)
     return spec_child(root, "zero_optimization") || spec_child(root, "train_micro_batch_size_per_gpu");
 }
 
-/* The last file is source 0, whose errors have lines; the others are 2, 3, …. One of DeepSpeed's among others is that
- * of
- * --deepspeed. */
+/* The last file is source 0, whose errors have lines. A DeepSpeed configuration among several is as with --deepspeed.
+ */
 static enum status convert_files(struct convert *c, const struct convert_request *request, struct string_list *errors,
                                  struct error *err)
 {

@@ -15,9 +15,8 @@ struct convert_request {
     int world;             /* ranks, for train_batch_size; 0: it is left out */
 };
 
-/* Writes the run spec to `out` as YAML, and adds to `notes` what the user has to know: keys that could not be taken,
- * files that are not there, commands that make the data. STATUS_USAGE: a file cannot be read, is `out`, is not YAML or
- * JSON, or is of no known kind; then nothing is written, and `errors` has a line for each mistake but the one in err.
- */
+/* Writes the run spec as YAML, and to `notes` what the user has to know: keys that are left out, files that are absent,
+ * commands that make data. STATUS_USAGE: a file cannot be read, is `out`, or is of no known kind; nothing is written,
+ * and `errors` has a line for each mistake but the one in err. */
 enum status spec_convert(const struct convert_request *request, FILE *out, struct string_list *notes,
                          struct string_list *errors, struct error *err);

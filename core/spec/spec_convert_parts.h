@@ -26,26 +26,26 @@ struct convert {
 
 /* ---- the source ---------------------------------------------------------- */
 
-/* Takes a key out of the source. NULL: it is not there, or null. Of names of one thing, with blanks between them: the
- * last that a file has, else the source's default. */
+/* Takes a key out of the source; of names of one thing ("a b") the last that a file has, else the source's default.
+ * NULL: it is not there, or null. */
 struct spec_node *convert_take(struct convert *c, const char *name);
 struct spec_node *convert_take_one(struct convert *c, const char *names);
 
-/* The same as text; NULL also if it is a list or a mapping, which a note says. As a mapping, which may be JSON in a
- * string, as Trainer has it; what is neither gets a note. As a truth value. */
+/* The same as text, as a mapping (also JSON in a string, as Trainer has it), as a truth value; what is none gets a
+ * note. */
 const char *convert_take_text(struct convert *c, const char *name);
 struct spec_node *convert_take_mapping(struct convert *c, const char *name);
 struct spec_node *convert_json(struct convert *c, struct spec_node *node); /* node, or the mapping that its text is */
 bool convert_take_switch(struct convert *c, const char *name);
 
-/* Whether it is on: not false, 0, "", none, no, or an empty list. convert_truth(): what is no truth value gets a note,
- * and is off. Whether a file has the value; else it is the source's default. */
+/* Not false, 0, "", none, no, or an empty list; the same, with a note for what is no truth value; whether a file has
+ * it. */
 bool convert_is_on(const struct spec_node *node);
 bool convert_truth(struct convert *c, const struct spec_node *node);
 bool convert_is_given(const struct spec_node *node);
 
-/* A key of a mapping in the source, and its text (NULL: it has none). convert_children() ends the reading: a note has
- * what is on and was not read; `name` is the mapping's. */
+/* A key of a mapping in the source, and its text (NULL: it has none). convert_children() ends the reading with a note
+ * of what is on and was not read; `name` is the mapping's. */
 struct spec_node *convert_child(const struct spec_node *mapping, const char *key);
 const char *convert_child_text(const struct spec_node *mapping, const char *key);
 void convert_children(struct convert *c, const char *name, const struct spec_node *mapping);
@@ -60,8 +60,7 @@ enum status convert_check_input(const struct convert *c, const char *path, struc
 
 /* ---- the run spec -------------------------------------------------------- */
 
-/* Sets a key of the run spec to a value of the source, to YAML as text, or to a text (a quoted number becomes one, but
- * for a text); takes it out again. convert_scalar(): a scalar without quotes, as if the source had it. */
+/* Sets a key of the run spec, or takes it out. A quoted number becomes one, but for a text. */
 void convert_set(struct convert *c, const char *path, const struct spec_node *value);
 void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
 void convert_set_text(struct convert *c, const char *path, const char *text);
@@ -92,7 +91,7 @@ void convert_method(struct convert *c);  /* preferences */
 void convert_adapter(struct convert *c); /* spec_convert_adapter.c */
 void convert_data(struct convert *c);    /* spec_convert_data.c */
 
-/* spec_convert_deepspeed.c: lays the DeepSpeed configuration over the run spec; `named`: what the files say of it, or
- * NULL. STATUS_USAGE: it is not JSON, or has none of DeepSpeed's keys. */
+/* spec_convert_deepspeed.c: lays the DeepSpeed configuration over the run spec; `named`: by the files, or NULL.
+ * STATUS_USAGE: it is not JSON, or has none of DeepSpeed's keys. */
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors,
                               struct error *err);

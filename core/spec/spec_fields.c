@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_fields.c: a key's field in struct spec_full: stores JSON in it, and fetches it as JSON for printing, comparison
- * and the manifest. */
+/* spec_fields.c: a key's field in struct spec_full: stores JSON in it, and fetches it as JSON. */
 #include "core/size_text.h"
 #include "core/spec/spec_keys.h"
 

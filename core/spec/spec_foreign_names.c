@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_foreign_names.c: what other trainers call something: Hugging Face's Trainer and Accelerate, TRL, LLaMA-Factory,
- * axolotl, torchtune.
+/* spec_foreign_names.c: what Trainer, Accelerate, TRL, LLaMA-Factory, axolotl and torchtune call something.
  *
- * One table serves two readers. A run spec that has such a name is refused with the row's hint, which docs/run-spec.md
- * shows, too, unless the row is `unlisted`. `ztrain convert` takes the name as `use` says. */
+ * A run spec with such a name is refused with the row's hint, which docs/run-spec.md shows unless the row is
+ * `unlisted`. `ztrain convert` takes the name as `use` says. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_key_conflicts.c: the rules that tie keys of the run spec together, and the values that follow from several keys.
- */
+/* spec_key_conflicts.c: the rules that tie keys together, and the values that follow from several keys. */
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 
@@ -182,8 +181,7 @@ static bool conflict_schedule_lr(const struct schedule_spec *s)
     return s->type == SCHEDULE_ONE_CYCLE || s->type == SCHEDULE_LR_RANGE_TEST || (warms_up && s->warmup_max_lr >= 0);
 }
 
-/* The defaults of Muon's parameters are those of torch and DeepSpeed. spec_write_yaml() writes all of them, for the
- * table has other defaults. */
+/* Those of torch and DeepSpeed; the table has others, so that spec_write_yaml() writes all of them. */
 static void set_muon_defaults(const struct rules *r)
 {
     struct optimizer_settings *optimizer = &r->spec->optimizer;
@@ -579,8 +577,7 @@ static void check_virtual_ranks(const struct rules *r)
         spec_notice(r->ctx, strict->key_pos, "'train.virtual_ranks_strict' has no effect without train.virtual_ranks");
 }
 
-/* A key that reads evaluations: it needs data to evaluate on if it is used, and in any case a metric that the task
- * has. */
+/* A key that reads evaluations needs data for them if it is used, and in any case a metric that the task has. */
 static void check_metric(const struct rules *r, const char *key, bool used, const char *metric_key,
                          enum eval_metric metric)
 {

@@ -123,23 +123,22 @@ size_t spec_key_section_length(const char *path);
 bool spec_key_in(const struct spec_key *key, const char *section); /* directly; "": at top level */
 bool spec_adapter_has(const struct spec_key *key);                 /* a key of `peft` */
 
-/* Whether the optimizer and schedule in use have the key, if it is a parameter of theirs; keys of `peft` apply if there
- * is an adapter. */
+/* Whether it is a parameter of the optimizer or schedule in use, or none; keys of `peft` apply if there is an adapter.
+ */
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
 
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* Whether `text` names this choice; whether ztrain has the choice of this name, under it or another (true for keys
- * without choices); a used choice as JSON, where true and false are booleans. */
+/* Whether `text` names this choice; whether ztrain has it, under any name (true for keys without choices); a used
+ * choice as JSON: true and false are booleans. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
 bool spec_choice_is_available(const struct spec_key *key, const char *text);
 json_t *spec_choice_json(const char *name);
 
 /* ---- values, as JSON (new references) ------------------------------------ */
 
-/* The value of a node (a choice by its name in the table, a list as an array); NULL after an error: it has not the type
- * or range of the row. */
+/* The value of a node (a choice by its name in the table); NULL after an error: it has not the row's type or range. */
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
 bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node); /* a number or truth value */
 
@@ -147,8 +146,7 @@ bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *no
 json_t *spec_key_default(const struct spec_key *key);
 bool spec_key_is_default(const struct spec_key *key, const json_t *value);
 
-/* Stores a value in its field (NULL: unset), and releases it. The value of the field; NULL: it is unset or does not
- * apply. */
+/* Stores a value in its field (NULL: unset), and releases it; the value (NULL: it is unset or does not apply). */
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value);
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
@@ -179,8 +177,8 @@ bool spec_auto_is_allowed(const struct spec_key *key); /* for DeepSpeed's keys *
 /* The value of a key with "auto" that no other file sets; NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value comes from; NULL: from where the table of autos says. The second
- * corrects that, the third is true of a value that follows from the model. */
+/* Records that a key was "auto" and where its value is from (NULL: see rules[]); corrects it; does it follow from the
+ * model? */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
@@ -223,9 +221,8 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
                        const char *section_path);
 
-/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then
- * spec_apply_rules() applies the rules that tie keys together, with those of `peft`, and sets what follows from several
- * keys. */
+/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then the
+ * rules that tie keys together apply, those of `peft` among them. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);
 void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_load.c: reads the YAML file, merges the DeepSpeed file into it, applies the overrides, and checks the whole tree
- * once, so that the errors of all sources are reported together. */
+/* spec_load.c: reads the files, applies the overrides, and checks all at once, so that all errors come together. */
 #include "core/spec/spec.h"
 
 #include "core/model/model_folder.h"

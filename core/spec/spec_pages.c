@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_pages.c: --help-spec, made from the key table, and --help-spec --markdown: the pages docs/run-spec*.md, made
- * from it and the prose here.
+/* spec_pages.c: --help-spec and --help-spec --markdown (the pages docs/run-spec*.md), made from the key table.
  *
- * A page begins with a line that names its file, where `make doc` divides the output. No cell of a table has more than
- * PAGE_CELL_WORDS words: of a longer explanation the first clauses are in the cell, the others in a list below the
- * table. */
+ * A page begins with a line that names its file, where `make doc` divides the output. A cell has at most
+ * PAGE_CELL_WORDS words: the other clauses of a longer explanation are in a list below the table. */
 #include "core/spec/spec_keys.h"
 
 #include <ctype.h>
@@ -71,8 +69,7 @@ static const char *spec_help_default(const struct spec_key *key)
     return key->fallback ? key->fallback : key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "required" : "unset";
 }
 
-/* The first `size` bytes of a text, in lines of 100 columns: the first one begins with `begin`, whose width is
- * `indent`, the others with blanks. */
+/* In lines of 100 columns: the first begins with `begin`, whose width is `indent`, the others with blanks. */
 static void spec_help_wrapped(FILE *out, const char *begin, int indent, const char *text, size_t size)
 {
     enum { WIDTH = 100 };

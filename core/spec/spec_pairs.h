@@ -7,8 +7,7 @@
 
 #include <jansson.h>
 
-/* STATUS_CHECKPOINT: the file is absent, cannot be read or is not a YAML mapping; then *pairs is NULL. Else a new
- * reference; a list is on one line, "[1, 2]". */
+/* A new reference. STATUS_CHECKPOINT: the file cannot be read or is no YAML mapping; *pairs is NULL. */
 enum status spec_pairs_read(json_t **pairs, const char *path, struct error *err);
 
 /* The value of a key; NULL: it is not set. */

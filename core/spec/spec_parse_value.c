@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_parse_value.c: parses the value of a key: a node of the tree becomes JSON, if it has the key's type and range,
- * or is one of its choices. */
+/* spec_parse_value.c: a node of the tree becomes JSON, if it has its key's type and range, or is one of its choices. */
 #include "core/edit_distance.h"
 #include "core/memory.h"
 #include "core/size_text.h"
@@ -184,8 +183,7 @@ static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key
     return convert_each(ctx, key, node, convert_item);
 }
 
-/* train.samples: a list of prompts, each a text or a list of token ids, ["Stocks rose on", [15496, 995]]; one text may
- * stand alone. */
+/* train.samples: texts and lists of token ids, ["Stocks rose on", [15496, 995]]; one text may stand alone. */
 static json_t *wrong_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     return spec_error(ctx, node->pos, "'%s' must be a list of prompts, each a text or a list of token ids", key->path);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_resolve.c: fills in what follows from the data, the ranks and the run that is resumed. Batch sizes:
- * spec_batch_size.c; sizes that follow from the model: spec_auto_values.c. */
+/* spec_resolve.c: fills in what follows from the data and the run that is resumed. */
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 

@@ -142,6 +142,5 @@ void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_no
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
                    const struct spec_node *value);
 
-/* The tree as JSON (new reference): null, bool, int, real, string, array, object. NULL after an error: a number is not
- * finite. */
+/* The tree as JSON (new reference). NULL after an error: a number is not finite. */
 json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node);

@@ -16,8 +16,7 @@ static bool unknown_is_unavailable(const struct spec_key *key)
     return key->verdict == VERDICT_REFUSED || key->verdict == VERDICT_LATER;
 }
 
-/* "'data'", "'optimizer' or 'scheduler'", "at top level": the sections that have a key of exactly this name. NULL:
- * none, or too many. `used`: only keys that ztrain uses. */
+/* "under 'data'", "at top level": the sections with a key of this name. NULL: none, or too many. `used`: by ztrain. */
 static const char *sections_with(struct spec_context *ctx, const char *name, bool used)
 {
     const char *found = NULL;
@@ -46,8 +45,8 @@ static bool unknown_key_ends_with(const char *text, const char *word)
            text[all - length - 1] == '_';
 }
 
-/* Whether a name is the beginning of a key (seq_len of seq_length), its end (batch_size of train_batch_size), or the
- * key with words before it (output_dir in run). A single word is compared with the keys of the same section only. */
+/* The beginning of a key (seq_len of seq_length), its end (batch_size), or the key with words before it. A single word
+ * is compared with the keys of the same section only. */
 static bool unknown_is_part(const char *name, const char *key, bool same_section)
 {
     if (!same_section && !strchr(name, '_'))

@@ -59,8 +59,7 @@ static bool yaml_is_one_of(const char *text, const char *const *words)
     return false;
 }
 
-/* [-+]? digits [. digits] [e[-+]digits], at least one digit before the exponent, no leading zero before a digit.
- * *integral: only sign and digits. */
+/* [-+]? digits [. digits] [e[-+]digits], no leading zero before a digit. *integral: only sign and digits. */
 static bool yaml_looks_like_number(const char *text, bool *integral)
 {
     const char *p = text;
