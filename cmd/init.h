@@ -67,7 +67,7 @@ struct init {
 /* "ztrain: note: …" on stderr. */
 void init_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- what a flag or an answer says (init_facts.c, init_settings.c) ------- */
+/* ---- what a flag or an answer says --------------------------------------- */
 
 /* Parameters are checked and kept; a second call replaces the first. STATUS_USAGE, STATUS_DATA: what is wrong. */
 typedef enum status init_take(struct init *t, const char *text, struct error *err);
@@ -95,18 +95,10 @@ const char *init_usual_epochs(const struct init *t);
 /* Releases everything but the flags. */
 void init_release(struct init *t);
 
-/* ---- questions (init_questions.c) ---------------------------------------- */
-
 /* A flag: `given`, else the answer to `question` on a terminal (NULL: none is asked), else `usual`. STATUS_USAGE: there
  * is none of these, or no right answer in three. */
 enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
                            init_take *take, struct error *err);
-
-/* ---- settings (init_plan.c) ---------------------------------------------- */
-
-/* Chooses settings by the search of `ztrain plan --fit` (virtual ranks only if they fit at little cost), on the CPU the
- * micro-batch; then opens data and weights, with a run's errors. STATUS_DEVICE: nothing fits. */
-enum status init_plan(struct init *t, struct error *err);
 
 /* ---- the run spec (init_spec.c) ------------------------------------------ */
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_init.c: names and words that `ztrain init` writes. */
-#include "cmd/init_facts.c"
-#include "cmd/init_questions.c"
+#include "cmd/init_inputs.c"
 #include "cmd/init_spec.c"
 
 #include <setjmp.h>

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* init_inputs.c: what `ztrain init` takes: questions, the model, the data, the machine, the length of the run. */
+#include "ckpt/huggingface/huggingface.h"
+#include "cmd/init.h"
+#include "core/data/data_summary.h"
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/memory.h"
+#include "core/model/model_folder.h"
+#include "core/model/tensor_table.h"
+#include "core/printable.h"
+#include "core/size_text.h"
+#include "core/spec/spec.h"
+#include "core/text/tokenizer.h"
+#include "gpu/open/device_open.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { INIT_TRIES = 3 };
+
+void init_note(const char *format, ...)
+{
+    char text[1024], line[1100];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "ztrain: note: %s", PRINTABLE(text));
+    log_line(line);
+}
+
+/* A line of the terminal without blanks around it, for free(); ~/ is HOME. NULL: the input ended. */
+static char *init_read_answer(void)
+{
+    char *line = NULL;
+    size_t room = 0;
+    const ssize_t length = memory_getline(&line, &room, stdin);
+    if (length < 0) {
+        free(line);
+        return NULL;
+    }
+    char *start = line + strspn(line, " \t");
+    size_t end = strlen(start);
+    while (end > 0 && strchr(" \t\r\n", start[end - 1]))
+        end--;
+    start[end] = '\0';
+    const char *home = strncmp(start, "~/", 2) == 0 ? getenv("HOME") : NULL;
+    char *answer = home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
+    free(line);
+    return answer;
+}
+
+static enum status init_ask(struct init *t, const char *question, const char *usual, init_take *take, struct error *err)
+{
+    for (int i = 0; i < INIT_TRIES; i++) {
+        fprintf(stderr, usual ? "%s [%s]: " : "%s: ", question, usual);
+        fflush(stderr);
+        char *answer = init_read_answer();
+        if (!answer) {
+            fputc('\n', stderr);
+            error_set(err, STATUS_USAGE, "the input ended at the question '%s'", question);
+            return error_hint(err, "flags answer as well: ztrain init --help");
+        }
+        const enum status status = take(t, *answer || !usual ? answer : usual, err);
+        free(answer);
+        if (status == STATUS_OK)
+            return STATUS_OK;
+        fprintf(stderr, "  %s\n", PRINTABLE(err->text));
+    }
+    error_set(err, STATUS_USAGE, "%d answers to the question '%s' were wrong", INIT_TRIES, question);
+    return error_hint(err, "flags answer as well: ztrain init --help");
+}
+
+enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
+                           init_take *take, struct error *err)
+{
+    if (!given && question && t->asks)
+        return init_ask(t, question, usual, take, err);
+    if (!given && !usual) {
+        error_set(err, STATUS_USAGE, "--%s is missing", flag);
+        return error_hint(err, "ztrain init --model DIR --data PREFIX");
+    }
+    const enum status status = take(t, given ? given : usual, err);
+    if (status == STATUS_OK || strncmp(err->text, "--", 2) == 0) /* gpu_catalog_find() names its option */
+        return status;
+    return error_prefix(err, "--%s", flag);
+}
+
+void init_release(struct init *t)
+{
+    label_set_close(t->labels);
+    token_set_close(t->set);
+    string_list_release(&t->data);
+    string_list_release(&t->validation);
+    model_desc_release(&t->desc);
+    free(t->model);
+}
+
+/* YAML is UTF-8, and a run spec takes a ~ at the beginning for a home folder, which a shell has put in already. */
+static enum status init_check_text(const char *text, struct error *err)
+{
+    if (text[0] == '~') {
+        error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder", PRINTABLE(text));
+        return error_hint(err, "./%s", PRINTABLE(text));
+    }
+    json_t *utf8 = json_string(text);
+    json_decref(utf8);
+    return utf8 ? STATUS_OK : error_set(err, STATUS_USAGE, "'%s' is not text in UTF-8", PRINTABLE(text));
+}
+
+/* ---- the model ----------------------------------------------------------- */
+
+/* Whether a model's folder (NULL: there is a config.json only) has weights of any kind. */
+static bool init_has_weights(const char *folder, const struct model_desc *desc, int64_t *params)
+{
+    struct tensor_table table;
+    struct error err;
+    bool absent = true;
+    tensor_table_build(desc, &table);
+    const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
+    if (folder)
+        huggingface_check(&source, &absent, &err); /* its other errors: init_plan() */
+    *params = table.num_params;
+    tensor_table_release(&table);
+    return !absent;
+}
+
+enum status init_take_model(struct init *t, const char *text, struct error *err)
+{
+    char folder[FS_PATH_MAX];
+    TRY(init_check_text(text, err));
+    const bool found = model_folder_find(text, folder);
+    if (!found && !fs_exists(text))
+        return model_folder_missing(text, STATUS_DATA, err);
+    model_desc_release(&t->desc);
+    t->desc = (struct model_desc){.layers = NULL};
+    TRY(model_desc_load(found ? folder : text, &t->desc, err));
+    t->pretrained = init_has_weights(found ? folder : NULL, &t->desc, &t->params);
+    free(t->model);
+    t->model = memory_text(text);
+    if (!t->pretrained)
+        init_note("'%s' is %s: the run trains from scratch (model.config), from random weights", text,
+                  found ? "a folder without weights (safetensors)" : "a config.json");
+    return STATUS_OK;
+}
+
+enum status init_find_method(const char *name, enum init_method *method, struct error *err)
+{
+    static const char *const names[] = {[INIT_FULL] = "full", [INIT_LORA] = "lora", [INIT_QLORA] = "qlora"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcasecmp(name, names[i]) == 0) {
+            *method = (enum init_method)i;
+            return STATUS_OK;
+        }
+    error_set(err, STATUS_USAGE, "'%s' is not known", PRINTABLE(name));
+    return error_hint(err, "full, lora or qlora");
+}
+
+enum status init_take_method(struct init *t, const char *text, struct error *err)
+{
+    TRY(init_find_method(text, &t->method, err));
+    if (t->method == INIT_FULL || t->pretrained)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "an adapter needs trained weights below it, and '%s' has none", t->model);
+    return error_hint(err, "full trains from scratch");
+}
+
+/* ---- the data ------------------------------------------------------------ */
+
+/* Whether the first line of a file has this JSON key. */
+static bool init_line_has(const char *line, const char *key)
+{
+    const char *found = strstr(line, key);
+    if (!found)
+        return false;
+    found += strlen(key);
+    return found[strspn(found, " ")] == ':';
+}
+
+/* The options of ztrain-tokenize for what the first line of a .jsonl file holds. */
+static const char *init_text_form(const char *path)
+{
+    char line[1 << 16] = "";
+    FILE *file = fs_has_suffix(path, ".jsonl") ? memory_fopen(path, "r") : NULL;
+    const bool read = file && fgets(line, sizeof line, file);
+    if (file)
+        fclose(file);
+    if (!read)
+        return "";
+    if (init_line_has(line, "\"messages\"") || init_line_has(line, "\"conversations\""))
+        return " --chat-template";
+    if (init_line_has(line, "\"prompt\"") && init_line_has(line, "\"completion\""))
+        return " --completion prompt,completion";
+    return "";
+}
+
+/* Data that are text yet: names the command that makes shards of them. */
+static enum status init_refuse_text(const struct init *t, const char *name, size_t stem, struct error *err)
+{
+    char prefix[FS_PATH_MAX], folder[FS_PATH_MAX];
+    const bool tokenizer = model_folder_find(t->model, folder) && tokenizer_folder_has(folder);
+    if (!fs_exists(name))
+        return error_set(err, STATUS_DATA, "there is no file '%s'", PRINTABLE(name));
+    snprintf(prefix, sizeof prefix, "%.*s", (int)stem, name);
+    while (stem > 1 && prefix[stem - 1] == '/')
+        prefix[--stem] = '\0';
+    char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
+    error_set(err, STATUS_DATA, "'%s' is text, and ztrain trains on token shards", PRINTABLE(name));
+    error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
+               tokenizer ? model : "DIR", init_text_form(name), output);
+    free(file);
+    free(output);
+    free(model);
+    return err->code;
+}
+
+static enum status init_find_text(const struct init *t, const struct string_list *shards, struct error *err)
+{
+    for (int i = 0; i < shards->count; i++) {
+        const char *name = shards->items[i];
+        const size_t stem = fs_is_dir(name) ? strlen(name) : spec_text_stem(name);
+        TRY(init_check_text(name, err));
+        if (stem > 0)
+            return init_refuse_text(t, name, stem, err);
+    }
+    return STATUS_OK;
+}
+
+/* Counts the documents by length. */
+static enum status init_count_lengths(struct init *t, struct error *err)
+{
+    const int64_t documents = token_set_documents(t->set);
+    t->longest = 0;
+    memset(t->within, 0, sizeof t->within);
+    for (int64_t i = 0; i < documents; i++) {
+        int64_t first, length;
+        TRY(token_set_document(t->set, i, &first, &length, err));
+        t->longest = length > t->longest ? length : t->longest;
+        for (int k = 0; k < INIT_LENGTHS; k++)
+            t->within[k] += length <= INT64_C(1) << k;
+    }
+    return STATUS_OK;
+}
+
+/* A glob may match PREFIX-validation as well as PREFIX. */
+static void init_note_validation(const struct init *t, const struct string_list *shards)
+{
+    const char *bin;
+    int64_t documents, tokens;
+    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
+        bool named = false;
+        for (int k = 0; k < shards->count; k++)
+            named |= strstr(shards->items[k], "-validation") != NULL;
+        if (!named && fs_has_suffix(bin, "-validation.bin"))
+            init_note("'%s' is trained on too: --data matches it", bin);
+    }
+}
+
+/* A classifier's labels lie beside the first shard. */
+static enum status init_read_labels(struct init *t, struct error *err)
+{
+    int64_t documents, tokens;
+    const char *bin = token_set_shard(t->set, 0, &documents, &tokens);
+    char path[FS_PATH_MAX];
+    snprintf(path, sizeof path, "%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
+    label_set_close(t->labels);
+    t->labels = NULL;
+    if (fs_exists(path)) {
+        TRY(label_set_open(t->set, &t->labels, err));
+        t->longest = t->labels->longest;
+        return STATUS_OK;
+    }
+    if (t->desc.num_labels > 0) {
+        error_set(err, STATUS_DATA, "the model is a classifier, and '%s' is not there", PRINTABLE(path));
+        return error_hint(err, "ztrain-tokenize FILE --output PREFIX --tokenizer MODEL --label COLUMN writes labels");
+    }
+    return model_desc_check_causal(&t->desc, err);
+}
+
+enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err)
+{
+    TRY(init_find_text(t, shards, err));
+    token_set_close(t->set);
+    t->set = NULL;
+    TRY(token_set_open((const char *const *)shards->items, shards->count, &t->set, err));
+    TRY(token_set_check(t->set, t->desc.vocab_size, NULL, err));
+    TRY(init_read_labels(t, err));
+    t->masked = token_set_has_mask(t->set) && !t->labels;
+    if (t->masked)
+        TRY(init_count_lengths(t, err));
+    init_note_validation(t, shards);
+    string_list_release(&t->data);
+    t->data = (struct string_list){.count = 0};
+    for (int i = 0; i < shards->count; i++)
+        string_list_add(&t->data, shards->items[i]);
+    return STATUS_OK;
+}
+
+enum status init_take_data(struct init *t, const char *text, struct error *err)
+{
+    char *items[] = {memory_text(text)};
+    const enum status status = init_take_shards(t, &(struct string_list){1, items}, err);
+    free(items[0]);
+    return status;
+}
+
+/* ---- validation data ----------------------------------------------------- */
+
+enum status init_take_validation(struct init *t, const char *text, struct error *err)
+{
+    struct token_set *set = NULL;
+    char *items[] = {memory_text(text)};
+    const struct string_list shards = {1, items};
+    enum status status = init_find_text(t, &shards, err);
+    if (status == STATUS_OK)
+        status = token_set_open((const char *const *)items, 1, &set, err);
+    const char *both = status == STATUS_OK ? token_set_common(t->set, set) : NULL;
+    if (both)
+        status = error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
+    if (status == STATUS_OK)
+        string_list_add(&t->validation, text);
+    token_set_close(set);
+    free(items[0]);
+    return status;
+}
+
+enum status init_find_validation(struct init *t, struct error *err)
+{
+    for (int i = 0; i < t->data.count; i++) {
+        const char *name = t->data.items[i];
+        const bool ends = fs_has_suffix(name, ".bin") || fs_has_suffix(name, ".idx");
+        char *prefix = memory_printf("%.*s-validation", (int)(strlen(name) - (ends ? 4 : 0)), name);
+        char *index = memory_printf("%s.idx", prefix);
+        const enum status status = fs_exists(index) ? init_take_validation(t, prefix, err) : STATUS_OK;
+        free(index);
+        free(prefix);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+static enum status init_whole(const char *text, int64_t least, int64_t most, int64_t *value, struct error *err)
+{
+    char *end;
+    errno = 0;
+    const long long number = strtoll(text, &end, 10);
+    if (end == text || *end || errno || number < least || number > most)
+        return error_set(err, STATUS_USAGE, "'%s' is not a number from %" PRId64 " to %" PRId64, text, least, most);
+    *value = number;
+    return STATUS_OK;
+}
+
+static enum status init_real(const char *text, double most, double *value, struct error *err)
+{
+    char *end;
+    const double number = strtod(text, &end);
+    if (end == text || *end || !(number > 0) || !(number <= most))
+        return error_set(err, STATUS_USAGE, "'%s' is not a number above 0, and at most %g", text, most);
+    *value = number;
+    return STATUS_OK;
+}
+
+/* ---- the machine --------------------------------------------------------- */
+
+/* What the driver says; a machine without one, or whose GPU does not open, has none. */
+static void init_find_gpus(struct init_machine *machine)
+{
+    struct device *device;
+    struct error err;
+    *machine = (struct init_machine){.gpus = 0};
+    if (!device_cuda_available(machine->why))
+        return;
+    if (device_open(DEVICE_CUDA, 0, 1, &device, &err) != STATUS_OK) {
+        snprintf(machine->why, sizeof machine->why, "%.*s", (int)sizeof machine->why - 1, err.text);
+        return;
+    }
+    machine->gpus = device_cuda_list(NULL, 0);
+    machine->memory = (int64_t)device->memory_bytes;
+    snprintf(machine->name, sizeof machine->name, "%s", device->name);
+    device_close(device);
+}
+
+const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
+{
+    const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
+    init_find_gpus(&t->machine);
+    const int named = t->flags.device && !t->machine.gpus ? 1 : t->machine.gpus;
+    snprintf(text, INIT_TEXT, "%d", cpu ? 0 : named);
+    return text;
+}
+
+enum status init_take_gpus(struct init *t, const char *text, struct error *err)
+{
+    const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
+    int64_t gpus = 0;
+    TRY(init_whole(text, 0, 65536, &gpus, err));
+    if (gpus > 0 && cpu) {
+        error_set(err, STATUS_USAGE, "%" PRId64 " GPUs were asked for, and --device cpu", gpus);
+        return error_hint(err, "one of the two; `ztrain --local-gpus N` starts N processes that share the cores");
+    }
+    if (gpus > 8 && gpus % 4 != 0)
+        return error_set(err, STATUS_USAGE, "%" PRId64 " GPUs are not whole nodes of 8 or of 4", gpus);
+    t->cuda = gpus > 0;
+    t->ranks = gpus > 0 ? (int)gpus : 1;
+    t->node_ranks = t->ranks <= 8 ? t->ranks : t->ranks % 8 == 0 ? 8 : 4;
+    return STATUS_OK;
+}
+
+const char *init_usual_device(const struct init *t)
+{
+    struct gpu_model model;
+    struct error err;
+    const bool known = t->machine.gpus > 0 && gpu_catalog_find(t->machine.name, &model, &err) == STATUS_OK;
+    return !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
+}
+
+enum status init_take_device(struct init *t, const char *text, struct error *err)
+{
+    const bool cpu = strcasecmp(text, "cpu") == 0;
+    if (!cpu && !t->cuda)
+        return error_set(err, STATUS_USAGE, "'%s' is a GPU, and --gpus is 0", text);
+    if (cpu && t->cuda)
+        return error_set(err, STATUS_USAGE, "'cpu' is no GPU; hint: --gpus 0");
+    if (cpu)
+        return STATUS_OK;
+    TRY(gpu_catalog_find(text, &t->gpu, err));
+    t->memory = (int64_t)(t->gpu.memory_gib * (1 << 30));
+    return STATUS_OK;
+}
+
+enum status init_take_memory(struct init *t, const char *text, struct error *err)
+{
+    char size[SIZE_TEXT_MAX], whole[SIZE_TEXT_MAX];
+    int64_t bytes;
+    if (!t->cuda)
+        return error_set(err, STATUS_USAGE, "it is the memory of each GPU, and the run is on the CPU");
+    if (!size_parse(text, &bytes)) {
+        error_set(err, STATUS_USAGE, "'%s' is not a size", text);
+        return error_hint(err, SIZE_FORMS);
+    }
+    if (bytes > t->memory)
+        init_note("--memory %s is more than an %s has: the plan takes its %s", size_format(bytes, size), t->gpu.option,
+                  size_round(t->memory, whole));
+    else
+        t->memory = bytes;
+    return STATUS_OK;
+}
+
+/* ---- samples and steps --------------------------------------------------- */
+
+/* A power of two. With a mask: holds 99 % of the documents, and four average ones, so that samples are filled. */
+const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT])
+{
+    const int64_t documents = token_set_documents(t->set), tokens = token_set_tokens(t->set);
+    const int64_t most = t->masked && t->desc.max_positions > 8192 ? 8192 : t->desc.max_positions;
+    int64_t length = t->masked ? 256 : t->labels ? 16 : 2048;
+    for (int k = 0; t->masked && k < INIT_LENGTHS && length < most; k++)
+        if (INT64_C(1) << k >= length &&
+            ((double)t->within[k] < 0.99 * (double)documents || (INT64_C(1) << k) * documents < 4 * tokens))
+            length = INT64_C(2) << k;
+    while (t->labels && length < t->labels->longest)
+        length *= 2;
+    snprintf(text, INIT_TEXT, "%" PRId64, length < most ? length : most);
+    return text;
+}
+
+static enum status init_count_samples(struct init *t, struct error *err)
+{
+    struct first_fit *fit = NULL;
+    struct data_summary summary;
+    t->samples = token_set_samples(t->set, t->seq_length, !t->labels);
+    if (!t->masked)
+        return STATUS_OK;
+    TRY(data_summary_read(t->set, 0, &summary, err));
+    if (summary.learned == 0) {
+        error_set(err, STATUS_DATA, "the loss mask of the data lets no token be learned");
+        return error_hint(err, "`ztrain data PREFIX --show 3 --tokenizer DIR` shows what is");
+    }
+    TRY(first_fit_new(t->set, t->seq_length, &fit, err));
+    t->samples = fit->samples;
+    first_fit_free(fit);
+    TRY(cut_count(t->set, t->seq_length, &t->cut, err));
+    if (t->cut.documents == 0 || t->cut.targets == 0 || t->cut.target_left)
+        return STATUS_OK;
+    return error_set(err, STATUS_USAGE,
+                     "%" PRId64 " cuts off all tokens that are learned: documents have up to %" PRId64 " tokens",
+                     t->seq_length, t->longest);
+}
+
+enum status init_take_seq_length(struct init *t, const char *text, struct error *err)
+{
+    if (init_whole(text, 2, t->desc.max_positions, &t->seq_length, err) != STATUS_OK)
+        return error_hint(err, "the model has %" PRId64 " positions", t->desc.max_positions);
+    if (t->labels && t->labels->longest > t->seq_length) {
+        error_set(err, STATUS_USAGE, "a document has %" PRId64 " tokens, and %" PRId64 " is the most",
+                  t->labels->longest, t->seq_length);
+        return error_hint(err, "ztrain-tokenize --max-length %" PRId64 " cuts texts and keeps their special tokens",
+                          t->seq_length);
+    }
+    TRY(init_count_samples(t, err));
+    if (t->samples >= t->ranks)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE,
+              "the data make %" PRId64 " samples of %" PRId64 " tokens, fewer than the %d that a step needs",
+              t->samples, t->seq_length, t->ranks);
+    return error_hint(err, "a shorter --seq-length, fewer --gpus, or more data");
+}
+
+/* About 128 Ki tokens, in a power of two of samples on each rank; fewer, if an epoch had less than 50 steps. */
+const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
+{
+    int64_t batch = t->ranks;
+    while (2 * batch * t->seq_length <= 128 << 10 && t->samples / (2 * batch) >= 50)
+        batch *= 2;
+    snprintf(text, INIT_TEXT, "%" PRId64, batch);
+    return text;
+}
+
+/* As many as the GPUs, up to eight so that the run may grow; they divide the batch. 0: one. */
+static int init_virtual_ranks(const struct init *t)
+{
+    const int least = t->ranks, most = least > 8 ? least : 8;
+    int virtual_ranks = least;
+    for (int n = least; n <= most; n += least)
+        if (t->batch % n == 0)
+            virtual_ranks = n;
+    return virtual_ranks > 1 ? virtual_ranks : 0;
+}
+
+enum status init_take_batch(struct init *t, const char *text, struct error *err)
+{
+    const int64_t ranks = t->ranks;
+    TRY(init_whole(text, 1, t->samples, &t->batch, err));
+    t->virtual_ranks = init_virtual_ranks(t);
+    if (t->batch % ranks == 0)
+        return STATUS_OK;
+    error_set(err, STATUS_USAGE, "%" PRId64 " samples of a step are not a multiple of %" PRId64 " GPUs", t->batch,
+              ranks);
+    return error_hint(err, "%" PRId64 " is the next one", (t->batch / ranks + 1) * ranks);
+}
+
+/* One pass over text, three over what is labelled or masked. */
+const char *init_usual_epochs(const struct init *t)
+{
+    return t->masked || t->labels ? "3" : "1";
+}
+
+enum status init_take_epochs(struct init *t, const char *text, struct error *err)
+{
+    TRY(init_real(text, 1e6, &t->epochs, err));
+    t->steps = spec_run_length(t->epochs, 0, t->samples / t->batch);
+    return STATUS_OK;
+}
+
+const char *init_usual_lr(const struct init *t, char text[INIT_TEXT])
+{
+    snprintf(text, INIT_TEXT, "%s", t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4");
+    return text;
+}
+
+enum status init_take_lr(struct init *t, const char *text, struct error *err)
+{
+    return init_real(text, 1, &t->lr, err);
+}
