@@ -5,7 +5,7 @@
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/printable.h"
-#include "core/spec/spec_convert.h"
+#include "core/spec/spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>

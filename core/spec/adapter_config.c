@@ -108,10 +108,9 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
     *config = (struct adapter_config){0};
     if (!json_is_object(json))
         return error_set(err, STATUS_DATA, "%s is not a mapping; hint: PEFT's save_pretrained() writes it", where);
-    struct spec_arena scratch = {0}, own = {0};
+    struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch, .sources = &where, .num_sources = 1};
-    config->full = spec_arena_alloc(&own, sizeof *config->full); /* lives in the arena that it contains */
-    config->full->arena = own;
+    config->full = spec_full_new();
     const enum status status = read_config(&ctx, json, config, err);
     spec_arena_release(&scratch);
     if (status == STATUS_OK)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_convert.c: reads other trainers' configurations, tells their kind, adds its defaults, and writes what the rules
  * of spec_convert_….c make of them. No key is lost without a word: each becomes one of the run spec, or a note. */
-#include "core/spec/spec_convert.h"
+#include "core/spec/spec_convert_parts.h"
 
 #include "core/edit_distance.h"
 #include "core/fsutil.h"
 #include "core/kept_files.h"
 #include "core/memory.h"
-#include "core/spec/spec_convert_parts.h"
 
 #include <errno.h>
 #include <math.h>
@@ -387,10 +386,7 @@ static void convert_check(struct convert *c, const char *text, size_t size)
 {
     const char *sources[] = {"run spec", ""};
     struct spec_context ctx = {.arena = c->ctx->arena, .sources = sources, .num_sources = 2};
-    struct spec_arena own = {0};
-    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
-    full->arena = own;
-    full->spec.private_ = full;
+    struct spec_full *full = spec_full_new();
     struct spec_node *root = spec_parse_yaml(&ctx, 0, text, size);
     if (root && root->kind == NODE_MAPPING)
         spec_check(&ctx, full, root, true);

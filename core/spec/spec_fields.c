@@ -6,6 +6,15 @@
 #include <math.h>
 #include <string.h>
 
+struct spec_full *spec_full_new(void)
+{
+    struct spec_arena own = {0};
+    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
+    full->arena = own;
+    full->spec.private_ = full;
+    return full;
+}
+
 const char *const spec_amount_names[] = {
     [SPEC_AMOUNT_NONE] = NULL, [SPEC_AMOUNT_WEIGHT] = "weight", [SPEC_AMOUNT_EPOCHS] = "epochs"};
 

@@ -108,6 +108,8 @@ struct spec_full {
     struct spec_arena arena; /* holds all strings, and this struct */
 };
 
+struct spec_full *spec_full_new(void); /* in its own arena; spec_free() */
+
 static inline struct spec_full *spec_full(const struct run_spec *spec)
 {
     return spec->private_;

@@ -101,10 +101,7 @@ static void load_folders(struct spec_full *full)
 
 static struct spec_full *load_new(const char *path)
 {
-    struct spec_arena own = {0};
-    struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
-    full->arena = own;
-    full->spec.private_ = full;
+    struct spec_full *full = spec_full_new();
     full->spec.path = spec_arena_text(&full->arena, path);
     return full;
 }

@@ -1,10 +1,232 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_resolve.c: fills in what follows from the data and the run that is resumed. */
+/* spec_resolve.c: fills in what follows from the ranks, the data and the run that is resumed.
+ *
+ * The batch triangle: train_batch_size = micro batch x accumulation x ranks. A resumed run keeps its train_batch_size
+ * at any world size. Its micro batch, if none is given, is at most as large as it was, because a rank's memory depends
+ * on it; the accumulation adapts. With train.virtual_ranks the ranks of the formula are the virtual ones, and nothing
+ * adapts. */
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+/* ---- batch sizes --------------------------------------------------------- */
+
+static int64_t batch_size_product(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+static int64_t largest_batch(void)
+{
+    return (int64_t)spec_key_find("train_batch_size")->max;
+}
+
+/* "1, 2, 3, 6": the world sizes over which `batch` can be split in units of `unit`, smallest first. */
+static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t size)
+{
+    enum { MOST = 24 };
+    int64_t most = batch % unit ? 0 : batch / unit;
+    int found = 0;
+    text[0] = 0;
+    for (int64_t world = 1; world <= most && world <= 4096; world++) {
+        if (most % world)
+            continue;
+        size_t used = strlen(text);
+        if (++found > MOST) {
+            snprintf(text + used, size - used, ", …");
+            return;
+        }
+        snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
+    }
+}
+
+/* Adds a hint with values that fit: multiples of what all ranks take at a time. worlds_are: what their number is
+ * called. */
+static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
+{
+    int64_t train = given[0], unit = 1;
+    char sizes[256], worlds[300] = "";
+    for (int i = 1; i < 3; i++)
+        unit = given[i] ? batch_size_product(unit, given[i]) : unit;
+    list_world_sizes(train, unit, sizes, sizeof sizes);
+    if (given[1] && given[2] && sizes[0]) /* all three sizes determine the world size */
+        snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
+    if (sizes[0])
+        snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
+    unit = batch_size_product(unit, world);
+    if (unit > largest_batch()) {
+        error_hint(err, "make the micro batch or the accumulation smaller");
+        return;
+    }
+    if (given[1] && given[2]) {
+        int64_t per_rank = batch_size_product(given[1], world);
+        if (train % per_rank == 0)
+            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
+                       (long long)(train / per_rank), worlds);
+        else
+            error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
+        return;
+    }
+    int64_t below = train / unit * unit;
+    if (below > 0)
+        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
+                   (long long)(below + unit), worlds);
+    else
+        error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
+}
+
+/* The ranks of the formula: *world becomes the number of virtual ranks, and *source their key. */
+static enum status take_virtual_ranks(const struct run_spec *spec, int *world, const char **source, struct error *err)
+{
+    const int64_t virtual_ranks = spec->train.virtual_ranks;
+    char divisors[256];
+    if (!virtual_ranks)
+        return STATUS_OK;
+    if (virtual_ranks % *world) {
+        list_world_sizes(virtual_ranks, 1, divisors, sizeof divisors);
+        return error_set(err, STATUS_USAGE,
+                         "train.virtual_ranks %lld cannot be divided among %d ranks (world size %d: %s); hint: "
+                         "possible world sizes: %s",
+                         (long long)virtual_ranks, *world, *world, *source, divisors);
+    }
+    *world = (int)virtual_ranks;
+    *source = "train.virtual_ranks";
+    return STATUS_OK;
+}
+
+enum status spec_resolve_batch(struct run_spec *spec, int world, const char *world_source, struct error *err)
+{
+    const char *worlds_are = spec->train.virtual_ranks ? "values of train.virtual_ranks" : "world sizes";
+    ASSERT(world > 0);
+    TRY(take_virtual_ranks(spec, &world, &world_source, err));
+    const struct spec_full *full = spec_full(spec);
+    const int64_t *given = full->given_batch;
+    int64_t train = given[0], micro = given[1], accumulation = given[2];
+    ASSERT(train || micro); /* spec_load() refuses a spec without either */
+    if (train && !micro && !accumulation) {
+        accumulation = 1;
+        micro = train / world;
+    } else if (train && !micro) {
+        micro = train / world / accumulation;
+    } else if (train && !accumulation) {
+        accumulation = train / micro / world;
+    } else if (!train) {
+        accumulation = accumulation ? accumulation : 1;
+        train = batch_size_product(batch_size_product(micro, accumulation), world);
+    }
+    char one_step[96] = "sample";
+    if (given[1])
+        snprintf(one_step, sizeof one_step, "micro batch of %lld", (long long)micro);
+    else if (given[2])
+        snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
+    int64_t product = batch_size_product(batch_size_product(micro, accumulation), world);
+    if (train > largest_batch()) { /* a product; a given value has been checked already */
+        return error_set(err, STATUS_USAGE,
+                         "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d "
+                         "(from %s) is more than %lld samples; hint: make one of them smaller",
+                         full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
+                         (long long)largest_batch());
+    }
+    if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that is not in the spec */
+        error_set(err, STATUS_USAGE,
+                  "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
+                  full->batch_where, (long long)train, one_step, world, world, world_source);
+        hint_batch(err, given, world, worlds_are);
+        return STATUS_USAGE;
+    }
+    if (train != product) {
+        error_set(err, STATUS_USAGE,
+                  "%s: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+                  "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
+                  full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
+                  world_source);
+        hint_batch(err, given, world, worlds_are);
+        return STATUS_USAGE;
+    }
+    spec->train_batch_size = train;
+    spec->train_micro_batch_size_per_gpu = micro;
+    spec->gradient_accumulation_steps = accumulation;
+    return STATUS_OK;
+}
+
+/* ---- batch sizes of a resumed run ---------------------------------------- */
+
+static enum status resolve_virtual_resumed(struct run_spec *spec, int world, const char *source, const json_t *stored,
+                                           struct error *err)
+{
+    const int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu")),
+                  was_train = json_integer_value(json_object_get(stored, "train_batch_size")),
+                  was_virtual = json_integer_value(json_object_get(stored, "train.virtual_ranks"));
+    TRY(spec_resolve_batch(spec, world, source, err));
+    const int64_t micro = spec->train_micro_batch_size_per_gpu;
+    if (was_virtual != spec->train.virtual_ranks || was_train != spec->train_batch_size || micro == was_micro)
+        return STATUS_OK; /* the first two: spec_compare() refuses them */
+    return error_set(
+        err, STATUS_USAGE,
+        "'train_micro_batch_size_per_gpu' was %lld in the checkpoint and is %lld now: with train.virtual_ranks that "
+        "would change the run; hint: set it back, or start a new run under another run.name",
+        (long long)was_micro, (long long)micro);
+}
+
+enum status spec_resolve_batches(struct run_spec *first, int world, const char *world_source, struct error *err)
+{
+    for (struct run_spec *spec = first; spec; spec = spec->next)
+        TRY(spec_resolve_batch(spec, world, world_source, err));
+    return STATUS_OK;
+}
+
+enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
+                                       int stored_world, struct error *err)
+{
+    ASSERT(world > 0);
+    const struct spec_full *full = spec_full(spec);
+    const int64_t *given = full->given_batch;
+    int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
+    int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
+    if (spec->train.virtual_ranks)
+        return resolve_virtual_resumed(spec, world, world_source, stored, err);
+    if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
+        (given[0] && given[0] != train)) /* another batch is another run, which spec_compare() refuses */
+        return spec_resolve_batch(spec, world, world_source, err);
+    /* as before, or the spec was changed on purpose and fits */
+    if (world == stored_world && (given[1] || given[2]) &&
+        spec_resolve_batch(spec, world, world_source, NULL) == STATUS_OK && spec->train_batch_size == train)
+        return STATUS_OK;
+
+    int64_t per_rank = train % world ? 0 : train / world, micro = given[1] ? given[1] : was_micro;
+    if (!given[1] && per_rank) {
+        micro = micro < per_rank ? micro : per_rank;
+        while (per_rank % micro)
+            micro--;
+    }
+    if (!per_rank || per_rank % micro) {
+        char sizes[256];
+        list_world_sizes(train, given[1] ? given[1] : 1, sizes, sizeof sizes);
+        if (given[1])
+            error_set(err, STATUS_USAGE,
+                      "%s: the run's train_batch_size %lld cannot be split into micro batches of %lld on %d ranks "
+                      "(world size %d: %s)",
+                      full->batch_where, (long long)train, (long long)micro, world, world, world_source);
+        else
+            error_set(err, STATUS_USAGE,
+                      "%s: the run's train_batch_size %lld cannot be split over %d ranks (world size %d: %s)",
+                      full->batch_where, (long long)train, world, world, world_source);
+        if (sizes[0])
+            return error_hint(err, "possible world sizes: %s", sizes);
+        return error_hint(
+            err, "train_micro_batch_size_per_gpu must divide train_batch_size; if you remove it, ztrain derives it");
+    }
+    spec->train_batch_size = train;
+    spec->train_micro_batch_size_per_gpu = micro;
+    spec->gradient_accumulation_steps = per_rank / micro;
+    return STATUS_OK;
+}
+
+/* ---- data, length -------------------------------------------------------- */
 
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
 {

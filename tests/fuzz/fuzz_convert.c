@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_convert.c: any bytes as the configuration of another trainer; after a NUL as a DeepSpeed configuration beside
  * it. What converts must be YAML with keys, and the rest must be refused without a word of a run spec. */
-#include "core/spec/spec_convert.h"
+#include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 
 #include <stdlib.h>
