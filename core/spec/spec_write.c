@@ -2,6 +2,7 @@
 /* spec_write.c: writes the effective spec as YAML and as JSON. */
 #include "core/spec/spec_keys.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -25,11 +26,8 @@ static void write_real(FILE *out, double value)
 /* Whether YAML has the character as it stands: not the line breaks and the byte order mark. */
 static bool spec_is_printable(utf8proc_int32_t point)
 {
-    static const utf8proc_int32_t others[] = {0x2028, 0x2029, 0xfeff, 0xfffe, 0xffff};
-    for (size_t i = 0; i < COUNT_OF(others); i++)
-        if (point == others[i])
-            return false;
-    return (point >= 0x20 && point < 0x7f) || point >= 0xa0;
+    return ((point >= 0x20 && point < 0x7f) || point >= 0xa0) && point != 0x2028 && point != 0x2029 &&
+           point != 0xfeff && point != 0xfffe && point != 0xffff;
 }
 
 static void write_quoted(FILE *out, const char *text)
@@ -53,9 +51,8 @@ void spec_write_string(FILE *out, const char *text)
     static const char *const words[] = {"true", "false", "null", "yes", "no",  "on",
                                         "off",  "y",     "n",    "inf", "nan", "infinity"};
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
-    bool letter = (text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z');
     bool path = text[0] == '/' || strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0;
-    bool plain = (letter || path) && text[strspn(text, allowed)] == 0;
+    bool plain = (isalpha((unsigned char)text[0]) || path) && text[strspn(text, allowed)] == 0;
     for (size_t i = 0; i < COUNT_OF(words); i++)
         plain = plain && strcasecmp(text, words[i]) != 0;
     if (plain)

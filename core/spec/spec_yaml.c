@@ -62,31 +62,12 @@ static bool yaml_is_one_of(const char *text, const char *const *words)
 /* [-+]? digits [. digits] [e[-+]digits], no leading zero before a digit. *integral: only sign and digits. */
 static bool yaml_looks_like_number(const char *text, bool *integral)
 {
-    const char *p = text;
-    if (*p == '-' || *p == '+')
-        p++;
-    if (p[0] == '0' && isdigit((unsigned char)p[1]))
-        return false;
-    size_t whole = strspn(p, "0123456789"), fraction = 0;
-    p += whole;
-    *integral = *p == 0;
-    if (*p == '.') {
-        p++;
-        fraction = strspn(p, "0123456789");
-        p += fraction;
-    }
-    if (whole + fraction == 0)
-        return false;
-    if (*p == 'e' || *p == 'E') {
-        p++;
-        if (*p == '-' || *p == '+')
-            p++;
-        size_t digits = strspn(p, "0123456789");
-        if (digits == 0)
-            return false;
-        p += digits;
-    }
-    return *p == 0;
+    const char *digits = text + (*text == '-' || *text == '+');
+    char *end;
+    *integral = !digits[strspn(digits, "0123456789")];
+    strtod(text, &end); /* which knows other forms, too */
+    return end != text && !*end && !text[strspn(text, "0123456789+-.eE")] &&
+           !(*digits == '0' && isdigit((unsigned char)digits[1]));
 }
 
 void spec_yaml_plain(struct spec_node *node)
