@@ -60,8 +60,6 @@ static const struct option_row options[] = {
 static const struct command_line command_line = {
     .command = "init", .usage = USAGE, .options = options, .count = COUNT_OF(options)};
 
-/* ---- before any question ------------------------------------------------- */
-
 /* The name alone, before any question. */
 static enum status init_check_method(const char *method, struct error *err)
 {
@@ -178,8 +176,6 @@ end:
     return status;
 }
 
-/* ---- the CPU ------------------------------------------------------------- */
-
 /* The largest micro-batch up to eight that fits, without recomputation or, if none does, with it. */
 static enum status init_plan_cpu(struct init *t, struct error *err)
 {
@@ -204,8 +200,6 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
               size_round((int64_t)t->choice.node_bytes, need), size_round((int64_t)most, limit));
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
-
-/* ---- GPUs ---------------------------------------------------------------- */
 
 static void init_note_choice(const struct init *t)
 {

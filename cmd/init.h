@@ -100,8 +100,6 @@ void init_release(struct init *t);
 enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
                            init_take *take, struct error *err);
 
-/* ---- the run spec (init_spec.c) ------------------------------------------ */
-
 /* The spec as YAML, for free(). */
 char *init_spec(const struct init *t);
 

@@ -174,7 +174,6 @@ enum status init_take_method(struct init *t, const char *text, struct error *err
 
 /* ---- the data ------------------------------------------------------------ */
 
-/* Whether the first line of a file has this JSON key. */
 static bool init_line_has(const char *line, const char *key)
 {
     const char *found = strstr(line, key);
@@ -233,7 +232,6 @@ static enum status init_find_text(const struct init *t, const struct string_list
     return STATUS_OK;
 }
 
-/* Counts the documents by length. */
 static enum status init_count_lengths(struct init *t, struct error *err)
 {
     const int64_t documents = token_set_documents(t->set);

@@ -10,8 +10,6 @@
 
 static const double gib = (double)(1 << 30);
 
-/* ---- names and numbers --------------------------------------------------- */
-
 /* Appends the name of a path's last part, without the ending of a shard or of JSON. */
 static void init_add_name(char name[INIT_TEXT], const char *path)
 {

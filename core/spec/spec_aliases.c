@@ -5,29 +5,20 @@
 
 #include <string.h>
 
-static void alias_mapping(struct spec_node *node, struct spec_node *child)
+/* Puts YAML in the place of a value, as if it were written there. */
+static void alias_value(struct spec_context *ctx, struct spec_node *node, const char *yaml)
 {
-    node->kind = NODE_MAPPING;
-    node->first = node->last = child;
-    node->count = child != NULL;
-}
-
-static struct spec_node *alias_new_node(struct spec_context *ctx, const struct spec_node *node, const char *key)
-{
-    struct spec_node *new = spec_arena_alloc(ctx->arena, sizeof *new);
-    new->pos = node->pos;
-    new->key_pos = node->key_pos;
-    new->key = key;
-    return new;
-}
-
-/* `cpu_offload: true` stands for a section with `device: cpu`. */
-static void alias_offload(struct spec_context *ctx, struct spec_node *node)
-{
-    struct spec_node *device = alias_new_node(ctx, node, "device");
-    device->kind = NODE_STRING;
-    device->text = "cpu";
-    alias_mapping(node, node->boolean ? device : NULL);
+    const struct spec_node was = *node;
+    *node = *spec_parse_yaml(ctx, was.pos.source, yaml, strlen(yaml));
+    node->pos = was.pos;
+    node->key_pos = was.key_pos;
+    node->key = was.key;
+    node->next = was.next;
+    node->was_auto = was.was_auto;
+    if (node->first) {
+        node->first->pos = was.pos;
+        node->first->key_pos = was.key_pos;
+    }
 }
 
 /* `zero_optimization: true` stands for stage 1. */
@@ -35,19 +26,9 @@ static void alias_stage(struct spec_context *ctx, struct spec_node *zero)
 {
     if (!zero || zero->kind != NODE_BOOL)
         return;
-    struct spec_node *stage = alias_new_node(ctx, zero, "stage");
-    stage->kind = NODE_INT;
-    stage->text = zero->text;
-    stage->integer = zero->boolean;
-    stage->real = zero->boolean;
-    alias_mapping(zero, stage);
-}
-
-static void alias_number(struct spec_node *node, const char *number)
-{
-    node->kind = NODE_STRING;
-    node->text = number;
-    spec_yaml_plain(node);
+    const char *text = zero->text;
+    alias_value(ctx, zero, zero->boolean ? "{stage: 1}" : "{stage: 0}");
+    zero->first->text = text;
 }
 
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */
@@ -58,7 +39,7 @@ static void alias_clipping(struct spec_context *ctx, struct spec_node *node)
     const char *number = node->boolean ? "1.0" : "0.0";
     spec_notice(ctx, node->pos, "'gradient_clipping' %s is taken as %s, as in Python", node->boolean ? "true" : "false",
                 number);
-    alias_number(node, number);
+    alias_value(ctx, node, number);
 }
 
 /* Accelerate's way to print nothing, `steps_per_print: Infinity`, and that of others, a number beyond any run. */
@@ -68,13 +49,12 @@ static void alias_print(struct spec_context *ctx, struct spec_node *node)
     if (!spec_is_number(node) || !(node->real > spec_key_find("steps_per_print")->max))
         return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
-    alias_number(node, never);
+    alias_value(ctx, node, never);
 }
 
 static void alias_merge_at_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *node)
 {
-    struct spec_node whole = {0};
-    alias_mapping(&whole, node);
+    struct spec_node whole = {.kind = NODE_MAPPING, .first = node, .last = node, .count = 1};
     spec_merge(ctx, root, &whole);
 }
 
@@ -86,9 +66,11 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
     spec_unlink(root, node);
     node->key = spec_key_leaf(target);
     node->next = NULL;
-    struct spec_node *section =
-        alias_new_node(ctx, node, spec_arena_copy(ctx->arena, target, spec_key_section_length(target)));
-    alias_mapping(section, node);
+    struct spec_node *section = spec_arena_alloc(ctx->arena, sizeof *section);
+    *section = (struct spec_node){.kind = NODE_MAPPING, .first = node, .last = node, .count = 1};
+    section->key = spec_arena_copy(ctx->arena, target, spec_key_section_length(target));
+    section->pos = node->pos;
+    section->key_pos = node->key_pos;
     alias_merge_at_top(ctx, root, section);
 }
 
@@ -144,10 +126,11 @@ static void alias_drop_null(struct spec_node *root, const char *key)
 static void rename_key(struct spec_context *ctx, struct spec_node *parent, struct spec_node *node, const char *name)
 {
     bool twin = spec_child(parent, name) != NULL;
-    if (strncmp(name, "offload_", 8) == 0)
+    const bool offloads = strncmp(name, "offload_", 8) == 0;
+    if (offloads)
         alias_as_bool(node);
-    if (node->kind == NODE_BOOL && strncmp(name, "offload_", 8) == 0)
-        alias_offload(ctx, node);
+    if (offloads && node->kind == NODE_BOOL) /* `cpu_offload: true` stands for a section */
+        alias_value(ctx, node, node->boolean ? "{device: cpu}" : "{}");
     node->key = name;
     if (twin) { /* both names are present: merged as if from two files */
         struct spec_node all = *parent;

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files --------------------------------------------------------------- */
-
 /* 500_000 is a number. */
 static void convert_underscores(struct spec_context *ctx, struct spec_node *node)
 {
@@ -78,7 +76,6 @@ static bool convert_same(const struct spec_node *a, const struct spec_node *b)
     return a->kind == b->kind && a->text && b->text && strcmp(a->text, b->text) == 0;
 }
 
-/* Lays a later file over the earlier ones. */
 static void convert_overlay(struct convert *c, struct spec_node *later, const char *path)
 {
     for (struct spec_node *child = later->first, *next; child; child = next) {
@@ -300,7 +297,6 @@ static void convert_copy(struct convert *c, const char *path, struct spec_node *
     convert_set(c, path, node);
 }
 
-/* A key that ztrain has under the same name. */
 static void convert_own(struct convert *c, const struct spec_key *key, struct spec_node *node)
 {
     if (key->verdict == VERDICT_USED && key->size)

@@ -70,7 +70,6 @@ static void adapter_keys(struct convert *c, bool on)
     }
 }
 
-/* What follows from the source's other keys and defaults. */
 static void adapter_defaults(struct convert *c)
 {
     static const char *const sft[][2] = {{"peft.r", "16"}, {"peft.lora_alpha", "32"}, {"peft.lora_dropout", "0.05"}};
@@ -173,7 +172,6 @@ static const char *adapter_nested(struct convert *c, bool *nested)
     return other ? other : type ? type : "nf4";
 }
 
-/* The frozen base in 4 bits. */
 static void adapter_base(struct convert *c, bool on)
 {
     bool four, nested;
@@ -192,8 +190,6 @@ static void adapter_base(struct convert *c, bool on)
     convert_set_text(c, "model.quantization_config.bnb_4bit_quant_type", "nf4");
     convert_set_yaml(c, "model.quantization_config.bnb_4bit_use_double_quant", nested ? "true" : "false");
 }
-
-/* ---- method -------------------------------------------------------------- */
 
 /* The key that asks for an adapter that is no LoRA, or freezes in another way; NULL: none. *on: it is LoRA. */
 static const struct spec_node *adapter_other(struct convert *c, bool *on)

@@ -91,7 +91,6 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
     return raw;
 }
 
-/* All files of the set. */
 static const char *data_places(struct convert *c, const struct data_set *set, const char *shards)
 {
     if (!set->more)
@@ -154,7 +153,6 @@ static const char *data_share(struct convert *c, const struct spec_node *node)
 
 #define OR(text, other) ((text) ? (text) : (other))
 
-/* The path of an axolotl set, or its files. */
 static void data_axolotl_input(const struct spec_node *item, struct data_set *set)
 {
     const struct spec_node *files = spec_child(item, "data_files");
@@ -238,8 +236,8 @@ static void data_axolotl(struct data_sets *sets)
     struct spec_node *pretrain = convert_take(c, "pretraining_dataset"), *tests = convert_take(c, "test_datasets");
     struct spec_node *train = convert_take(c, "datasets"), *packing = convert_take(c, "sample_packing");
     const char *template = convert_take_text(c, "chat_template"), *jinja = convert_take_text(c, "chat_template_jinja");
-    const bool all = convert_take_switch(c, "train_on_inputs"), flat = convert_take_switch(c, "batch_flattening");
-    (void)flat; /* padding is left out anyway */
+    const bool all = convert_take_switch(c, "train_on_inputs");
+    convert_take_switch(c, "batch_flattening"); /* padding is left out anyway */
     const char *longer = convert_take_text(c, "excess_length_strategy");
     data_axolotl_list(sets, train, false, false);
     data_axolotl_list(sets, pretrain, false, true);
@@ -343,8 +341,7 @@ static void data_factory(struct data_sets *sets)
     const char *folder = convert_take_text(c, "dataset_dir"), *template = convert_take_text(c, "template");
     const bool neat = convert_take_switch(c, "neat_packing"), whole = convert_take_switch(c, "train_on_prompt");
     const bool last = convert_take_switch(c, "mask_history");
-    convert_take(c, "do_train");
-    convert_take(c, "do_eval");
+    convert_take_one(c, "do_train do_eval default_system");
     folder = OR(folder, "data");
     const struct spec_node *info = data_factory_info(c, &folder);
     data_factory_names(sets, names, info, folder, pretrains, false);
@@ -359,7 +356,6 @@ static void data_factory(struct data_sets *sets)
     if (last)
         convert_note(
             c, "'mask_history' true: here each answer of a chat is learned; \"weight\": 0 in a turn leaves it out");
-    convert_take(c, "default_system");
     const bool joins = packs ? convert_truth(c, packs) : pretrains;
     convert_set_yaml(c, "data.packing", neat || (joins && !pretrains) ? "first_fit" : joins ? "true" : "false");
     if (neat || joins)
@@ -424,14 +420,11 @@ static void data_trainer(struct data_sets *sets)
                            *old = spec_child(c->from, "evaluation_strategy");
     const bool evaluates = (convert_is_on(strategy) && convert_is_given(strategy)) || convert_is_on(old) ||
                            convert_take_switch(c, "do_eval");
-    convert_take(c, "do_train");
     const char *name = convert_take_text(c, "dataset_name"), *files = convert_take_text(c, "train_file");
     const char *tests = convert_take_text(c, "validation_file"), *split = convert_take_text(c, "dataset_test_split");
     const struct spec_node *percentage = convert_take(c, "validation_split_percentage");
     const char *share = data_share(c, convert_take(c, "test_split_size"));
-    convert_take(c, "dataset_train_split");
-    convert_take(c, "dataset_config");
-    convert_take(c, "dataset_config_name");
+    convert_take_one(c, "dataset_train_split dataset_config dataset_config_name do_train");
     if (share)
         sets->share = share;
     if (!sft && evaluates && !tests && percentage && !(percentage->real < 100))
@@ -451,8 +444,6 @@ static void data_trainer(struct data_sets *sets)
     if (tests)
         data_add(sets, &(struct data_set){.input = tests, .form = sft ? FORM_CHAT : FORM_TEXT}, true);
 }
-
-/* ---- all ----------------------------------------------------------------- */
 
 /* The longest sample; a value of a file counts before the source's default. */
 static void data_length(struct convert *c)

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the file ------------------------------------------------------------ */
-
 /* Reads it from the path, beside the last file or from the current folder. *root stays NULL if it is not there. */
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
                                   struct string_list *errors, struct error *err)

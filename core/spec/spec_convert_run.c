@@ -271,8 +271,6 @@ void convert_output(struct convert *c)
         convert_nothing(c, "run_name");
 }
 
-/* ---- method -------------------------------------------------------------- */
-
 void convert_method(struct convert *c)
 {
     struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;

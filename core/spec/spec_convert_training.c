@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- model --------------------------------------------------------------- */
-
 void convert_model(struct convert *c)
 {
     struct spec_node *trained = convert_take(c, c->kind == CONVERT_AXOLOTL ? "base_model" : "model_name_or_path");
@@ -154,7 +152,6 @@ static const struct {
     {"warmup_stable_decay", "WSD", EXTRA_WSD},
 };
 
-/* Takes a number out of the schedule's keyword arguments. */
 static bool schedule_number(const struct spec_node *kwargs, const char *name, double *value)
 {
     struct spec_node *node = spec_child(kwargs, name);

@@ -28,7 +28,6 @@ static bool offloads(const struct spec_node *device)
     return device && !spec_is_text(device, "none");
 }
 
-/* The place of the later of two nodes, for a message about both. */
 static struct spec_pos conflict_later_pos(const struct spec_node *a, const struct spec_node *b)
 {
     return spec_pos_compare(a->key_pos, b->key_pos) > 0 ? a->key_pos : b->key_pos;
@@ -608,21 +607,11 @@ static void check_evaluations(const struct rules *r)
                  r->spec->checkpoint.metric);
 }
 
-static bool is_collective(const char *name)
-{
-    static const char *const names[] = {"all_gather", "all_gather_into_tensor", "reduce_scatter",
-                                        "reduce_scatter_tensor"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!strcmp(name, names[i]))
-            return true;
-    return false;
-}
-
 static void check_comms_logger(const struct rules *r)
 {
     const struct string_list *names = &r->spec->comms_logger.prof_ops;
     for (int i = 0; i < names->count; i++)
-        if (!is_collective(names->items[i]))
+        if (!spec_has_word("all_gather all_gather_into_tensor reduce_scatter reduce_scatter_tensor", names->items[i]))
             spec_error(r->ctx, find(r, "comms_logger.prof_ops")->pos,
                        "'comms_logger.prof_ops': there is no collective '%s' here; hint: all_gather and reduce_scatter "
                        "are all there are, an all-reduce consists of both",

@@ -179,8 +179,8 @@ bool spec_auto_is_allowed(const struct spec_key *key); /* for DeepSpeed's keys *
 /* The value of a key with "auto" that no other file sets; NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value is from (NULL: see rules[]); corrects it; does it follow from the
- * model? */
+/* Records that a key was "auto" and where its value is from (NULL: as rules[] say); corrects that; whether it
+ * follows from the model. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);

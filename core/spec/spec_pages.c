@@ -8,8 +8,6 @@
 #include <ctype.h>
 #include <string.h>
 
-/* ---- --help-spec --------------------------------------------------------- */
-
 static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SECTION] = "section",
     [KEY_FOREIGN] = "section",

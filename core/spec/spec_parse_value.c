@@ -386,8 +386,6 @@ static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *
     return NULL;
 }
 
-/* ---- any value ----------------------------------------------------------- */
-
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     switch (key->type) {

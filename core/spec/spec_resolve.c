@@ -226,8 +226,6 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     return STATUS_OK;
 }
 
-/* ---- data, length -------------------------------------------------------- */
-
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
 {
     const bool matters = spec->data.packing != SPEC_PACKING_NONE && spec->model.task == TASK_CAUSAL_LM;
@@ -279,8 +277,6 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
         spec->scheduler.total_steps = steps;
     return steps;
 }
-
-/* ---- a resumed run ------------------------------------------------------- */
 
 void spec_resolve_resumed(struct run_spec *spec, const json_t *stored)
 {

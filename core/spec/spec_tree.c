@@ -429,8 +429,6 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
     node->removed = existed && value->kind == NODE_NULL;
 }
 
-/* ---- as JSON ------------------------------------------------------------- */
-
 static json_t *tree_json(struct spec_context *ctx, const struct spec_node *node)
 {
     json_t *json = node->kind == NODE_LIST ? json_array() : json_object();

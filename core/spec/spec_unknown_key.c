@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-/* ---- hints --------------------------------------------------------------- */
-
 static bool unknown_is_unavailable(const struct spec_key *key)
 {
     return key->verdict == VERDICT_REFUSED || key->verdict == VERDICT_LATER;

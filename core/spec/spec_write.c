@@ -7,8 +7,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* ---- YAML ---------------------------------------------------------------- */
-
 /* The fewest digits that read back as the same double, with a '.' or 'e' so that they are not an integer. */
 static void write_real(FILE *out, double value)
 {
@@ -208,8 +206,6 @@ void spec_write_values(const json_t *values, FILE *out)
         write_block(out, level, key, value);
     }
 }
-
-/* ---- JSON ---------------------------------------------------------------- */
 
 json_t *spec_to_json(const struct run_spec *spec)
 {
