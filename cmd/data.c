@@ -51,7 +51,6 @@ struct data_view {
     struct label_set *labels;    /* NULL: there are none */
     struct tokenizer *tokenizer; /* NULL: bytes or ids */
     bool bytes;
-    bool colour;
     int64_t seq_length, show; /* 0: not asked for */
 };
 
@@ -133,14 +132,6 @@ static enum status print_data_labels(const struct label_set *labels, struct erro
 
 /* ---- documents ----------------------------------------------------------- */
 
-static void print_data_mark(const struct data_view *view, bool begins)
-{
-    if (view->colour)
-        fputs(begins ? "\033[32m" : "\033[0m", stdout);
-    else
-        fputs(begins ? "⟦" : "⟧", stdout);
-}
-
 /* Prints tokens that are learned, or not, as one piece. */
 static void print_data_piece(const struct data_view *view, const int32_t *ids, int64_t count)
 {
@@ -167,11 +158,9 @@ static void print_data_tokens(const struct data_view *view, const int32_t *ids, 
             n++;
         if (i && words)
             putchar(' ');
-        if (masked && mask[i])
-            print_data_mark(view, true);
+        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
         print_data_piece(view, ids + i, n);
-        if (masked && mask[i])
-            print_data_mark(view, false);
+        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
     }
 }
 
@@ -200,7 +189,7 @@ static enum status show_documents(const struct data_view *view, struct error *er
 {
     const int64_t documents = token_set_documents(view->set), count = view->show < documents ? view->show : documents;
     if (count && token_set_has_mask(view->set))
-        printf("\n%s is learned\n", view->colour ? "what is green" : "what stands between ⟦ and ⟧");
+        printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");
     for (int64_t i = 0; i < count; i++)
         TRY(show_document(view, i, err));
     return STATUS_OK;
@@ -289,7 +278,8 @@ enum status cmd_data(int argc, char **argv, struct error *err)
     TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
     if (helped)
         return STATUS_OK;
-    struct data_view view = {.colour = terminal_style_of_stdout().colour};
+    struct data_view view = {.set = NULL};
+    terminal_start();
     const enum status status = show_data(&arguments, &view, err);
     label_set_close(view.labels);
     tokenizer_free(view.tokenizer);

@@ -146,54 +146,41 @@ static enum status refuse_option_word(const char *word, int i, struct error *err
     return error_hint(err, "ztrain --help lists commands and options");
 }
 
-/* Refuses those of the words that change what a plan prints which the other words leave without effect. */
-static enum status check_plan_words(const struct options *options, struct error *err)
-{
-    if (options->bytes && (!options->plan || options->speed || options->fit))
-        return error_set(err, STATUS_USAGE, "--bytes is an option of plan without --speed and --fit");
-    if (options->row && !options->fit) {
-        error_set(err, STATUS_USAGE, "--row is an option of plan --fit");
-        return error_hint(err, "ztrain plan --fit --row %d --config run.yaml", options->row);
-    }
-    if (options->price && !options->speed) {
-        error_set(err, STATUS_USAGE, "--price is an option of plan --speed");
-        return error_hint(err, "ztrain plan --speed --price 2.5 --config run.yaml");
-    }
-    return STATUS_OK;
-}
-
 /* Refuses options that need another one. */
 static enum status check_together(const struct options *options, struct error *err)
 {
+    static const char by_speed[] = "ztrain plan --speed --config run.yaml";
+    static const char by_fit[] =
+        "ztrain plan --fit --config run.yaml; a run's cap is train.memory_limit in the run spec";
+    const bool plan = options->plan, speed = options->speed, fit = options->fit;
+    char row_hint[64];
+    snprintf(row_hint, sizeof row_hint, "ztrain plan --fit --row %d --config run.yaml", options->row);
+    const struct {
+        bool misused;
+        const char *name, *of, *hint;
+    } rules[] = {
+        {speed && !plan, "speed", "plan", by_speed},
+        {fit && !plan, "fit", "plan", "ztrain plan --fit --config run.yaml"},
+        {options->memory && (!plan || speed), "memory", "plan and plan --fit", by_fit},
+        {options->node_memory && !fit, "node-memory", "plan --fit", by_fit},
+        {options->device && !plan, "device", "plan",
+         "a run's device is train.device in the run spec: --set train.device=cuda"},
+        {options->link && !speed && !fit, "link", "plan --speed and --fit", by_speed},
+        {options->assume && !speed && !fit, "assume", "plan --speed and --fit", by_speed},
+        {options->bytes && (!plan || speed || fit), "bytes", "plan without --speed and --fit", NULL},
+        {options->row && !fit, "row", "plan --fit", row_hint},
+        {options->price && !speed, "price", "plan --speed", "ztrain plan --speed --price 2.5 --config run.yaml"},
+        {options->markdown && !options->help_spec, "markdown", "--help-spec", "ztrain --help-spec --markdown"},
+    };
     if (options->local_gpus > SUPERVISE_MAX_RANKS && !options->dry_run)
         return refuse_local_gpus(options->local_gpus, err);
-    if ((options->speed || options->fit) && !options->plan) {
-        const char *name = options->speed ? "speed" : "fit";
-        error_set(err, STATUS_USAGE, "--%s is an option of plan", name);
-        return error_hint(err, "ztrain plan --%s --config run.yaml", name);
-    }
-    if (options->speed && options->fit)
+    if (plan && speed && fit)
         return error_set(err, STATUS_USAGE, "--speed and --fit are two plans; hint: one of the two");
-    const bool memory = options->memory && (!options->plan || options->speed);
-    if (memory || (options->node_memory && !options->fit)) {
-        error_set(err, STATUS_USAGE, "--%s is an option of plan %s--fit", memory ? "memory" : "node-memory",
-                  memory ? "and plan " : "");
-        return error_hint(err,
-                          "ztrain plan --fit --config run.yaml; a run's cap is train.memory_limit in the run spec");
-    }
-    if (options->device && !options->plan) {
-        error_set(err, STATUS_USAGE, "--device is an option of plan");
-        return error_hint(err, "a run's device is train.device in the run spec: --set train.device=cuda");
-    }
-    if (!options->speed && !options->fit && (options->link || options->assume)) {
-        error_set(err, STATUS_USAGE, "--%s is an option of plan --speed and --fit", options->link ? "link" : "assume");
-        return error_hint(err, "ztrain plan --speed --config run.yaml");
-    }
-    TRY(check_plan_words(options, err));
-    if (options->markdown && !options->help_spec) {
-        error_set(err, STATUS_USAGE, "--markdown is an option of --help-spec");
-        return error_hint(err, "ztrain --help-spec --markdown");
-    }
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        if (rules[i].misused) {
+            error_set(err, STATUS_USAGE, "--%s is an option of %s", rules[i].name, rules[i].of);
+            return rules[i].hint ? error_hint(err, "%s", rules[i].hint) : STATUS_USAGE;
+        }
     return STATUS_OK;
 }
 

@@ -260,9 +260,9 @@ static enum status show_runs(const struct report_options *options, struct watche
         return watch_runs(options, runs, count, err);
     if (options->out)
         return report_page(options->out, runs, count, 0, err);
-    const struct terminal_style style = terminal_style_of_stdout();
+    terminal_start();
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
-    report_terminal(stdout, &style, runs, count);
+    report_terminal(runs, count);
     return STATUS_OK;
 }
 

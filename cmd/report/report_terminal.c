@@ -11,11 +11,6 @@
 
 /* ---- one run ------------------------------------------------------------- */
 
-static enum ink report_state_ink(enum run_state state)
-{
-    return state == RUN_STOPPED ? INK_BAD : state == RUN_UNKNOWN ? INK_PLAIN : INK_GOOD;
-}
-
 /* text: owned. */
 static void put_part(struct terminal_line *line, enum ink ink, char *text)
 {
@@ -23,15 +18,18 @@ static void put_part(struct terminal_line *line, enum ink ink, char *text)
     free(text);
 }
 
-static void put_title(FILE *out, const struct terminal_style *style, const struct watched_run *run)
+static void put_title(const struct watched_run *run)
 {
     const struct run_metrics *h = &run->metrics;
-    struct terminal_line line = {.out = out, .style = style};
+    struct terminal_line line = {.indent = 2};
     const char *name = PRINTABLE(run->name);
-    terminal_put(out, style, INK_BOLD, terminal_width(name) > style->columns ? style->columns : 0, name);
+    terminal_put(INK_BOLD, terminal_width(name) > terminal.columns ? terminal.columns : 0, name);
     line.column = terminal_width(name);
-    line.indent = 2;
-    put_part(&line, report_state_ink(run->state), memory_printf("  %s", run_state_word(run->state)));
+    put_part(&line,
+             run->state == RUN_STOPPED   ? INK_BAD
+             : run->state == RUN_UNKNOWN ? INK_PLAIN
+                                         : INK_GOOD,
+             memory_printf("  %s", run_state_word(run->state)));
     if (!h->step_lines)
         terminal_line_put(&line, INK_PLAIN, ", no step yet");
     else
@@ -42,50 +40,48 @@ static void put_title(FILE *out, const struct terminal_style *style, const struc
                                FIGURE(percent, (double)h->last_step / (double)run->total_steps)));
     if (h->epoch)
         put_part(&line, INK_PLAIN, memory_printf(", epoch %" PRId64, h->epoch));
-    fputs("\n", out);
+    putchar('\n');
 }
 
 enum { LABEL = 14 }; /* columns of a label and the blanks around it */
 
 /* Begins a line after a label. */
-static struct terminal_line put_label(FILE *out, const struct terminal_style *style, const char *label)
+static struct terminal_line put_label(const char *label)
 {
-    fputs("  ", out);
-    terminal_put(out, style, INK_DIM, LABEL - 2, label);
-    return (struct terminal_line){.out = out, .style = style, .indent = LABEL, .column = LABEL};
+    fputs("  ", stdout);
+    terminal_put(INK_DIM, LABEL - 2, label);
+    return (struct terminal_line){.indent = LABEL, .column = LABEL};
 }
 
 /* text: owned. */
-static void put_fact(FILE *out, const struct terminal_style *style, const char *label, char *text)
+static void put_fact(const char *label, char *text)
 {
-    struct terminal_line line = put_label(out, style, label);
+    struct terminal_line line = put_label(label);
     put_part(&line, INK_PLAIN, text);
-    fputs("\n", out);
+    putchar('\n');
 }
 
-static void put_facts(FILE *out, const struct terminal_style *style, const struct watched_run *run)
+static void put_facts(const struct watched_run *run)
 {
     const struct run_metrics *h = &run->metrics;
     if (run->model.known)
-        put_fact(out, style, "model",
-                 memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
-                               FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
-                               run->model.world == 1 ? "" : "s"));
+        put_fact("model", memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
+                                        FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
+                                        run->model.world == 1 ? "" : "s"));
     if (h->step_lines)
-        put_fact(out, style, "trained on",
+        put_fact("trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
     if (!h->best_step)
         return;
     const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
     char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
-    put_fact(out, style, "best",
-             memory_printf("%s %s after step %s%s", eval_metric_name(h->metric), FIGURE(plain, h->best),
-                           FIGURE(count, h->best_step), perplexity));
+    put_fact("best", memory_printf("%s %s after step %s%s", eval_metric_name(h->metric), FIGURE(plain, h->best),
+                                   FIGURE(count, h->best_step), perplexity));
     free(perplexity);
 }
 
-static void put_events(FILE *out, const struct terminal_style *style, const struct watched_run *run)
+static void put_events(const struct watched_run *run)
 {
     static const char *const words[REPORT_EVENT_COUNT][2] = {[EVENT_CHECKPOINT] = {"checkpoint", "checkpoints"},
                                                              [EVENT_RESUME] = {"resume", "resumes"},
@@ -105,19 +101,27 @@ static void put_events(FILE *out, const struct terminal_style *style, const stru
     }
     fclose(all);
     if (*text)
-        put_fact(out, style, "events", text);
+        put_fact("events", text);
     else
         free(text);
     const struct report_events *failures = &run->metrics.events[EVENT_FAILURE];
     if (failures->count && run->state == RUN_STOPPED)
-        put_fact(out, style, "failed", memory_text(PRINTABLE(failures->items[failures->count - 1].text)));
+        put_fact("failed", memory_text(PRINTABLE(failures->items[failures->count - 1].text)));
     for (int i = 0; i < run->num_formers; i++) {
         const struct former_file *former = &run->formers[i];
-        put_fact(out, style, i ? "" : "left out",
+        put_fact(i ? "" : "left out",
                  memory_printf("metrics.jsonl.%d: %s, up to step %s", former->number,
                                former->same_history ? "a part that a resume left" : "an earlier run",
                                FIGURE(count, former->last_step)));
     }
+}
+
+static void put_sparkline(const struct thin *thin, int series, int columns, bool log_scale)
+{
+    char *line = sparkline(thin, series, columns, log_scale, terminal.utf8);
+    fputs("  ", stdout);
+    terminal_put(INK_LINE, 0, line);
+    free(line);
 }
 
 static const struct {
@@ -139,46 +143,42 @@ static const struct {
     {"host memory", false, STEP_HOST, false, figure_bytes},
 };
 
-static void put_metrics(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
+static void put_metrics(const struct run_metrics *h)
 {
     char text[FIGURE_MAX];
     if (!h->steps.count && !h->evals.count)
         return;
-    fputs("\n  ", out);
-    const bool extremes = style->columns >= 60;
-    terminal_put(out, style, INK_DIM, 0,
+    fputs("\n  ", stdout);
+    const bool extremes = terminal.columns >= 60;
+    terminal_put(INK_DIM, 0,
                  extremes ? "                    last     lowest    highest\n" : "                    last\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct thin *thin = rows[i].eval ? &h->evals : &h->steps;
         const struct thin_cell all = thin_total(thin, rows[i].series);
         if (!all.count && !all.bad)
             continue;
-        fputs("  ", out);
-        terminal_put(out, style, INK_PLAIN, 13, rows[i].label);
-        terminal_put(out, style, INK_BOLD, -11,
+        fputs("  ", stdout);
+        terminal_put(INK_PLAIN, 13, rows[i].label);
+        terminal_put(INK_BOLD, -11,
                      rows[i].figure(rows[i].eval ? h->last_eval[rows[i].series] : h->last[rows[i].series], text));
         if (extremes) {
-            terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.min : NAN, text));
-            terminal_put(out, style, INK_PLAIN, -11, rows[i].figure(all.count ? all.max : NAN, text));
+            terminal_put(INK_PLAIN, -11, rows[i].figure(all.count ? all.min : NAN, text));
+            terminal_put(INK_PLAIN, -11, rows[i].figure(all.count ? all.max : NAN, text));
         }
-        char *line =
-            sparkline(thin, rows[i].series, style->columns - (extremes ? 51 : 29), rows[i].log_scale, style->utf8);
-        fputs("  ", out);
-        terminal_put(out, style, INK_LINE, 0, line);
-        fputs("\n", out);
-        free(line);
+        put_sparkline(thin, rows[i].series, terminal.columns - (extremes ? 51 : 29), rows[i].log_scale);
+        putchar('\n');
     }
 }
 
-static void put_time(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
+static void put_time(const struct run_metrics *h)
 {
     const struct thin_cell step = thin_total(&h->steps, STEP_SECONDS), saves = thin_total(&h->steps, STEP_CHECKPOINT);
     const double all = step.sum + saves.sum;
     double rest = 1;
     if (all <= 0)
         return;
-    fputs("\n", out);
-    struct terminal_line line = put_label(out, style, "a step");
+    putchar('\n');
+    struct terminal_line line = put_label("a step");
     put_part(&line, INK_PLAIN, memory_printf("%s s:", FIGURE(plain, all / (double)step.count)));
     for (int s = STEP_DATA; s <= STEP_CHECKPOINT; s++) {
         const struct thin_cell part = thin_total(&h->steps, s);
@@ -188,7 +188,7 @@ static void put_time(FILE *out, const struct terminal_style *style, const struct
         rest -= part.sum / all;
     }
     put_part(&line, INK_PLAIN, memory_printf(" rest %s", FIGURE(percent, fmax(rest, 0))));
-    fputs("\n", out);
+    putchar('\n');
 }
 
 /* A printable copy of a text, with blanks for its line ends and tabs. */
@@ -206,16 +206,18 @@ static char *report_one_line(const char *text)
 
 /* A prompt and its continuation on one line. Where it has no room for both, the prompt loses its beginning, down to
  * half of the line, and then the continuation its end. */
-static void put_sample(FILE *out, const struct terminal_style *style, int columns, const struct report_sample *sample)
+static void put_sample(const struct report_sample *sample)
 {
+    const int columns = terminal.columns - 4;
     char *prompt = report_one_line(sample->prompt), *text = report_one_line(sample->text + (sample->text[0] == ' '));
-    char *after = memory_printf(" %s %s", style->utf8 ? "→" : "->", text);
+    char *after = memory_printf(" %s %s", terminal.utf8 ? "→" : "->", text);
     const int left = columns - terminal_width(after), room = left > columns / 2 ? left : columns / 2;
     const bool cut = terminal_width(prompt) > room;
-    char *line = cut ? memory_printf("%s%s%s", style->utf8 ? "…" : "~", terminal_tail(prompt, room - 1), after)
+    char *line = cut ? memory_printf("%s%s%s", terminal.utf8 ? "…" : "~", terminal_tail(prompt, room - 1), after)
                      : memory_printf("%s%s", prompt, after);
-    terminal_put(out, style, INK_PLAIN, terminal_width(line) > columns ? columns : 0, line);
-    fputs("\n", out);
+    fputs("    ", stdout);
+    terminal_put(INK_PLAIN, terminal_width(line) > columns ? columns : 0, line);
+    putchar('\n');
     free(line);
     free(after);
     free(text);
@@ -223,29 +225,26 @@ static void put_sample(FILE *out, const struct terminal_style *style, int column
 }
 
 /* The samples of the newest evaluation. */
-static void put_samples(FILE *out, const struct terminal_style *style, const struct run_metrics *h)
+static void put_samples(const struct run_metrics *h)
 {
     const struct report_sample *last = NULL, *sample;
     for (int i = 0; (sample = report_sample_at(h, i)); i++)
         last = sample;
     if (last)
-        fprintf(out, "\n  samples after step %s\n", FIGURE(count, last->step));
-    for (int i = 0; last && (sample = report_sample_at(h, i)); i++) {
-        if (sample->step != last->step)
-            continue;
-        fputs("    ", out);
-        put_sample(out, style, style->columns - 4, sample);
-    }
+        printf("\n  samples after step %s\n", FIGURE(count, last->step));
+    for (int i = 0; last && (sample = report_sample_at(h, i)); i++)
+        if (sample->step == last->step)
+            put_sample(sample);
 }
 
-static void put_run(FILE *out, const struct terminal_style *style, const struct watched_run *run)
+static void put_run(const struct watched_run *run)
 {
-    put_title(out, style, run);
-    put_facts(out, style, run);
-    put_events(out, style, run);
-    put_metrics(out, style, &run->metrics);
-    put_time(out, style, &run->metrics);
-    put_samples(out, style, &run->metrics);
+    put_title(run);
+    put_facts(run);
+    put_events(run);
+    put_metrics(&run->metrics);
+    put_time(&run->metrics);
+    put_samples(&run->metrics);
 }
 
 /* ---- several runs -------------------------------------------------------- */
@@ -277,20 +276,19 @@ static void fill_report_fields(const struct watched_run *run, char fields[FIELDS
 }
 
 /* A row of the table: name and state set to the left, the others to the right; those of width 0 are left out. */
-static void put_row(FILE *out, const struct terminal_style *style, enum ink ink, const int widths[FIELDS],
-                    char fields[FIELDS][FIELD_TEXT])
+static void put_row(enum ink ink, const int widths[FIELDS], char fields[FIELDS][FIELD_TEXT])
 {
     for (int f = 0; f < FIELDS; f++) {
         if (!widths[f])
             continue;
-        fputs(f ? "  " : "", out);
-        terminal_put(out, style, ink, f < 2 ? widths[f] : -widths[f], fields[f]);
+        fputs(f ? "  " : "", stdout);
+        terminal_put(ink, f < 2 ? widths[f] : -widths[f], fields[f]);
     }
 }
 
 /* The widths of the table's fields, with 0 for those that the terminal has no room for. Returns their sum, with two
  * blanks for each. */
-static int choose_report_widths(int columns, const struct watched_run *runs, int count, int widths[FIELDS])
+static int choose_report_widths(const struct watched_run *runs, int count, int widths[FIELDS])
 {
     char fields[FIELDS][FIELD_TEXT];
     int all = 0;
@@ -303,68 +301,63 @@ static int choose_report_widths(int columns, const struct watched_run *runs, int
     }
     for (int f = 0; f < FIELDS; f++)
         all += widths[f] + 2;
-    for (size_t i = 0; i < COUNT_OF(spare) && all - 2 > columns; i++) {
+    for (size_t i = 0; i < COUNT_OF(spare) && all - 2 > terminal.columns; i++) {
         all -= widths[spare[i]] + 2;
         widths[spare[i]] = 0;
     }
-    const int over = all - 2 - columns, most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 characters */
+    const int over = all - 2 - terminal.columns,
+              most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 characters */
     const int cut = over < 0 ? 0 : over < most ? over : most;
     widths[0] -= cut;
     return all - cut;
 }
 
-static void put_table(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
+static void put_table(const struct watched_run *runs, int count)
 {
     char fields[FIELDS][FIELD_TEXT];
     int widths[FIELDS];
-    const int all = choose_report_widths(style->columns, runs, count, widths);
+    const int all = choose_report_widths(runs, count, widths);
     for (int f = 0; f < FIELDS; f++)
         snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
-    put_row(out, style, INK_DIM, widths, fields);
-    fputs("\n", out);
+    put_row(INK_DIM, widths, fields);
+    putchar('\n');
     for (int r = 0; r < count; r++) {
         fill_report_fields(&runs[r], fields);
-        put_row(out, style, INK_PLAIN, widths, fields);
-        if (style->columns - all >= 8) {
-            char *line = sparkline(&runs[r].metrics.steps, STEP_LOSS, style->columns - all, true, style->utf8);
-            fputs("  ", out);
-            terminal_put(out, style, INK_LINE, 0, line);
-            free(line);
-        }
-        fputs("\n", out);
+        put_row(INK_PLAIN, widths, fields);
+        if (terminal.columns - all >= 8)
+            put_sparkline(&runs[r].metrics.steps, STEP_LOSS, terminal.columns - all, true);
+        putchar('\n');
     }
 }
 
 /* A row of a key and one value for each run. */
-static void put_values(FILE *out, const struct terminal_style *style, int key_width, int value_width,
-                       const struct watched_run *runs, int count, const char *key)
+static void put_values(int key_width, int value_width, const struct watched_run *runs, int count, const char *key)
 {
-    terminal_put(out, style, INK_DIM, key_width, key ? PRINTABLE(key) : "differences");
+    terminal_put(INK_DIM, key_width, key ? PRINTABLE(key) : "differences");
     for (int r = 0; r < count; r++) {
         const char *value = key ? spec_pairs_find(runs[r].spec, key) : runs[r].name;
-        fputs("  ", out);
+        fputs("  ", stdout);
         const char *text = value ? PRINTABLE(value) : "-";
         const bool fits = r + 1 == count && terminal_width(text) <= value_width; /* no blanks at the line's end */
-        terminal_put(out, style, key ? INK_PLAIN : INK_DIM, fits ? 0 : value_width, text);
+        terminal_put(key ? INK_PLAIN : INK_DIM, fits ? 0 : value_width, text);
     }
-    fputs("\n", out);
+    putchar('\n');
 }
 
 /* A key, and below it a line for each run, where the terminal has no room for values side by side. */
-static void put_values_below(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count,
-                             const char *key)
+static void put_values_below(const struct watched_run *runs, int count, const char *key)
 {
-    terminal_put(out, style, INK_DIM, terminal_width(key) > style->columns ? style->columns : 0, PRINTABLE(key));
+    terminal_put(INK_DIM, terminal_width(key) > terminal.columns ? terminal.columns : 0, PRINTABLE(key));
     for (int r = 0; r < count; r++) {
         const char *value = spec_pairs_find(runs[r].spec, key);
-        struct terminal_line line = {.out = out, .style = style, .indent = 4};
-        fputs("\n", out);
+        struct terminal_line line = {.indent = 4};
+        putchar('\n');
         put_part(&line, INK_PLAIN, memory_printf("  %s: %s", PRINTABLE(runs[r].name), value ? PRINTABLE(value) : "-"));
     }
-    fputs("\n", out);
+    putchar('\n');
 }
 
-static void put_differences(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
+static void put_differences(const struct watched_run *runs, int count)
 {
     enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
     const struct spec_differences all = watched_runs_differences(runs, count);
@@ -374,27 +367,27 @@ static void put_differences(FILE *out, const struct terminal_style *style, const
         key_width = width > key_width ? width : key_width;
     }
     key_width = key_width > MOST_KEY ? MOST_KEY : key_width;
-    const int room = (style->columns - key_width) / count - 2, value_width = room > MOST_VALUE ? MOST_VALUE : room;
-    fputs("\n", out);
+    const int room = (terminal.columns - key_width) / count - 2, value_width = room > MOST_VALUE ? MOST_VALUE : room;
+    putchar('\n');
     if (!all.count)
-        fputs("The runs' specs do not differ.\n", out);
+        fputs("The runs' specs do not differ.\n", stdout);
     else if (room >= LEAST_VALUE)
-        put_values(out, style, key_width, value_width, runs, count, NULL);
+        put_values(key_width, value_width, runs, count, NULL);
     for (int i = 0; i < all.count; i++) {
         if (room >= LEAST_VALUE)
-            put_values(out, style, key_width, value_width, runs, count, all.keys[i]);
+            put_values(key_width, value_width, runs, count, all.keys[i]);
         else
-            put_values_below(out, style, runs, count, all.keys[i]);
+            put_values_below(runs, count, all.keys[i]);
     }
     free(all.keys);
 }
 
-void report_terminal(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count)
+void report_terminal(const struct watched_run *runs, int count)
 {
     if (count == 1) {
-        put_run(out, style, runs);
+        put_run(runs);
         return;
     }
-    put_table(out, style, runs, count);
-    put_differences(out, style, runs, count);
+    put_table(runs, count);
+    put_differences(runs, count);
 }

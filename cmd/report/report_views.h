@@ -19,4 +19,4 @@ enum { PAGE_BUCKETS = 3 * REPORT_BUCKETS }; /* of all runs together, so that the
 enum status report_page(const char *path, struct watched_run *runs, int count, double reload, struct error *err);
 
 /* Prints one run in full, or several as a table with what differs in their specs. */
-void report_terminal(FILE *out, const struct terminal_style *style, const struct watched_run *runs, int count);
+void report_terminal(const struct watched_run *runs, int count);

@@ -19,23 +19,24 @@ enum { FEWEST_COLUMNS = 40, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
 
 /* ---- style --------------------------------------------------------------- */
 
-struct terminal_style terminal_style_of_stdout(void)
+struct terminal terminal;
+
+void terminal_start(void)
 {
     struct winsize size;
     const char *columns = getenv("COLUMNS"), *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
-    const bool terminal = isatty(STDOUT_FILENO), dumb = term && !strcmp(term, "dumb");
-    struct terminal_style style = {.columns = columns ? atoi(columns) : 0};
-    if (style.columns <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
-        style.columns = size.ws_col;
-    if (style.columns <= 0)
-        style.columns = USUAL_COLUMNS;
-    style.columns = style.columns < FEWEST_COLUMNS ? FEWEST_COLUMNS
-                    : style.columns > MOST_COLUMNS ? MOST_COLUMNS
-                                                   : style.columns;
+    const bool dumb = term && !strcmp(term, "dumb");
+    terminal.columns = columns ? atoi(columns) : 0;
+    if (terminal.columns <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+        terminal.columns = size.ws_col;
+    if (terminal.columns <= 0)
+        terminal.columns = USUAL_COLUMNS;
+    terminal.columns = terminal.columns < FEWEST_COLUMNS ? FEWEST_COLUMNS
+                       : terminal.columns > MOST_COLUMNS ? MOST_COLUMNS
+                                                         : terminal.columns;
     setlocale(LC_CTYPE, ""); /* numbers stay as they are */
-    style.utf8 = !dumb && !strcmp(nl_langinfo(CODESET), "UTF-8");
-    style.colour = terminal && !dumb && !(no_colour && *no_colour);
-    return style;
+    terminal.utf8 = !dumb && !strcmp(nl_langinfo(CODESET), "UTF-8");
+    terminal.colour = isatty(STDOUT_FILENO) && !dumb && !(no_colour && *no_colour);
 }
 
 /* Columns of the first character by the locale: two of a Chinese one, none of an accent that is put on the one before;
@@ -70,29 +71,29 @@ const char *terminal_tail(const char *text, int columns)
 }
 
 /* Prints what fits into that many columns. Returns those that are left. */
-static int terminal_put_characters(FILE *out, bool utf8, const char *text, int columns)
+static int terminal_put_characters(const char *text, int columns)
 {
     for (int bytes, width; *text && (width = terminal_character_width(text, &bytes)) <= columns; text += bytes) {
-        if (utf8 || !(*text & 0x80))
-            fwrite(text, 1, (size_t)bytes, out);
+        if (terminal.utf8 || !(*text & 0x80))
+            fwrite(text, 1, (size_t)bytes, stdout);
         else
-            fputc('?', out);
+            putchar('?');
         columns -= width;
     }
     return columns;
 }
 
-void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text)
+void terminal_put(enum ink ink, int columns, const char *text)
 {
     static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m"};
     const int room = abs(columns), width = terminal_width(text), cut = room && width > room;
     int blanks = cut || !room ? 0 : room - width;
-    fprintf(out, "%*s%s", columns < 0 ? blanks : 0, "", style->colour ? codes[ink] : "");
-    const int left = terminal_put_characters(out, style->utf8, text, cut ? room - 1 : width);
+    printf("%*s%s", columns < 0 ? blanks : 0, "", terminal.colour ? codes[ink] : "");
+    const int left = terminal_put_characters(text, cut ? room - 1 : width);
     if (cut)
         blanks = left; /* of a wide character that did not fit */
-    fputs(!cut ? "" : style->utf8 ? "…" : "~", out);
-    fprintf(out, "%s%*s", style->colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
+    fputs(!cut ? "" : terminal.utf8 ? "…" : "~", stdout);
+    printf("%s%*s", terminal.colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -114,14 +115,14 @@ static size_t terminal_piece_length(const char *text, bool word)
 static void put_piece(struct terminal_line *line, enum ink ink, size_t blanks, const char *text, size_t bytes)
 {
     char *piece = memory_printf("%.*s", (int)bytes, text);
-    const int width = terminal_width(piece), most = line->style->columns, room = most - line->indent;
+    const int width = terminal_width(piece), most = terminal.columns, room = most - line->indent;
     if (line->column > line->indent && line->column + (int)blanks + width > most) {
-        fprintf(line->out, "\n%*s", line->indent, "");
+        printf("\n%*s", line->indent, "");
         line->column = line->indent;
         blanks = 0;
     }
-    fprintf(line->out, "%*s", (int)blanks, "");
-    terminal_put(line->out, line->style, ink, width > room ? room : 0, piece);
+    printf("%*s", (int)blanks, "");
+    terminal_put(ink, width > room ? room : 0, piece);
     line->column += (int)blanks + (width > room ? room : width);
     free(piece);
 }
@@ -133,7 +134,7 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
         text += blanks;
         const size_t bytes = terminal_piece_length(text, false);
         char *phrase = memory_printf("%.*s", (int)bytes, text);
-        const bool whole = terminal_width(phrase) <= line->style->columns - line->indent;
+        const bool whole = terminal_width(phrase) <= terminal.columns - line->indent;
         size_t done = 0, before = blanks;
         while (done < bytes) {
             const size_t n = whole ? bytes : terminal_piece_length(phrase + done, true);

@@ -8,16 +8,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct terminal_style {
+/* stdout, once terminal_start() has looked at it. */
+extern struct terminal {
     int columns;
     bool utf8, colour;
-};
+} terminal;
 
 enum ink { INK_PLAIN, INK_BOLD, INK_DIM, INK_GOOD, INK_BAD, INK_LINE };
 
 /* $COLUMNS or the terminal's width (100 without a terminal), from 40 to 180; block characters where the locale is
  * UTF-8 and TERM is not "dumb", colours on a terminal without NO_COLOR. Sets the locale of characters. */
-struct terminal_style terminal_style_of_stdout(void);
+void terminal_start(void);
 
 /* Columns of a text in UTF-8 on the terminal. */
 int terminal_width(const char *text);
@@ -27,7 +28,7 @@ const char *terminal_tail(const char *text, int columns);
 
 /* Prints a text in a field of |columns| columns (0: as long as it is), cut if it is longer: to its right end if
  * `columns` is negative, else to its left end. Characters that are not ASCII become "?" without UTF-8. */
-void terminal_put(FILE *out, const struct terminal_style *style, enum ink ink, int columns, const char *text);
+void terminal_put(enum ink ink, int columns, const char *text);
 
 /* A line of at most `columns` characters: the mean of each part of a series; "×" ("!" without UTF-8) where one has a
  * value that is not finite, a blank where it has none. log_scale counts where all values are positive. The caller frees
@@ -49,8 +50,6 @@ const char *figure_time(double seconds, char out[FIGURE_MAX]);  /* "1:02:33", "1
 
 /* A line that continues on the next one, after `indent` blanks, where it would be wider than the terminal. */
 struct terminal_line {
-    FILE *out;
-    const struct terminal_style *style;
     int indent, column; /* column: where the line has come to */
 };
 
