@@ -3,6 +3,7 @@
  * diverged, with what it did last. It changes nothing, and works while the run lasts. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "core/clock.h"
 #include "core/flight/flight_verdict.h"
 #include "core/fsutil.h"
 #include "core/log.h"
@@ -59,11 +60,6 @@ static void why_records_release(struct flight_records *all)
     free(all->views);
 }
 
-static int why_is_start(const struct dirent *entry)
-{
-    return flight_start_is(entry->d_name);
-}
-
 static int why_is_record(const struct dirent *entry)
 {
     return !strncmp(entry->d_name, "rank-", 5) && fs_has_suffix(entry->d_name, ".ring");
@@ -84,17 +80,12 @@ static enum status why_no_records(const char *folder, struct error *err)
                       "is not a run folder");
 }
 
-static int why_by_start(const struct dirent **a, const struct dirent **b)
-{
-    return flight_start_compare((*a)->d_name, (*b)->d_name);
-}
-
-/* Lists a folder's entries that `wanted` takes, in the order of starts. *count 0: also if there is no folder. */
-static enum status why_list_folder(const char *folder, int (*wanted)(const struct dirent *), struct dirent ***names,
-                                   int *count, struct error *err)
+/* Lists the starts in RUN/flight, or the records of one, in order. *count 0: also if there is no folder. */
+static enum status why_list_folder(const char *folder, bool records, struct dirent ***names, int *count,
+                                   struct error *err)
 {
     *names = NULL;
-    *count = scandir(folder, names, wanted, why_by_start);
+    *count = records ? scandir(folder, names, why_is_record, alphasort) : flight_starts(folder, names);
     if (*count < 0 && errno != ENOENT && errno != ENOTDIR)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", folder);
     *count = *count < 0 ? 0 : *count;
@@ -114,7 +105,7 @@ static enum status why_count_records(const char *flight, const char *start, int 
     char folder[FS_PATH_MAX];
     struct dirent **records;
     TRY(fs_join(folder, flight, start, STATUS_CHECKPOINT, err));
-    TRY(why_list_folder(folder, why_is_record, &records, count, err));
+    TRY(why_list_folder(folder, true, &records, count, err));
     why_free_names(records, *count);
     return STATUS_OK;
 }
@@ -125,7 +116,7 @@ static enum status why_find_starts(const char *flight, struct starts *starts, st
     int count;
     enum status status = STATUS_OK;
     *starts = (struct starts){.newest = ""};
-    TRY(why_list_folder(flight, why_is_start, &names, &count, err));
+    TRY(why_list_folder(flight, false, &names, &count, err));
     if (count)
         snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
     for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
@@ -146,7 +137,7 @@ static enum status why_read_records(struct flight_records *all, struct error *er
     char path[FS_PATH_MAX];
     struct error damage = {.code = STATUS_OK};
     int count;
-    TRY(why_list_folder(all->folder, why_is_record, &names, &count, err));
+    TRY(why_list_folder(all->folder, true, &names, &count, err));
     all->records = memory_zeroed((size_t)count + 1, sizeof *all->records);
     for (int i = 0; i < count; i++) {
         struct flight_record *record = &all->records[all->count];
@@ -164,13 +155,6 @@ static enum status why_read_records(struct flight_records *all, struct error *er
     return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
 }
 
-static double why_seconds_of(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* The state of the process of a record, if it can be seen from here and has not ended with a word. */
 static char why_state_now(const struct flight_head *head)
 {
@@ -180,7 +164,7 @@ static char why_state_now(const struct flight_head *head)
     if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
         return '?';
     const char state = machine_process(head->pid, &began);
-    const double boot = why_seconds_of(CLOCK_REALTIME) - why_seconds_of(CLOCK_BOOTTIME);
+    const double boot = clock_seconds(CLOCK_REALTIME) - clock_seconds(CLOCK_BOOTTIME);
     if (began && boot + (double)began / (double)sysconf(_SC_CLK_TCK) > 1e-9 * (double)head->wall + other_process)
         return 'X'; /* another process has the number */
     return state;
@@ -211,11 +195,8 @@ static const char *why_age_text(double seconds, char out[32])
 
 static const char *why_source_text(const struct flight_view *view, double now, char out[96])
 {
-    static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
-                                          [FLIGHT_FAILURE] = "failed",
-                                          [FLIGHT_QUIT] = "running, SIGQUIT",
-                                          [FLIGHT_STALL] = "running, slow step",
-                                          [FLIGHT_ENDED] = "ended in order"};
+    static const char *const reasons[] = {"running", "failed", "running, SIGQUIT", "running, slow step",
+                                          "ended in order"}; /* of enum flight_reason */
     _Static_assert(COUNT_OF(reasons) == FLIGHT_REASON_COUNT, "every reason has a text");
     const struct flight_head *head = &view->record->head;
     const char *process = view->process == 'X' ? "gone" : view->process == 'T' ? "stopped" : "stuck";
@@ -274,7 +255,7 @@ static int why_where_width(const struct flight_records *all)
 
 static void why_print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
-    const double now = why_seconds_of(CLOCK_REALTIME);
+    const double now = clock_seconds(CLOCK_REALTIME);
     const int width = why_where_width(all);
     double written = 0;
     char age[32];
@@ -328,16 +309,6 @@ static void why_print_paragraph(const char *text)
     putchar('\n');
 }
 
-/* "2026-11-23 14:30:50", local time */
-static const char *why_date_text(int64_t wall, char out[32])
-{
-    const time_t seconds = (time_t)wall;
-    struct tm local;
-    if (!localtime_r(&seconds, &local) || !strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local))
-        snprintf(out, 32, "?");
-    return out;
-}
-
 static void why_tell_end(const struct starts *starts)
 {
     char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
@@ -346,8 +317,8 @@ static void why_tell_end(const struct starts *starts)
     if (*starts->chosen)
         snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
                  starts->chosen);
-    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s", why_date_text(starts->end.wall, date),
-             starts->end.start, newer, records);
+    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
+             clock_date((double)starts->end.wall, date), starts->end.start, newer, records);
     why_print_paragraph(PRINTABLE(text));
 }
 
@@ -375,7 +346,7 @@ static void why_print_end(const struct flight_records *all)
             return;
         wall = head->wall > wall ? head->wall : wall;
     }
-    printf("The run ended in order at %s.\n", why_date_text(wall / 1000000000, date));
+    printf("The run ended in order at %s.\n", clock_date((double)(wall / 1000000000), date));
 }
 
 /* ---- the command --------------------------------------------------------- */
@@ -386,7 +357,7 @@ static enum status why_tell_records(struct flight_records *all, long rank, struc
     TRY(why_read_records(all, err));
     why_make_views(all);
     flight_compare_clocks(all->views, all->world);
-    flight_judge(all->views, all->world, why_seconds_of(CLOCK_REALTIME), &verdict);
+    flight_judge(all->views, all->world, clock_seconds(CLOCK_REALTIME), &verdict);
     why_print_end(all);
     why_print_paragraph(PRINTABLE(verdict.text));
     why_print_table(all, &verdict);

@@ -153,16 +153,6 @@ static void delete_own_record(void)
 
 /* ---- earlier starts ------------------------------------------------------ */
 
-static int newest_flight_first(const struct dirent **a, const struct dirent **b)
-{
-    return flight_start_compare((*b)->d_name, (*a)->d_name);
-}
-
-static int is_flight_start(const struct dirent *entry)
-{
-    return flight_start_is(entry->d_name);
-}
-
 /* Deletes a start's records, or only what a rank that was killed has left half made; then the folder, if it is empty. A
  * rank of another node that is slow to die merely makes its record again. */
 static void recorder_sweep(const char *name, bool records)
@@ -184,11 +174,11 @@ static bool sweep_other_flight_starts(void)
 {
     struct dirent **names;
     bool others = false;
-    int count = scandir(recorder.folder, &names, is_flight_start, newest_flight_first);
+    int count = flight_starts(recorder.folder, &names);
     for (int i = 0; i < count; i++) {
         if (strcmp(names[i]->d_name, recorder.start) != 0) { /* there other ranks are at work already */
             others = true;
-            recorder_sweep(names[i]->d_name, i >= KEPT_STARTS);
+            recorder_sweep(names[i]->d_name, i < count - KEPT_STARTS);
         }
         free(names[i]);
     }

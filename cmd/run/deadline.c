@@ -43,14 +43,6 @@ struct squeue {
     double end; /* seconds since 1970 */
 };
 
-/* Seconds since 1970: Slurm's times are given in them. */
-static double squeue_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Parses SLURM_JOB_END_TIME's "1795282200" or squeue's "2026-11-21T17:30:00" (local time); false for any other text
  * ("NONE", "N/A"). *end: seconds since 1970. */
 static bool squeue_parse_end(const char *text, double *end)
@@ -259,14 +251,6 @@ static const double no_limit = 5 * 365 * 86400.0; /* seconds to the end of a job
 static const double same_end = 5; /* seconds; Slurm's answers differ by less while the limit stays the same */
 static const double checkpoint_slack = 2, step_slack = 1.25;
 
-static void print_deadline_time(double end, char text[32])
-{
-    time_t second = (time_t)end;
-    struct tm parts;
-    localtime_r(&second, &parts);
-    strftime(text, 32, "%Y-%m-%d %H:%M:%S", &parts);
-}
-
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period)
 {
     *deadline = (struct deadline){.end = INFINITY, .checkpoint = expected_checkpoint};
@@ -287,10 +271,10 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
         source = "squeue";
         limited = ask_squeue(squeue, &absent, &end);
     }
-    const double left = limited ? end - squeue_clock() : no_limit;
+    const double left = limited ? end - clock_seconds(CLOCK_REALTIME) : no_limit;
     if (left < no_limit) {
-        print_deadline_time(end, when);
-        log_detail("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job, when, source, left);
+        log_detail("job %s ends at %s (%s), in %.0f s: a checkpoint will be written in time", job,
+                   clock_date(end, when), source, left);
         deadline->end = seconds_now() + left;
     } else if (!limited) {
         log_detail("job %s has no time limit", job);
@@ -308,17 +292,16 @@ void deadline_look_again(struct deadline *deadline)
         return;
     pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
     const bool news = squeue->news;
-    const double end = squeue->end, left = end - squeue_clock();
+    const double end = squeue->end, left = end - clock_seconds(CLOCK_REALTIME);
     squeue->news = false;
     pthread_mutex_unlock(&squeue->mutex);
     const double found = left < no_limit ? seconds_now() + left : INFINITY;
     if (!news || found == deadline->end || fabs(found - deadline->end) < same_end)
         return;
-    print_deadline_time(end, when);
     if (isinf(found))
         log_info("job %s no longer has a time limit (squeue)", squeue->job);
     else
-        log_info("job %s ends at %s now (squeue), in %.0f s%s", squeue->job, when, left,
+        log_info("job %s ends at %s now (squeue), in %.0f s%s", squeue->job, clock_date(end, when), left,
                  found < deadline->end ? ", earlier than before" : ", later than before");
     deadline->end = found;
 }

@@ -17,11 +17,7 @@
 
 enum { HEAD_BYTES = 4096, VERSION = 2 };
 
-static const char *const reasons[] = {[FLIGHT_RUNNING] = "running",
-                                      [FLIGHT_FAILURE] = "failure",
-                                      [FLIGHT_QUIT] = "sigquit",
-                                      [FLIGHT_STALL] = "stall",
-                                      [FLIGHT_ENDED] = "ended"};
+static const char *const reasons[] = {"running", "failure", "sigquit", "stall", "ended"}; /* of enum flight_reason */
 _Static_assert(COUNT_OF(reasons) == FLIGHT_REASON_COUNT, "every reason has a name");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the words of files are in memory's order");
 
@@ -165,64 +161,52 @@ static json_t *flight_parse_head(const char block[HEAD_BYTES], uint64_t *count)
     return XXH3_64bits(text, length) == hash ? json_loadb(text, length, 0, NULL) : NULL;
 }
 
-static int64_t flight_head_integer(const json_t *head, const char *name)
-{
-    return json_integer_value(json_object_get(head, name));
-}
-
-static void flight_head_text(const json_t *head, const char *name, char *out, size_t size)
-{
-    const char *text = json_string_value(json_object_get(head, name));
-    snprintf(out, size, "%s", text ? text : "");
-}
-
-/* Whether a number can be added to another. */
-static bool is_moderate(int64_t number)
-{
-    return number >= 0 && number < INT64_C(1) << 62;
-}
-
-/* false: a number cannot be. */
+/* false: a number cannot be added to others. */
 static bool file_take_head(const json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;
-    char word[32];
-    h->rank = (int)flight_head_integer(json, "rank");
-    h->world = (int)flight_head_integer(json, "world");
-    h->pid = (int)flight_head_integer(json, "pid");
-    h->code = (int)flight_head_integer(json, "code");
-    h->culprit = (int)flight_head_integer(json, "culprit");
-    h->witness = (int)flight_head_integer(json, "witness");
-    h->asked = (int)flight_head_integer(json, "asked");
-    h->written = flight_head_integer(json, "written");
-    h->wall = flight_head_integer(json, "wall");
+    char process[8], reason[32], failure[32];
+    const struct {
+        const char *name;
+        int *to;
+    } ints[] = {{"rank", &h->rank},       {"world", &h->world},     {"pid", &h->pid},     {"code", &h->code},
+                {"culprit", &h->culprit}, {"witness", &h->witness}, {"asked", &h->asked}, {"bad_rank", &h->bad_rank}};
+    const struct {
+        const char *name;
+        int64_t *to;
+    } longs[] = {{"written", &h->written},     {"wall", &h->wall},
+                 {"bad_first", &h->bad_first}, {"bad_last", &h->bad_last},
+                 {"phase", &r->phase},         {"phase_since", &r->phase_since},
+                 {"step", &r->step},           {"micro", &r->micro},
+                 {"next", &r->next},           {"median_step", &r->median_step}};
+    const struct {
+        const char *name;
+        char *to;
+        size_t room;
+    } texts[] = {{"host", h->host, sizeof h->host},          {"error", h->error, sizeof h->error},
+                 {"waiting", h->waiting, sizeof h->waiting}, {"bad_tensor", h->bad_tensor, sizeof h->bad_tensor},
+                 {"process", process, sizeof process},       {"reason", reason, sizeof reason},
+                 {"failure", failure, sizeof failure}};
+    bool moderate = true;
+    for (size_t i = 0; i < COUNT_OF(ints); i++)
+        *ints[i].to = (int)json_integer_value(json_object_get(json, ints[i].name));
+    for (size_t i = 0; i < COUNT_OF(longs); i++) {
+        *longs[i].to = json_integer_value(json_object_get(json, longs[i].name));
+        moderate &= *longs[i].to >= 0 && *longs[i].to < INT64_C(1) << 62;
+    }
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        const char *text = json_string_value(json_object_get(json, texts[i].name));
+        snprintf(texts[i].to, texts[i].room, "%s", text ? text : "");
+    }
     h->interval = json_number_value(json_object_get(json, "interval"));
-    h->bad_first = flight_head_integer(json, "bad_first");
-    h->bad_last = flight_head_integer(json, "bad_last");
-    h->bad_rank = (int)flight_head_integer(json, "bad_rank");
-    flight_head_text(json, "host", h->host, sizeof h->host);
-    flight_head_text(json, "error", h->error, sizeof h->error);
-    flight_head_text(json, "waiting", h->waiting, sizeof h->waiting);
-    flight_head_text(json, "bad_tensor", h->bad_tensor, sizeof h->bad_tensor);
-    flight_head_text(json, "process", word, sizeof word);
-    h->process = word[0] ? word[0] : '?';
-    flight_head_text(json, "reason", word, sizeof word);
+    h->process = process[0] ? process[0] : '?';
     for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
-        if (!strcmp(word, reasons[i]))
+        if (!strcmp(reason, reasons[i]))
             h->reason = (enum flight_reason)i;
-    flight_head_text(json, "failure", word, sizeof word);
     for (int i = 0; i < FAILURE_COUNT; i++)
-        if (!strcmp(word, failure_name(i)))
+        if (!strcmp(failure, failure_name(i)))
             h->failure = (enum failure)i;
-    r->phase = flight_head_integer(json, "phase");
-    r->phase_since = flight_head_integer(json, "phase_since");
-    r->step = flight_head_integer(json, "step");
-    r->micro = flight_head_integer(json, "micro");
-    r->next = flight_head_integer(json, "next");
-    r->median_step = flight_head_integer(json, "median_step");
-    return h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20 && is_moderate(h->written) &&
-           is_moderate(h->wall) && is_moderate(h->bad_first) && is_moderate(h->bad_last) && is_moderate(r->step) &&
-           is_moderate(r->phase_since) && is_moderate(r->phase);
+    return moderate && h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20;
 }
 
 static bool file_read_head(const char *data, struct flight_record *r)
@@ -338,11 +322,6 @@ bool flight_ended_read(const char *flight, struct flight_end *end)
 
 /* ---- starts -------------------------------------------------------------- */
 
-bool flight_start_is(const char *name)
-{
-    return name[0] >= '0' && name[0] <= '9';
-}
-
 /* 0: the name has none. */
 static int64_t flight_head_count(const char *name)
 {
@@ -355,6 +334,21 @@ int flight_start_compare(const char *a, const char *b)
 {
     const int64_t x = flight_head_count(a), y = flight_head_count(b);
     return x == y ? strcmp(a, b) : x < y ? -1 : 1;
+}
+
+static int is_flight_start(const struct dirent *entry)
+{
+    return entry->d_name[0] >= '0' && entry->d_name[0] <= '9';
+}
+
+static int by_flight_start(const struct dirent **a, const struct dirent **b)
+{
+    return flight_start_compare((*a)->d_name, (*b)->d_name);
+}
+
+int flight_starts(const char *flight, struct dirent ***names)
+{
+    return scandir(flight, names, is_flight_start, by_flight_start);
 }
 
 int64_t flight_start_next(const char *flight)

@@ -14,6 +14,7 @@
 #include "core/flight/flight.h"
 #include "core/status.h"
 
+#include <dirent.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -87,7 +88,8 @@ double flight_wall(const struct flight_record *record, int64_t clock);
  * their order, since clocks differ. Names of versions without a count come first, in the order of their times. */
 enum { FLIGHT_START_BYTES = 40 };
 
-bool flight_start_is(const char *name); /* of an entry of RUN/flight */
+/* The starts in RUN/flight, the earliest first, as scandir() gives them. */
+int flight_starts(const char *flight, struct dirent ***names);
 
 /* Below 0: a is earlier than b; above 0: later. "" is earlier than all. */
 int flight_start_compare(const char *a, const char *b);

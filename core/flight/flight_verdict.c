@@ -19,6 +19,13 @@ static const double late_seconds = 2;    /* after the others began to wait, a ra
 
 /* ---- views --------------------------------------------------------------- */
 
+/* The one that ended last, or, of those that are not over, began last. */
+static void keep_latest(const struct flight_entry **kept, const struct flight_entry *entry)
+{
+    if (!*kept || (entry->end ? entry->end >= (*kept)->end : entry->start >= (*kept)->start))
+        *kept = entry;
+}
+
 void flight_view_init(struct flight_view *view, const struct flight_record *record, char process)
 {
     int64_t moved = 0;
@@ -28,17 +35,9 @@ void flight_view_init(struct flight_view *view, const struct flight_record *reco
         const int channel = flight_channel(entry->kind);
         const int64_t sign = entry->end ? entry->end : entry->start;
         moved = sign > moved ? sign : moved;
-        if (entry->end) {
-            if (!view->last || entry->end >= view->last->end)
-                view->last = entry;
-        } else {
-            if (!view->now || entry->start >= view->now->start)
-                view->now = entry;
-            if (channel < 0 && (!view->work || entry->start >= view->work->start))
-                view->work = entry;
-            if (channel >= 0 && (!view->wait || entry->start >= view->wait->start))
-                view->wait = entry;
-        }
+        keep_latest(entry->end ? &view->last : &view->now, entry);
+        if (!entry->end)
+            keep_latest(channel < 0 ? &view->work : &view->wait, entry);
         if (channel < 0)
             continue;
         if (entry->number > view->begun[channel])
@@ -579,15 +578,9 @@ static void add_times(struct cell *cells, const struct flight_record *record)
 static double verdict_span(const struct flight_record *record)
 {
     int64_t last = 0;
-    for (int i = 0; record && i < record->count; i++)
+    for (int i = 0; i < record->count; i++)
         last = record->entries[i].start > last ? record->entries[i].start : last;
-    return record && record->count ? 1e-9 * (double)(last - verdict_first_start(record)) : 0;
-}
-
-static int64_t verdict_steps(const struct flight_record *record)
-{
-    const int count = record ? record->count : 0;
-    return count ? record->entries[count - 1].step - record->entries[0].step + 1 : 0;
+    return 1e-9 * (double)(last - verdict_first_start(record));
 }
 
 /* A rank came last in `times` collectives; the others waited for it, on average. */
@@ -628,10 +621,14 @@ static bool verdict_is_slow(struct trial *t)
         rank = late[r].seconds > late[rank].seconds ? r : rank;
     }
     const struct lateness worst = late[rank];
-    const double span = verdict_span(t->views[rank].record);
+    const struct flight_record *record = t->views[rank].record;
     free(late);
-    if (compared < SLOW_LEAST || worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
-        worst.seconds < slow_step * (double)verdict_steps(t->views[rank].record))
+    if (compared < SLOW_LEAST) /* else all ranks have records with entries */
+        return false;
+    const double span = verdict_span(record);
+    const int64_t steps = record->entries[record->count - 1].step - record->entries[0].step + 1;
+    if (worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
+        worst.seconds < slow_step * (double)steps)
         return false;
     verdict_accuse(t, rank);
     say(t, " is slow: it was the last to come in %d of %d collectives, and the others waited for it %.3g of %.3g s.",

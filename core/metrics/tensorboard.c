@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/tensorboard.h"
 
+#include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/io.h"
 #include "core/memory.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct tensorboard {
@@ -121,10 +121,7 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
                                struct error *err)
 {
     struct message event = {0}, record = {0};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const double wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
+    proto_put_double(&event, EVENT_WALL_TIME, clock_seconds(CLOCK_REALTIME));
     proto_put_integer(&event, EVENT_STEP, step);
     proto_put_message(&event, field, member);
 

@@ -173,7 +173,7 @@ static void test_asking(void **state)
     assert_true(seconds_now() - now < 60);
 
     char text[32];
-    snprintf(text, sizeof text, "%.0f", squeue_clock() + 300);
+    snprintf(text, sizeof text, "%.0f", clock_seconds(CLOCK_REALTIME) + 300);
     setenv("SLURM_JOB_END_TIME", text, 1); /* then squeue is not run */
     deadline_init(&deadline, 1, never);
     assert_true(near_to(&deadline, 300));
@@ -209,7 +209,7 @@ static void test_asking_again(void **state)
     scene_begin(&scene);
     snprintf(path, sizeof path, "%s/log", scene.folder);
     assert_int_equal(log_open(path, NULL), STATUS_OK);
-    double given = floor(squeue_clock()) + 3600;
+    double given = floor(clock_seconds(CLOCK_REALTIME)) + 3600;
     snprintf(text, sizeof text, "%.0f", given);
     setenv("SLURM_JOB_END_TIME", text, 1);
     fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", given + 3); /* Slurm's times are not that exact */
@@ -249,7 +249,7 @@ static void test_asking_in_vain(void **state)
     struct deadline deadline;
     char text[4096];
     scene_begin(&scene);
-    double given = floor(squeue_clock()) + 3600, longest = 0;
+    double given = floor(clock_seconds(CLOCK_REALTIME)) + 3600, longest = 0;
     snprintf(text, sizeof text, "%.0f", given);
     setenv("SLURM_JOB_END_TIME", text, 1);
     fake_squeue(&scene, "printf x >>asked; echo 17 NONE; echo 99 5; exit 1");
@@ -291,10 +291,10 @@ static void test_trying_again_until_the_end(void **state)
     struct scene scene;
     struct deadline deadline;
     scene_begin(&scene);
-    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", squeue_clock() + 3600);
+    fake_squeue(&scene, "printf x >>asked; echo 17 %.0f", clock_seconds(CLOCK_REALTIME) + 3600);
     deadline_init(&deadline, 1, 0.02);
     assert_true(deadline_latest(&deadline) - seconds_now() > 3000);
-    fake_squeue(&scene, "echo 17 %.0f", squeue_clock() - 10);
+    fake_squeue(&scene, "echo 17 %.0f", clock_seconds(CLOCK_REALTIME) - 10);
     for (double begin = seconds_now(); deadline_latest(&deadline) > seconds_now();) {
         assert_true(seconds_now() - begin < 120);
         pause_shortly();
