@@ -36,19 +36,14 @@ struct convert_options {
     bool force;
 };
 
-static enum status convert_parse(int argc, char **argv, struct convert_options *options, bool *helped,
-                                 struct error *err)
-{
-    static const struct option_row rows[] = {
-        OPTION(struct convert_options, deepspeed, "deepspeed", "FILE"),
-        OPTION(struct convert_options, world, "world", "N"),
-        OPTION(struct convert_options, out, "out", "FILE"),
-        OPTION(struct convert_options, force, "force", NULL),
-    };
-    static const struct command_line line = {
-        "convert", USAGE, "configuration", CONVERT_FILES, "ztrain convert axolotl.yaml", rows, COUNT_OF(rows)};
-    return command_line_parse(&line, argc, argv, options, helped, err);
-}
+static const struct option_row rows[] = {
+    OPTION(struct convert_options, deepspeed, "deepspeed", "FILE"),
+    OPTION(struct convert_options, world, "world", "N"),
+    OPTION(struct convert_options, out, "out", "FILE"),
+    OPTION(struct convert_options, force, "force", NULL),
+};
+static const struct command_line line = {
+    "convert", USAGE, "configuration", CONVERT_FILES, "ztrain convert axolotl.yaml", rows, COUNT_OF(rows)};
 
 /* Prints each line to stderr after its mark: "note: ". */
 static void convert_print(const struct string_list *lines, const char *mark)
@@ -61,22 +56,13 @@ static void convert_print(const struct string_list *lines, const char *mark)
     }
 }
 
-static enum status convert_write(const struct convert_options *options, const char *text, size_t size,
-                                 struct error *err)
-{
-    if (options->out)
-        return named_file_write(options->out, text, size, STATUS_USAGE, err);
-    fwrite(text, 1, size, stdout);
-    return STATUS_OK;
-}
-
 enum status cmd_convert(int argc, char **argv, struct error *err)
 {
     struct convert_options options = {.out = NULL};
     struct convert_request request = {.files = options.files};
     struct string_list notes = {0}, errors = {0};
     bool helped;
-    TRY(convert_parse(argc, argv, &options, &helped, err));
+    TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
     if (helped)
         return STATUS_OK;
     char *end = NULL;
@@ -99,7 +85,10 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
     convert_print(&errors, "ztrain: error: ");
     if (status == STATUS_OK) {
         convert_print(&notes, "note: ");
-        status = convert_write(&options, text, size, err);
+        if (options.out)
+            status = named_file_write(options.out, text, size, STATUS_USAGE, err);
+        else
+            fwrite(text, 1, size, stdout);
     }
     free(text);
     string_list_release(&notes);

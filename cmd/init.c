@@ -60,13 +60,6 @@ static const struct option_row options[] = {
 static const struct command_line command_line = {
     .command = "init", .usage = USAGE, .options = options, .count = COUNT_OF(options)};
 
-/* The name alone, before any question. */
-static enum status init_check_method(const char *method, struct error *err)
-{
-    enum init_method known;
-    return method && init_find_method(method, &known, err) != STATUS_OK ? error_prefix(err, "--method") : STATUS_OK;
-}
-
 static bool init_to_stdout(const struct init *t)
 {
     return strcmp(t->flags.out, "-") == 0;
@@ -249,12 +242,6 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status init_plan(struct init *t, struct error *err)
-{
-    TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
-    return init_build(t, true, err);
-}
-
 /* ---- the end ------------------------------------------------------------- */
 
 static void init_print_next(const struct init *t)
@@ -295,12 +282,15 @@ static enum status init_write(const struct init *t, struct error *err)
 
 static enum status init_make(struct init *t, struct error *err)
 {
-    TRY(init_check_method(t->flags.method, err));
+    enum init_method method;
+    if (t->flags.method && init_find_method(t->flags.method, &method, err) != STATUS_OK) /* before any question */
+        return error_prefix(err, "--method");
     TRY(init_check_out(t, err));
     TRY(init_take_inputs(t, err));
     TRY(init_take_hardware(t, err));
     TRY(init_take_length(t, err));
-    TRY(init_plan(t, err));
+    TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
+    TRY(init_build(t, true, err));
     return init_write(t, err);
 }
 

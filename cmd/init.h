@@ -41,7 +41,7 @@ struct init {
     char *model;             /* owned: as named */
     bool pretrained;         /* it has weights */
     struct model_desc desc;  /* its config.json */
-    int64_t params, trained; /* of it; of these and the adapter's, those that are trained: init_plan() */
+    int64_t params, trained; /* of it; of these and the adapter's, those that are trained, by the plan */
     enum init_method method;
     struct string_list data; /* owned: shards */
     struct string_list validation;

@@ -126,7 +126,7 @@ static bool init_has_weights(const char *folder, const struct model_desc *desc, 
     tensor_table_build(desc, &table);
     const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
     if (folder)
-        huggingface_check(&source, &absent, &err); /* its other errors: init_plan() */
+        huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
     *params = table.num_params;
     tensor_table_release(&table);
     return !absent;

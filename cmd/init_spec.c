@@ -53,20 +53,6 @@ static int64_t init_readable(double least)
     return number;
 }
 
-/* 3 % of the steps, rounded up. */
-static int64_t init_warmup(int64_t steps)
-{
-    return (3 * steps + 99) / 100;
-}
-
-/* At least ten minutes by the plan (writing takes time), in whole intervals of evaluations. 0: the run ends before. */
-static int64_t init_saves(const struct init *t, int64_t interval)
-{
-    const double least = t->choice.seconds > 0 ? 600 / t->choice.seconds : 0;
-    const int64_t saves = interval * init_readable(least / (double)interval);
-    return saves < t->steps ? saves : 0;
-}
-
 static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, FILE *out)
 {
     char size[SIZE_TEXT_MAX];
@@ -191,7 +177,11 @@ static void init_write_data(const struct init *t, FILE *out)
 
 static void init_write_training(const struct init *t, FILE *out)
 {
-    const int64_t interval = init_readable((double)t->steps / 10), saves = init_saves(t, interval);
+    const int64_t interval = init_readable((double)t->steps / 10);
+    /* ten minutes by the plan (writing takes time), in whole intervals of evaluations; 0: the run ends before */
+    const double least = t->choice.seconds > 0 ? 600 / t->choice.seconds : 0;
+    const int64_t rounded = interval * init_readable(least / (double)interval),
+                  saves = rounded < t->steps ? rounded : 0;
     fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " step%s in all\n", t->cuda ? "cuda" : "cpu",
             t->epochs, t->steps, t->steps == 1 ? "" : "s");
     if (t->virtual_ranks)
@@ -225,7 +215,7 @@ static void init_write_optimizer(const struct init *t, FILE *out)
     fprintf(out,
             "scheduler:\n  type: Cosine\n  params:\n    warmup_steps: %" PRId64 "  # 3 %% of the run\n"
             "    min_lr: %.10g  # a tenth of lr\n",
-            init_warmup(t->steps), 0.1 * t->lr);
+            (3 * t->steps + 99) / 100, 0.1 * t->lr);
     fprintf(out, "steps_per_print: %d\n", t->steps < 100 ? 1 : 10);
 }
 

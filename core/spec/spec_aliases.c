@@ -93,15 +93,6 @@ static void alias_as_bool(struct spec_node *node)
     node->boolean = node->integer == 1;
 }
 
-static void alias_switches(struct spec_node *root)
-{
-    for (const struct spec_key *key = spec_keys; key->path; key++) {
-        struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
-        if (node)
-            alias_as_bool(node);
-    }
-}
-
 /* Values 0 of a DeepSpeed file that mean nothing here: the default counts instead. */
 static void alias_drop_zeros(struct spec_context *ctx, struct spec_node *root)
 {
@@ -113,14 +104,6 @@ static void alias_drop_zeros(struct spec_context *ctx, struct spec_node *root)
         spec_notice(ctx, node->pos, "'%s' 0 is taken as the default, %s", paths[i], spec_key_find(paths[i])->fallback);
         spec_unlink(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))), node);
     }
-}
-
-/* In a DeepSpeed file null is not a value of this key, which has another default there. */
-static void alias_drop_null(struct spec_node *root, const char *key)
-{
-    const struct spec_node *node = spec_child(root, key);
-    if (node && node->kind == NODE_NULL && node->pos.source == 1)
-        spec_unlink(root, node);
 }
 
 static void rename_key(struct spec_context *ctx, struct spec_node *parent, struct spec_node *node, const char *name)
@@ -146,7 +129,9 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
     alias_clipping(ctx, spec_child(root, "gradient_clipping"));
     alias_print(ctx, spec_child(root, "steps_per_print"));
     alias_drop_zeros(ctx, root);
-    alias_drop_null(root, "gradient_clipping");
+    const struct spec_node *clipping = spec_child(root, "gradient_clipping");
+    if (clipping && clipping->kind == NODE_NULL && clipping->pos.source == 1) /* no value there: the default counts */
+        spec_unlink(root, clipping);
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
         if (!node)
@@ -160,5 +145,9 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
         else
             rename_key(ctx, parent, node, spec_key_leaf(key->fallback));
     }
-    alias_switches(root);
+    for (const struct spec_key *key = spec_keys; key->path; key++) {
+        struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
+        if (node)
+            alias_as_bool(node);
+    }
 }

@@ -138,21 +138,17 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     }
 }
 
-static bool auto_follows_ratio(const struct spec_full *full, const char *path)
-{
-    return full->spec.scheduler.warmup_ratio > 0 && (strcmp(path, "scheduler.params.warmup_steps") == 0 ||
-                                                     strcmp(path, "scheduler.params.warmup_num_steps") == 0);
-}
-
 /* The value that "auto" has become, as text that the caller frees. */
 static char *value_text(const struct spec_full *full, const struct spec_auto *filled)
 {
     const struct schedule_spec *schedule = &full->spec.scheduler;
     const bool known = schedule->total_steps; /* else the steps of a ratio are not */
-    json_t *value = auto_follows_ratio(full, filled->key->path) ? known ? json_integer(schedule_warmup(schedule)) : NULL
-                    : filled->key->size                         ? spec_key_fetch(full, filled->key)
-                    : filled->derived ? json_integer(from_hidden_size(filled->key, full->hidden_size))
-                                      : spec_auto_value(filled->key);
+    const bool by_ratio =
+        schedule->warmup_ratio > 0 && spec_has_word("warmup_steps warmup_num_steps", spec_key_leaf(filled->key->path));
+    json_t *value = by_ratio            ? known ? json_integer(schedule_warmup(schedule)) : NULL
+                    : filled->key->size ? spec_key_fetch(full, filled->key)
+                    : filled->derived   ? json_integer(from_hidden_size(filled->key, full->hidden_size))
+                                        : spec_auto_value(filled->key);
     if (!value && strcmp(spec_key_leaf(filled->key->path), "warmup_max_lr") == 0)
         value = json_real(full->spec.optimizer.lr);
     char *text = spec_json_text(value);

@@ -126,20 +126,7 @@ static bool adapter_folder(struct convert *c)
     return true;
 }
 
-/* A and B that do not start as LoRA's, which changes the result. */
-static void adapter_start(struct convert *c, bool on)
-{
-    const struct spec_node *start = convert_take(c, "peft_init_lora_weights");
-    if (on && start && start->kind == NODE_STRING)
-        convert_note(c, "'%s' %s: A starts uniform, B as zeros", start->key, convert_show(c, start));
-}
-
 /* ---- the base ------------------------------------------------------------ */
-
-static bool adapter_has_bits(const struct spec_node *node, int bits)
-{
-    return node && node->kind == NODE_INT && node->integer == bits;
-}
 
 /* The key that asks for fewer bits of the base; *four: 4 of bitsandbytes. NULL: none does. */
 static const struct spec_node *adapter_bits(struct convert *c, bool *four)
@@ -152,7 +139,8 @@ static const struct spec_node *adapter_bits(struct convert *c, bool *four)
     const bool nf4 = dtype && dtype->text && strcmp(dtype->text, "nf4") == 0;
     convert_unquote(bits);
     convert_children(c, "peft", peft);
-    *four = convert_is_on(load4) || (adapter_has_bits(bits, 4) && (!method || strcmp(method, "bnb") == 0)) ||
+    *four = convert_is_on(load4) ||
+            (bits && bits->kind == NODE_INT && bits->integer == 4 && (!method || strcmp(method, "bnb") == 0)) ||
             (nf4 && (!backend || strcmp(backend, "bnb") == 0));
     return convert_is_on(load4) ? load4 : convert_is_on(load8) ? load8 : convert_is_on(bits) ? bits : dtype;
 }
@@ -210,12 +198,14 @@ void convert_adapter(struct convert *c)
         convert_note(c, "'%s' %s: all weights are trained; their learning rate is usually a tenth of an adapter's",
                      other->key, convert_show(c, other));
     const bool trained = on && adapter_folder(c);
+    const struct spec_node *start = convert_take(c, "peft_init_lora_weights");
     if (on && !trained)
         convert_set_text(c, "peft.peft_type", "LORA");
     adapter_keys(c, on && !trained);
     if (on && !trained)
         adapter_defaults(c);
     adapter_all_linear(c, on && !trained);
-    adapter_start(c, on && !trained);
+    if (on && !trained && start && start->kind == NODE_STRING) /* which changes the result */
+        convert_note(c, "'%s' %s: A starts uniform, B as zeros", start->key, convert_show(c, start));
     adapter_base(c, on);
 }

@@ -38,13 +38,6 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Whether a value is worth "auto" in the run spec: it follows from the model, the ranks or the run there. */
-static bool deepspeed_keeps_auto(const struct spec_key *key)
-{
-    return key->verdict == VERDICT_USED && key->flags & KEY_AUTO && key->type != KEY_BOOL &&
-           !(key->flags & KEY_NEEDED) && strchr(key->path, '.');
-}
-
 static const char *deepspeed_text(struct convert *c, const struct spec_key *key, const struct spec_node *node)
 {
     json_t *value = spec_key_convert(c->ctx, key, node);
@@ -92,7 +85,8 @@ static void deepspeed_key(struct convert *c, const struct spec_key *key, struct 
     }
     if (!spec_is_auto(node) || key->type == KEY_STRING || key->type == KEY_ANY)
         deepspeed_value(c, key, node);
-    else if (!spec_find(c->to, key->path) && deepspeed_keeps_auto(key))
+    else if (!spec_find(c->to, key->path) && key->verdict == VERDICT_USED && key->flags & KEY_AUTO &&
+             key->type != KEY_BOOL && !(key->flags & KEY_NEEDED) && strchr(key->path, '.')) /* it follows from others */
         convert_set(c, key->path, node);
 }
 

@@ -94,12 +94,9 @@ static void check_name(const struct rules *r)
 
 size_t spec_text_stem(const char *name)
 {
-    static const char *const packed[] = {".gz", ".zst"};
     static const char *const kinds[] = {".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".parquet"};
     size_t length = strlen(name);
-    for (size_t i = 0; i < COUNT_OF(packed); i++)
-        if (fs_has_suffix(name, packed[i]))
-            length -= strlen(packed[i]);
+    length -= fs_has_suffix(name, ".gz") ? 3 : fs_has_suffix(name, ".zst") ? 4 : 0;
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         size_t end = strlen(kinds[i]);
         if (length > end && memcmp(name + length - end, kinds[i], end) == 0)
@@ -174,12 +171,6 @@ static void check_learning_rate(const struct rules *r)
                lr ? "\"auto\", and the run spec does not set it" : "missing");
 }
 
-static bool conflict_schedule_lr(const struct schedule_spec *s)
-{
-    bool warms_up = s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR;
-    return s->type == SCHEDULE_ONE_CYCLE || s->type == SCHEDULE_LR_RANGE_TEST || (warms_up && s->warmup_max_lr >= 0);
-}
-
 /* Those of torch and DeepSpeed; the table has others, so that spec_write_yaml() writes all of them. */
 static void set_muon_defaults(const struct rules *r)
 {
@@ -202,7 +193,9 @@ static void check_muon_rates(const struct rules *r)
         return;
     const struct spec_node *given =
         find(r, optimizer->muon_lr > 0 ? "optimizer.params.muon_lr" : "optimizer.params.adam_lr");
-    if (conflict_schedule_lr(&r->spec->scheduler)) {
+    const struct schedule_spec *s = &r->spec->scheduler;
+    const bool warms_up = s->type == SCHEDULE_WARMUP_LR || s->type == SCHEDULE_WARMUP_DECAY_LR;
+    if (s->type == SCHEDULE_ONE_CYCLE || s->type == SCHEDULE_LR_RANGE_TEST || (warms_up && s->warmup_max_lr >= 0)) {
         spec_notice(r->ctx, given->key_pos,
                     "'optimizer.params.muon_lr' and adam_lr have no effect with this schedule, which sets the learning "
                     "rate of all parameters, as in DeepSpeed");

@@ -58,20 +58,14 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
     return spec_error(ctx, node->pos, "'%s' must be %s, not %s; hint: %s", key->path, expected, got, hint);
 }
 
-/* Whether a value breaks an upper limit that is too high to be worth a word otherwise. */
-static bool value_too_high(const struct spec_key *key, const struct spec_node *node)
-{
-    const double value = spec_is_number(node) ? node->real : 0;
-    return value > key->max && key->max < 0x1p63; /* above, it is no int64 in any case */
-}
-
 /* "an integer from 0 to 3", "a number above 0" */
 static const char *expected_value(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *noun = key->type == KEY_INT ? "an integer" : "a number";
     if (!(key->min < key->max))
         return noun;
-    const bool endless = key->max >= 1e15 && !value_too_high(key, node);
+    /* a limit that is too high to be worth a word, unless it is broken; above 2^63 it is no int64 in any case */
+    const bool endless = key->max >= 1e15 && !(spec_is_number(node) && node->real > key->max && key->max < 0x1p63);
     const char *from = key->flags & KEY_ABOVE_MIN ? "above" : endless ? "of at least" : "from";
     const char *to = endless ? "" : spec_arena_printf(ctx->arena, " to %.15g", key->max);
     return spec_arena_printf(ctx->arena, "%s %s %.15g%s", noun, from, key->min, to);

@@ -4,7 +4,6 @@
 
 #include "core/memory.h"
 #include "core/printable.h"
-#include "core/round_up.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,24 +12,15 @@
 
 struct spec_block {
     struct spec_block *next;
-    size_t size, used;
     _Alignas(max_align_t) char bytes[];
 };
 
 void *spec_arena_alloc(struct spec_arena *arena, size_t size)
 {
-    size = (size_t)round_up((int64_t)size, _Alignof(max_align_t));
-    struct spec_block *block = arena->blocks;
-    if (!block || block->size - block->used < size) {
-        size_t capacity = size > 65536 ? size : 65536;
-        block = memory_zeroed(1, sizeof *block + capacity);
-        block->size = capacity;
-        block->next = arena->blocks;
-        arena->blocks = block;
-    }
-    void *memory = block->bytes + block->used;
-    block->used += size;
-    return memory;
+    struct spec_block *block = memory_zeroed(1, sizeof *block + size);
+    block->next = arena->blocks;
+    arena->blocks = block;
+    return block->bytes;
 }
 
 char *spec_arena_copy(struct spec_arena *arena, const char *text, size_t length)

@@ -132,23 +132,18 @@ static bool writes_auto(const struct spec_full *full, const struct spec_key *key
     return length || spec_auto_is_derived(full, key);
 }
 
-/* Whether it is written even if it equals the table's default. Muon has other defaults: check_muon(). */
-static bool always_written(const struct spec_full *full, const struct spec_key *key)
-{
-    const bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
-    return muon || key->flags & KEY_ALWAYS;
-}
-
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 {
     const struct spec_full *full = spec_full(spec);
     const char *previous = NULL;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         bool is_auto = key->size && writes_auto(full, key);
+        /* always: Muon has other defaults than the table, set_muon_defaults() */
+        bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto)
             continue;
-        if (all || is_auto || always_written(full, key) || !spec_key_is_default(key, value)) {
+        if (all || is_auto || muon || key->flags & KEY_ALWAYS || !spec_key_is_default(key, value)) {
             int level = spec_open_sections(out, key->path, previous);
             previous = key->path;
             fprintf(out, "%*s%s%s: ", 2 * level, "", writes_derived(full, key) && !is_auto ? "# " : "",
