@@ -376,7 +376,7 @@ static void export_folder_close(struct export_folder *folder)
         if (fs_exists(folder->out) && checkpoint_remove_tree(folder->former, &err) != STATUS_OK)
             log_warn("%s", err.text);
     }
-    run_lock_release_folder(folder->lock);
+    run_lock_release(folder->lock, true);
     folder->lock = NULL;
 }
 

@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,8 @@ struct squeue {
     pthread_t thread;
     pthread_mutex_t mutex; /* of all members below */
     pthread_cond_t changed;
-    bool closing, over; /* the thread is asked to end; the thread no longer uses this struct */
+    atomic_bool closing; /* the thread is asked to end */
+    bool over;           /* the thread no longer uses this struct */
     bool news;
     double end; /* seconds since 1970 */
 };
@@ -89,20 +91,12 @@ static char **squeue_environment(void)
     return variables;
 }
 
-static bool squeue_is_closing(struct squeue *squeue)
-{
-    pthread_mutex_lock(&squeue->mutex);
-    bool closing = squeue->closing;
-    pthread_mutex_unlock(&squeue->mutex);
-    return closing;
-}
-
 /* Reads the output until its end, the limit, or squeue_free(); terminates the text. */
 static void read_squeue_answer(struct squeue *squeue, int fd, char *text, size_t size)
 {
     size_t used = 0;
     double end = seconds_now() + answer_limit, left = answer_limit;
-    while (left > 0 && used + 1 < size && !squeue_is_closing(squeue)) {
+    while (left > 0 && used + 1 < size && !squeue->closing) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int events = poll(&ready, 1, left < tick ? (int)(left * 1000) + 1 : (int)(tick * 1000));
         if (!squeue->runs) /* the thread is no evidence that the rank is alive */
@@ -328,16 +322,6 @@ bool deadline_is_near(struct deadline *deadline, double now)
 double deadline_latest(const struct deadline *deadline)
 {
     return deadline->end - checkpoint_slack * deadline->checkpoint;
-}
-
-void deadline_waited(struct deadline *deadline, double seconds)
-{
-    deadline->saved += seconds;
-}
-
-void deadline_expect(struct deadline *deadline, bool under_way)
-{
-    deadline->under_way = under_way;
 }
 
 void deadline_measured(struct deadline *deadline, double seconds)

@@ -10,12 +10,12 @@
 #include <stdbool.h>
 
 struct deadline {
-    double end;            /* CLOCK_MONOTONIC seconds; INFINITY: none is known */
-    double checkpoint;     /* seconds for one: expected, then measured */
-    double looked;         /* CLOCK_MONOTONIC seconds; time of the last look; 0: none yet */
-    double saved;          /* seconds in checkpoints since the last look */
-    bool under_way;        /* one is being written in the background, for which a stop waits */
-    double longest;        /* seconds between two looks, without checkpoints */
+    double end;        /* CLOCK_MONOTONIC seconds; INFINITY: none is known */
+    double checkpoint; /* seconds for one: expected, then measured */
+    double looked;     /* CLOCK_MONOTONIC seconds; time of the last look; 0: none yet */
+    double saved;      /* set by the caller: seconds that it waited for a disk or a checkpoint since the last look */
+    bool under_way;    /* set by the caller: a checkpoint is being written, for which a stop waits */
+    double longest;    /* seconds between two looks, without checkpoints */
     struct squeue *squeue; /* owned; NULL: not in a Slurm job */
 };
 
@@ -35,9 +35,5 @@ bool deadline_is_near(struct deadline *deadline, double now);
 /* CLOCK_MONOTONIC seconds until which a checkpoint may be tried again; INFINITY: there is no limit. */
 double deadline_latest(const struct deadline *deadline);
 
-/* Seconds that were spent waiting for a disk or a checkpoint do not count as a step's. */
-void deadline_waited(struct deadline *deadline, double seconds);
-
-/* Whether a checkpoint is being written; and how many seconds that took in the end. */
-void deadline_expect(struct deadline *deadline, bool under_way);
+/* A checkpoint has taken so many seconds. */
 void deadline_measured(struct deadline *deadline, double seconds);

@@ -105,6 +105,6 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
 
 void run_folder_close(struct run_folder *folder)
 {
-    run_lock_release(folder->lock);
+    run_lock_release(folder->lock, false);
     folder->lock = NULL;
 }

@@ -296,7 +296,6 @@ enum decision { DECIDE_WAIT, DECIDE_TAKE, DECIDE_REFUSE };
 
 static enum decision decide(const struct run_lock *lock, const struct taking *t)
 {
-    const bool patient = t->waited < lock->config.patience;
     if (t->state == OWNER_REQUEUED)
         return DECIDE_TAKE;
     if (t->state == OWNER_DISTANT && strcmp(t->first.text, t->now.text) != 0)
@@ -305,7 +304,7 @@ static enum decision decide(const struct run_lock *lock, const struct taking *t)
         return t->waited < silence_needed(lock, t) ? DECIDE_WAIT : DECIDE_TAKE;
     if (t->state != OWNER_ALIVE && t->grip != GRIP_HELD)
         return DECIDE_TAKE;
-    return patient ? DECIDE_WAIT : DECIDE_REFUSE;
+    return t->waited < lock->config.patience ? DECIDE_WAIT : DECIDE_REFUSE;
 }
 
 static enum status refuse_folder(const struct run_lock *lock, const struct taking *t, struct error *err)
@@ -537,7 +536,7 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
     *out = lock;
     return STATUS_OK;
 fail:
-    run_lock_release(lock);
+    run_lock_release(lock, false);
     return status;
 }
 
@@ -585,9 +584,9 @@ enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
     return lock->lost ? run_lock_check(lock, err) : STATUS_OK;
 }
 
-/* folder: deletes `lock` and the folder as well. The owner file goes first: until `lock` is gone, a taker finds it
- * locked. A file server keeps deleted files that are open under other names, hence the folder goes last. */
-static void end_lock(struct run_lock *lock, bool folder)
+/* The owner file goes first: until `lock` is gone, a taker finds it locked. A file server keeps deleted files that are
+ * open under other names, hence the folder goes last. */
+void run_lock_release(struct run_lock *lock, bool folder)
 {
     struct error err;
     if (!lock)
@@ -613,16 +612,6 @@ static void end_lock(struct run_lock *lock, bool folder)
     pthread_cond_destroy(&lock->ended);
     pthread_mutex_destroy(&lock->mutex);
     free(lock);
-}
-
-void run_lock_release(struct run_lock *lock)
-{
-    end_lock(lock, false);
-}
-
-void run_lock_release_folder(struct run_lock *lock)
-{
-    end_lock(lock, true);
 }
 
 const char *run_lock_nonce(const struct run_lock *lock)

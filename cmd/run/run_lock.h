@@ -69,9 +69,6 @@ bool run_lock_is_owner(const char *folder, const char *nonce);
  * owner file not long ago, by the clocks of both. A run that was killed there seems to live for half a minute. */
 bool run_lock_in_use(const char *folder);
 
-/* Deletes the owner file if it is this run's, and unlocks. NULL is allowed. */
-void run_lock_release(struct run_lock *lock);
-
-/* The same for a folder that was made for the lock: deletes it too, unless another process has come or something else
- * is in it. */
-void run_lock_release_folder(struct run_lock *lock);
+/* Deletes the owner file if it is this run's, and unlocks. folder: it was made for the lock, and is deleted too, unless
+ * another process has come or something else is in it. NULL is allowed. */
+void run_lock_release(struct run_lock *lock, bool folder);

@@ -115,14 +115,6 @@ static void *write_in_background(void *argument)
     return NULL;
 }
 
-static bool is_busy(struct background_save *b)
-{
-    pthread_mutex_lock(&b->mutex);
-    bool busy = b->job != JOB_NONE;
-    pthread_mutex_unlock(&b->mutex);
-    return busy;
-}
-
 static void give_job(struct background_save *b, enum job job)
 {
     if (b->here) {
@@ -271,7 +263,7 @@ static enum status settle_memory(struct run *run, struct error *err)
     TRY(agree_on_memory(run, &there, err));
     if (there)
         b->memory = COPY_THERE;
-    deadline_waited(&run->deadline, seconds_now() - start);
+    run->deadline.saved += seconds_now() - start;
     return STATUS_OK;
 }
 
@@ -381,7 +373,7 @@ static void begin_save(struct run *run, bool here, double since)
     b->last = false;
     b->pause = first_pause;
     b->stalled = 0;
-    deadline_expect(&run->deadline, true);
+    run->deadline.under_way = true;
     begin_save_attempt(run);
 }
 
@@ -391,7 +383,7 @@ static void end_save(struct run *run)
     checkpoint_saving_free(b->saving, true);
     b->saving = NULL;
     b->state = SAVE_NONE;
-    deadline_expect(&run->deadline, false);
+    run->deadline.under_way = false;
 }
 
 static enum status complete_save(struct run *run, double since, struct error *err)
@@ -481,11 +473,11 @@ void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
     memset(votes, 0, BACKGROUND_VOTES * sizeof *votes);
     if (!b || b->state == SAVE_NONE)
         return;
-    votes[0] = is_busy(b) ? 1 : 0;
+    votes[0] = !await_idle(b, 0);
     if (b->state != SAVE_PAUSED || run->boot->rank != 0)
         return;
-    votes[1] = seconds_now() >= b->next_attempt ? 1 : 0;
-    votes[2] = (b->last && !b->here) || save_patience_left(run) <= 0 ? 1 : 0;
+    votes[1] = seconds_now() >= b->next_attempt;
+    votes[2] = (b->last && !b->here) || save_patience_left(run) <= 0;
 }
 
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err)
@@ -524,7 +516,7 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
         double votes[BACKGROUND_VOTES + 1];
         deadline_look_again(&run->deadline); /* the job's end may move meanwhile */
         background_save_vote(run, votes);
-        votes[BACKGROUND_VOTES] = stop_signal_pending() ? 1 : 0;
+        votes[BACKGROUND_VOTES] = stop_signal_pending() != 0;
         TRY(comm_sum(run->comm, votes, COUNT_OF(votes), err));
         run->stop |= votes[BACKGROUND_VOTES] > 0;
         if (run->stop && !b->last && b->here) /* a longer limit applies from now on */
@@ -537,7 +529,7 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
         heartbeat_beat();
     }
     b->waiting = false;
-    deadline_waited(&run->deadline, seconds_now() - since);
+    run->deadline.saved += seconds_now() - since;
     return STATUS_OK;
 }
 
@@ -550,7 +542,7 @@ static enum status save_in_background(struct run *run, double since, struct erro
     ASSERT(!run->position.evaluation_due);
     TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
     run->background->copied = seconds_now() - start;
-    deadline_waited(&run->deadline, run->background->copied);
+    run->deadline.saved += run->background->copied;
     begin_save(run, false, since);
     note_save_stall(run, since);
     return STATUS_OK;

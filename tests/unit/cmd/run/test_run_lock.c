@@ -200,9 +200,9 @@ static void test_a_clean_end_leaves_no_owner(void **state)
     int64_t began;
     assert_int_equal(machine_process(getpid(), &began), 'R');
     assert_true(reading.owner.began > 0 && reading.owner.began == began);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
     assert_true(!there_is("owner") && there_is("lock"));
-    run_lock_release(taken(config_of("elsewhere", 1, NULL, 0), 0));
+    run_lock_release(taken(config_of("elsewhere", 1, NULL, 0), 0), false);
 }
 
 static void test_a_living_process_is_refused_and_a_dead_one_succeeded(void **state)
@@ -216,7 +216,7 @@ static void test_a_living_process_is_refused_and_a_dead_one_succeeded(void **sta
     refused(config_of(NULL, 0, NULL, 0), STATUS_USAGE, "is in use by another run (host ");
     end(pid);
     assert_true(there_is("owner"));
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), false);
 }
 
 static pid_t ending;
@@ -233,7 +233,7 @@ static void test_an_owner_that_is_about_to_go_is_waited_for(void **state)
     (void)state;
     ending = holder(NULL);
     meanwhile = end_it;
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 1));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 1), false);
 }
 
 /* The pid of a dead owner may have been reused. */
@@ -243,7 +243,7 @@ static void test_a_pid_that_is_used_again(void **state)
     struct run_owner owner = config_of(NULL, 0, NULL, 0).self;
     owner.began--;
     leave_owner(owner);
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), false);
     /* after a reboot only the host's name is known */
     owner.began++;
     strcpy(owner.boot, "");
@@ -258,7 +258,7 @@ static void test_a_pid_that_is_used_again(void **state)
     owner = config_of(NULL, 0, NULL, 0).self;
     owner.pid = zombie;
     leave_owner(owner);
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), false);
     waitpid(zombie, NULL, 0);
 }
 
@@ -272,7 +272,7 @@ static void test_another_pid_namespace_is_another_machine(void **state)
     leave_owner(owner);
     struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 31);
     assert_true(fake_time >= 1029);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
 }
 
 static void test_a_lock_without_an_owner(void **state)
@@ -284,7 +284,7 @@ static void test_a_lock_without_an_owner(void **state)
     assert_int_equal(fcntl(fd, F_OFD_SETLK, &whole), 0);
     refused(config_of(NULL, 0, NULL, 0), STATUS_USAGE, "'lock' is locked");
     close(fd);
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), false);
 }
 
 /* ---- other machines ------------------------------------------------------ */
@@ -316,7 +316,7 @@ static void test_a_distant_owner_is_watched(void **state)
     meanwhile = NULL;
     struct run_lock *lock = taken(config_of("n2", 13, "6", 0), 31);
     assert_true(fake_time - 1000 - waited >= 29);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
 }
 
 /* A file server that hangs for a minute delays the owner's refreshes as well as the taker's reads. */
@@ -334,7 +334,7 @@ static void test_time_in_which_nobody_could_look_does_not_count(void **state)
     meanwhile = hang;
     struct run_lock *lock = taken(config_of("n2", 13, NULL, 0), 91);
     assert_true(fake_time >= 1089);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
 }
 
 static void remove_owner(void)
@@ -355,7 +355,7 @@ static void test_the_wait_ends_with_the_owner_and_with_a_stop(void **state)
     assert_true(refused(config_of("n2", 13, NULL, 0), STATUS_REQUEUE, "") < 1);
     stop = false;
     meanwhile = remove_owner;
-    run_lock_release(taken(config_of("n2", 13, NULL, 0), 1));
+    run_lock_release(taken(config_of("n2", 13, NULL, 0), 1), false);
 }
 
 static void test_a_requeued_job_takes_over_at_once(void **state)
@@ -369,23 +369,23 @@ static void test_a_requeued_job_takes_over_at_once(void **state)
     assert_non_null(strstr(err.text, "another job has taken over this run folder"));
     assert_non_null(strstr(err.text, "(host n2, process 13, job 5)"));
     assert_int_equal(run_lock_check(next, &err), STATUS_OK);
-    run_lock_release(former); /* leaves the folder as it is */
+    run_lock_release(former, false); /* leaves the folder as it is */
     assert_int_equal(run_lock_check(next, &err), STATUS_OK);
     /* the earlier start, which comes late, does not take it back; nor does another step of the same start */
     looks = -10000;
     meanwhile = NULL;
     struct run_owner owner = next->config.self;
-    run_lock_release(next);
+    run_lock_release(next, false);
     owner.began = 0;
     leave_owner(owner);
     struct run_lock *late = taken(config_of("n1", 12, "5", 0), 31);
     assert_true(fake_time > 1029);
-    run_lock_release(late);
+    run_lock_release(late, false);
     /* another cluster has its own job numbers */
     strcpy(owner.cluster, "another");
     leave_owner(owner);
     double begin = fake_time;
-    run_lock_release(taken(config_of("n3", 14, "5", 9), 31));
+    run_lock_release(taken(config_of("n3", 14, "5", 9), 31), false);
     assert_true(fake_time - begin > 29);
 }
 
@@ -399,7 +399,7 @@ static void test_an_owner_without_a_file_has_lost_it(void **state)
     assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK); /* the owner file has not been read yet */
     assert_int_equal(run_lock_check(lock, &err), STATUS_USAGE);
     assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_USAGE);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
 }
 
 /* A folder that was moved or deleted is not another job's; put back, it is the run's again. */
@@ -428,19 +428,19 @@ static void test_a_folder_that_is_gone(void **state)
     assert_int_equal(unlink(moved), 0);
     assert_int_equal(run_lock_check(lock, &err), STATUS_CHECKPOINT);
     assert_true(err.cause == RUN_LOCK_GONE);
-    run_lock_release(lock);
+    run_lock_release(lock, false);
     assert_false(there_is("owner"));
 }
 
 static void test_a_folder_for_the_lock_alone(void **state)
 {
     (void)state;
-    run_lock_release_folder(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), true);
     assert_int_equal(access(folder, F_OK), -1);
     assert_int_equal(mkdir(folder, 0700), 0);
     struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 0);
     put("owner.tmp-1", "of a taker that has just come");
-    run_lock_release_folder(lock);
+    run_lock_release(lock, true);
     assert_true(!there_is("owner") && !there_is("lock") && there_is("owner.tmp-1"));
 }
 
@@ -476,8 +476,8 @@ static void test_refreshing(void **state)
     assert_int_equal(owner_read(next, &after, NULL), STATUS_OK);
     assert_string_equal(before.text, after.text);
     assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_USAGE); /* the owner has noticed its loss */
-    run_lock_release(lock);
-    run_lock_release(next);
+    run_lock_release(lock, false);
+    run_lock_release(next, false);
 }
 
 static void test_a_reader_sees_whether_a_run_lives(void **state)
@@ -509,7 +509,7 @@ static void test_owner_files_that_say_nothing(void **state)
         double begin = fake_time;
         struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 31);
         assert_true(fake_time - begin >= 29);
-        run_lock_release(lock);
+        run_lock_release(lock, false);
     }
     assert_int_equal(mkdir(at("owner"), 0777), 0);
     refused(config_of(NULL, 0, NULL, 0), STATUS_CHECKPOINT, "/owner': it is a folder");
@@ -529,7 +529,7 @@ static void test_file_systems_without_locks(void **state)
         end(pid);
         struct run_lock *lock = taken(config_of(NULL, 0, NULL, 0), 2);
         assert_false(lock->config.self.locked);
-        run_lock_release(lock);
+        run_lock_release(lock, false);
     }
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         lock_errno = wrong[i];
@@ -546,7 +546,7 @@ static void test_process_locks(void **state)
     unlink(at("owner"));
     refused(config_of(NULL, 0, NULL, 0), STATUS_USAGE, "'lock' is locked");
     end(pid);
-    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0));
+    run_lock_release(taken(config_of(NULL, 0, NULL, 0), 0), false);
 }
 
 static struct run_lock *rival;
@@ -588,7 +588,7 @@ static void test_of_two_takers_one_wins(void **state)
     meanwhile = NULL;
     struct error err;
     assert_int_equal(run_lock_check(rival, &err), STATUS_OK);
-    run_lock_release(rival);
+    run_lock_release(rival, false);
 }
 
 /* Many real processes, with and without locks: exactly one takes the folder. ghost: the lock is held, as by a node that
