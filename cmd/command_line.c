@@ -7,7 +7,9 @@
 #include "core/printable.h"
 #include "core/string_list.h"
 
-#include <stdio.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
@@ -45,6 +47,20 @@ enum status option_take_value(const struct option_row *row, int argc, char **arg
         *value = argv[++*i];
     if (!*value || (!**value && row->kind == OPTION_USUAL))
         return error_set(err, STATUS_USAGE, "--%s needs a value: --%s %s", row->name, row->name, row->value);
+    return STATUS_OK;
+}
+
+enum status option_integer(const char *option, const char *text, const char *what, int64_t least, int64_t most,
+                           int64_t *number, struct error *err)
+{
+    char *end;
+    if (!text)
+        return STATUS_OK;
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    if (*end || end == text || errno || *number < least || *number > most)
+        return error_set(err, STATUS_USAGE, "--%s must be %s from %" PRId64 " to %" PRId64 ", not '%s'", option, what,
+                         least, most, PRINTABLE(text));
     return STATUS_OK;
 }
 

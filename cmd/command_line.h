@@ -51,6 +51,11 @@ const struct option_row *option_find(const struct option_row *rows, size_t count
 enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
                               struct error *err);
 
+/* Reads the whole number that is an option's value; text NULL: it was not given, and *number stays. what: "a number".
+ * STATUS_USAGE: it is none, or not from `least` to `most`. */
+enum status option_integer(const char *option, const char *text, const char *what, int64_t least, int64_t most,
+                           int64_t *number, struct error *err);
+
 /* Sets "unknown option 'WORD'", with the nearest one or "ztrain COMMAND --help" as the hint ("": ztrain's own). */
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err);

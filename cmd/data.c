@@ -197,20 +197,6 @@ static enum status show_documents(const struct data_view *view, struct error *er
 
 /* ---- the command --------------------------------------------------------- */
 
-static enum status read_data_number(const char *option, const char *text, int64_t most, int64_t *number,
-                                    struct error *err)
-{
-    char *end;
-    if (!text)
-        return STATUS_OK;
-    errno = 0;
-    *number = strtoll(text, &end, 10);
-    if (end == text || *end || errno || *number < 1 || *number > most)
-        return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %" PRId64 ", not '%s'", option, most,
-                         PRINTABLE(text));
-    return STATUS_OK;
-}
-
 static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
 {
     if (!name)
@@ -244,8 +230,8 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     int words = 0;
     while (words < MOST_WORDS && a->words[words])
         words++;
-    TRY(read_data_number("seq-length", a->seq_length, INT32_MAX, &view->seq_length, err));
-    TRY(read_data_number("show", a->show, MOST_SHOWN, &view->show, err));
+    TRY(option_integer("seq-length", a->seq_length, "a number", 1, INT32_MAX, &view->seq_length, err));
+    TRY(option_integer("show", a->show, "a number", 1, MOST_SHOWN, &view->show, err));
     TRY(open_data_tokenizer(a->tokenizer, view, err));
     for (int i = 0; i < words; i++) {
         const size_t stem = spec_text_stem(a->words[i]);

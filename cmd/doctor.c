@@ -187,28 +187,23 @@ struct bench {
     size_t bytes;      /* of memory */
 };
 
-/* Seconds of `repeats` calls of work(argument) on the stream, after one that does not count. */
-static double doctor_time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument,
-                               int repeats)
+/* Seconds of REPEATS calls of work(argument) on the stream, after one that does not count. */
+static double doctor_time_work(struct stream *stream, void (*work)(struct stream *, void *), void *argument)
 {
     work(stream, argument);
     stream_sync(stream);
     double start = seconds_now();
-    for (int i = 0; i < repeats; i++)
+    for (int i = 0; i < REPEATS; i++)
         work(stream, argument);
     stream_sync(stream);
     return seconds_now() - start;
 }
 
-struct copy_work {
-    void *dst, *src;
-    size_t bytes;
-};
-
+/* argument: where to and where from. */
 static void doctor_work_copy(struct stream *stream, void *argument)
 {
-    const struct copy_work *copy = argument;
-    stream_copy(stream, copy->dst, copy->src, copy->bytes);
+    void **ends = argument;
+    stream_copy(stream, ends[0], ends[1], matrix_bytes);
 }
 
 static void doctor_work_product(struct stream *stream, void *argument)
@@ -247,7 +242,7 @@ static void doctor_work_attention_bwd(struct stream *stream, void *argument)
     stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
 }
 
-static void doctor_measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3], int repeats)
+static void doctor_measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3])
 {
     char how[512];
     const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
@@ -266,9 +261,9 @@ static void doctor_measure_attention(struct stream *stream, struct attention_wor
     work->bwd.dq = pieces[2];
     work->bwd.dk = pieces[2] + 2 * row;
     work->bwd.dv = pieces[2] + 4 * row;
-    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * repeats / 1e12;
-    double forward = doctor_time_work(stream, doctor_work_attention_fwd, work, repeats);
-    double backward = doctor_time_work(stream, doctor_work_attention_bwd, work, repeats);
+    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * REPEATS / 1e12;
+    double forward = doctor_time_work(stream, doctor_work_attention_fwd, work);
+    double backward = doctor_time_work(stream, doctor_work_attention_bwd, work);
     ops_describe(stream_device(stream), how, sizeof how);
     print_line("attention bf16", "forward %.1f TFLOP/s, backward %.1f TFLOP/s", flops / forward,
                2.5 * flops / backward);
@@ -294,8 +289,7 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     TRY(ops_prepare(bench->device, &products, err));
     doctor_fill_with_noise(bench, 1, dtype);
     doctor_fill_with_noise(bench, 2, dtype);
-    double rate =
-        2.0 * SIDE * SIDE * SIDE * REPEATS / doctor_time_work(bench->stream, doctor_work_product, &args, REPEATS);
+    double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / doctor_time_work(bench->stream, doctor_work_product, &args);
     double peak = bench->device->peak_flops[dtype];
     char share[64] = "", name[32];
     if (peak > 0)
@@ -307,20 +301,17 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
 
 static void doctor_measure_copies(struct bench *bench)
 {
-    struct copy_work inside = {bench->matrices[0], bench->matrices[1], matrix_bytes},
-                     up = {bench->matrices[0], bench->host, matrix_bytes},
-                     down = {bench->host, bench->matrices[0], matrix_bytes};
+    void *inside[] = {bench->matrices[0], bench->matrices[1]}, *up[] = {bench->matrices[0], bench->host},
+         *down[] = {bench->host, bench->matrices[0]};
     double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
-    double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, &inside, REPEATS);
+    double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
     char share[64] = "";
     if (peak > 0)
         snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
     print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
     print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
-    print_line("copy host to gpu", "%.1f GB/s",
-               bytes / doctor_time_work(bench->stream, doctor_work_copy, &up, REPEATS));
-    print_line("copy gpu to host", "%.1f GB/s",
-               bytes / doctor_time_work(bench->stream, doctor_work_copy, &down, REPEATS));
+    print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
+    print_line("copy gpu to host", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, down));
 }
 
 /* Copies down and up across the border of two pieces of pinned memory. */
@@ -375,7 +366,7 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
         TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);
-    doctor_measure_attention(bench->stream, &attention, bench->matrices, REPEATS);
+    doctor_measure_attention(bench->stream, &attention, bench->matrices);
     doctor_measure_copies(bench);
     TRY(doctor_compare_pieces(bench, err));
     return device_check(bench->device, err);

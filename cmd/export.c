@@ -524,10 +524,7 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
     struct checkpoint *checkpoint;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    if (arguments->best)
-        TRY(checkpoint_open_best(arguments->dir, true, &checkpoint, err));
-    else
-        TRY(checkpoint_open(arguments->dir, true, &checkpoint, err));
+    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
     enum status status = check_export_options(checkpoint, arguments, err);
     if (status == STATUS_OK)
         status = write_export_folder(checkpoint, arguments, chosen, err);
@@ -548,12 +545,7 @@ enum status cmd_export(int argc, char **argv, struct error *err)
     if (!arguments.out)
         return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
     TRY(check_export_folder(arguments.out, err));
-    enum dtype chosen = DTYPE_COUNT;
-    if (arguments.dtype)
-        chosen = !strcmp(arguments.dtype, "fp32")   ? DTYPE_F32
-                 : !strcmp(arguments.dtype, "bf16") ? DTYPE_BF16
-                 : !strcmp(arguments.dtype, "fp16") ? DTYPE_F16
-                                                    : DTYPE_COUNT;
+    const enum dtype chosen = dtype_find(arguments.dtype);
     if (arguments.dtype && chosen == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32, bf16 and fp16 are",
                          arguments.dtype);

@@ -42,19 +42,6 @@ struct replay_words {
     bool verbose;
 };
 
-/* An integer from 1 to `most`. */
-static enum status replay_integer(const char *option, const char *text, int64_t most, int64_t *number,
-                                  struct error *err)
-{
-    char *end;
-    errno = 0;
-    *number = strtoll(text, &end, 10);
-    if (errno || *end || end == text || *number < 1 || *number > most)
-        return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %lld, not '%s'", option, (long long)most,
-                         PRINTABLE(text));
-    return STATUS_OK;
-}
-
 /* path: of the run spec. */
 static enum status replay_take_words(const struct replay_words *words, struct options *options, char path[FS_PATH_MAX],
                                      struct error *err)
@@ -65,9 +52,8 @@ static enum status replay_take_words(const struct replay_words *words, struct op
         error_set(err, STATUS_USAGE, "no step was named");
         return error_hint(err, "ztrain replay %s --step S; S is the last step to compute", words->run);
     }
-    TRY(replay_integer("step", words->step, most_steps, &options->replay_step, err));
-    if (words->local_gpus)
-        TRY(replay_integer("local-gpus", words->local_gpus, SUPERVISE_MAX_RANKS, &ranks, err));
+    TRY(option_integer("step", words->step, "a number", 1, most_steps, &options->replay_step, err));
+    TRY(option_integer("local-gpus", words->local_gpus, "a number", 1, SUPERVISE_MAX_RANKS, &ranks, err));
     if (words->set.count > OPTIONS_MAX_SET)
         return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
     options->local_gpus = (int)ranks;

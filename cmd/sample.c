@@ -55,7 +55,7 @@ static const char USAGE[] =
 struct arguments {
     const char *dir;
     const char *prompt, *prompt_tokens, *max_tokens, *temperature, *top_k, *top_p, *seed; /* or NULL */
-    const char *device, *dtype, *base;                                                    /* or NULL */
+    const char *dtype, *base, *device;                                                    /* device: never NULL */
     bool best;
 };
 
@@ -86,21 +86,6 @@ struct task {
 
 /* ---- the command line ---------------------------------------------------- */
 
-static enum status sample_read_integer(const char *option, const char *text, int64_t least, int64_t most,
-                                       int64_t *value, struct error *err)
-{
-    char *end;
-    if (!text)
-        return STATUS_OK;
-    errno = 0;
-    const long long n = strtoll(text, &end, 10);
-    if (*end || end == text || errno || n < least || n > most)
-        return error_set(err, STATUS_USAGE, "--%s must be a whole number from %" PRId64 " to %" PRId64 ", not '%s'",
-                         option, least, most, PRINTABLE(text));
-    *value = n;
-    return STATUS_OK;
-}
-
 static enum status sample_read_number(const char *option, const char *text, double *value, struct error *err)
 {
     char *end;
@@ -120,9 +105,9 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     int64_t seed = 1234;
     *s = (struct sampler_settings){.temperature = draws ? 1 : 0, .top_p = 1};
     task->max_tokens = 128;
-    TRY(sample_read_integer("max-tokens", a->max_tokens, 1, INT32_MAX, &task->max_tokens, err));
-    TRY(sample_read_integer("top-k", a->top_k, 0, INT32_MAX, &s->top_k, err));
-    TRY(sample_read_integer("seed", a->seed, 0, INT64_MAX, &seed, err));
+    TRY(option_integer("max-tokens", a->max_tokens, "a whole number", 1, INT32_MAX, &task->max_tokens, err));
+    TRY(option_integer("top-k", a->top_k, "a whole number", 0, INT32_MAX, &s->top_k, err));
+    TRY(option_integer("seed", a->seed, "a whole number", 0, INT64_MAX, &seed, err));
     TRY(sample_read_number("temperature", a->temperature, &s->temperature, err));
     TRY(sample_read_number("top-p", a->top_p, &s->top_p, err));
     s->seed = (uint64_t)seed;
@@ -139,20 +124,11 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     return STATUS_OK;
 }
 
-/* DTYPE_COUNT: there is none of this name, or `name` is NULL. */
-static enum dtype find_sample_dtype(const char *name)
-{
-    enum dtype dtype = DTYPE_F32;
-    while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name(dtype)) != 0))
-        dtype++;
-    return dtype;
-}
-
 static enum status check_sample_words(const struct arguments *a, struct error *err)
 {
-    if (a->device && strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
+    if (strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
         return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
-    if (a->dtype && find_sample_dtype(a->dtype) == DTYPE_COUNT)
+    if (a->dtype && dtype_find(a->dtype) == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
     return STATUS_OK;
 }
@@ -186,8 +162,7 @@ struct sample_model {
 static bool sample_has_file(const char *dir, const char *name)
 {
     char path[FS_PATH_MAX];
-    struct error err;
-    return fs_join(path, dir, name, STATUS_DATA, &err) == STATUS_OK && fs_exists(path);
+    return fs_join(path, dir, name, STATUS_DATA, NULL) == STATUS_OK && fs_exists(path);
 }
 
 /* A Hugging Face folder has config.json; checkpoints and runs have not. */
@@ -261,10 +236,7 @@ static enum status read_description(struct sample_model *m, const char *dir, con
     if (sample_has_file(dir, "model.safetensors") || sample_has_file(dir, "model.safetensors.index.json"))
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
                          PRINTABLE(dir));
-    if (a->best)
-        TRY(checkpoint_open_best(dir, false, &m->checkpoint, err));
-    else
-        TRY(checkpoint_open(dir, false, &m->checkpoint, err));
+    TRY((a->best ? checkpoint_open_best : checkpoint_open)(dir, false, &m->checkpoint, err));
     return read_checkpoint_description(m, a, err);
 }
 
@@ -282,16 +254,14 @@ static enum status open_model(struct sample_model *m, const struct arguments *a,
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
     }
     TRY(read_description(m, m->found, a, err));
-    if (m->desc.num_labels > 0) {
+    if (m->desc.num_labels > 0)
         error_set(err, STATUS_USAGE, "'%s' is a classifier, which has no next token to sample", PRINTABLE(m->folder));
-        return error_hint(err, "name a causal language model");
-    }
-    if (m->desc.bidirectional) {
+    else if (m->desc.bidirectional)
         error_set(err, STATUS_USAGE, "'%s' is a %s model, which looks both ways and has no next token to sample",
                   PRINTABLE(m->folder), model_family_name(m->desc.family));
-        return error_hint(err, "name a causal language model");
-    }
-    return end_tokens_read(m->folder, m->desc.source, &m->ends, err);
+    else
+        return end_tokens_read(m->folder, m->desc.source, &m->ends, err);
+    return error_hint(err, "name a causal language model");
 }
 
 static enum status open_device(struct sample_model *m, const char *name, struct error *err)
@@ -307,7 +277,7 @@ static enum status open_device(struct sample_model *m, const char *name, struct 
 static enum dtype choose_dtype(const struct sample_model *m, const char *name)
 {
     if (name)
-        return find_sample_dtype(name);
+        return dtype_find(name);
     if (m->checkpoint)
         return m->checkpoint->dtype;
     return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
@@ -461,7 +431,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
 static enum status start_model(struct sample_model *m, const struct arguments *a, int64_t prompt, int64_t context,
                                struct error *err)
 {
-    TRY(open_device(m, a->device ? a->device : "auto", err));
+    TRY(open_device(m, a->device, err));
     m->dtype = choose_dtype(m, a->dtype);
     m->verbs = (struct param_verbs){.self = m, .acquire = sample_acquire_unit, .release = sample_release_unit};
     if (!m->checkpoint) {
@@ -675,7 +645,7 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
 
 enum status cmd_sample(int argc, char **argv, struct error *err)
 {
-    struct arguments arguments = {0};
+    struct arguments arguments = {.device = "auto"};
     struct sample_model model = {0};
     struct task task = {0};
     bool helped;

@@ -20,6 +20,15 @@ static inline const char *dtype_name(enum dtype dtype)
     return dtype == DTYPE_F32 ? "fp32" : dtype == DTYPE_BF16 ? "bf16" : "fp16";
 }
 
+/* DTYPE_COUNT: there is none of this name, or `name` is NULL. */
+static inline enum dtype dtype_find(const char *name)
+{
+    int dtype = DTYPE_F32;
+    while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name((enum dtype)dtype)) != 0))
+        dtype++;
+    return (enum dtype)dtype;
+}
+
 static inline float bf16_to_f32(uint16_t x)
 {
     uint32_t bits = (uint32_t)x << 16;

@@ -19,7 +19,7 @@ LINES = 60
 # File: calls that end the process, and why main cannot.
 EXITS = {
     "cmd/main.c": (2, "the end of every command"),
-    "cmd/run/places_list.c": (1, "the child that has asked the driver"),
+    "cmd/run/places.c": (1, "the child that has asked the driver"),
     "cmd/run/stop_signal.c": (1, "a signal handler: the user presses Ctrl-C a second time"),
     "cmd/supervise/supervise.c": (2, "between fork and exec: the supervisor is gone, or exec fails"),
     "cmd/train/rank_main.c": (2, "the watchdog's thread, when the rank is blocked; a save that never ends still uses what a return would free"),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/integrity.h"
 
+#include "ckpt/state_hash.h"
 #include "comm/zero/zero_check.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
@@ -138,4 +139,31 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
               run->position.step + 1, v.what, tensor, explain_finding(v.finding), others);
     error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
     return run_agree(run, STATUS_BROKEN, err);
+}
+
+/* ---- hashes -------------------------------------------------------------- */
+
+bool run_hash_is_due(const struct run *run, int64_t step)
+{
+    const int64_t interval = run->spec->train.hash_interval_steps;
+    return interval && step % interval == 0;
+}
+
+enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err)
+{
+    const struct shard_layout *layout = &run->engine.layout;
+    const struct state_slices slices = zero_slices(run->engine.zero);
+    struct state_hash hash;
+    enum status status = STATUS_OK;
+    state_hash_init(&hash, layout, comm_rank(run->comm), states);
+    for (int s = 0; s < states; s++)
+        for (int unit = 0; unit < state_units(layout, (enum state_kind)s); unit++) {
+            float *own;
+            TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
+            state_hash_add(&hash, (enum state_kind)s, unit, own);
+        }
+    status = state_hash_join(&hash, run->comm, hashes, err);
+end:
+    state_hash_release(&hash);
+    return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes.
+/* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes; and hashes a run's
+ * state (ckpt/state_hash.h), for train.hash_interval_steps and ztrain replay.
  *
  * Every train.check_interval_steps the gradients of a step are computed twice and compared, parameters and optimizer
  * state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies are compared,
@@ -22,3 +23,10 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
 
 /* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */
 enum status integrity_compare_replicas(struct run *run, struct error *err);
+
+/* Whether the line of this step in metrics.jsonl has a hash of the parameters. */
+bool run_hash_is_due(const struct run *run, int64_t step);
+
+/* With no step under way: the hashes of the first `states` kinds of state, the same on all ranks. Collective; a rank
+ * that cannot read its state fails alone. */
+enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err);

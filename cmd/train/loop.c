@@ -15,7 +15,6 @@
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/flops_report.h"
 #include "cmd/observe/integrity.h"
-#include "cmd/observe/run_hash.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"

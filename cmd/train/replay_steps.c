@@ -3,7 +3,7 @@
 
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
-#include "cmd/observe/run_hash.h"
+#include "cmd/observe/integrity.h"
 #include "core/fsutil.h"
 #include "core/hash_digits.h"
 #include "core/log.h"

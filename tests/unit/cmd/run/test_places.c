@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_places.c: which places are left out after failures, and how many ranks the next start has. */
 #include "cmd/run/places.c"
-#include "cmd/run/places_list.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
