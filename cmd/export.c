@@ -456,7 +456,7 @@ end:
 static bool is_same_folder(const char *a, const char *b)
 {
     struct stat one, other;
-    return a && b && *a && *b && io_stat(a, &one) == 0 && io_stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+    return b && io_stat(a, &one) == 0 && io_stat(b, &other) == 0 && one.st_dev == other.st_dev &&
            one.st_ino == other.st_ino;
 }
 

@@ -40,12 +40,9 @@ static const char *inspect_string(const json_t *object, const char *member)
 /* "(64, 128)" */
 static const char *inspect_shape_text(const json_t *shape, char out[64])
 {
-    long long rows = json_integer_value(json_array_get(shape, 0)),
-              columns = json_integer_value(json_array_get(shape, 1));
-    if (json_array_size(shape) == 1)
-        snprintf(out, 64, "(%lld)", rows);
-    else
-        snprintf(out, 64, "(%lld, %lld)", rows, columns);
+    const int64_t rows = json_integer_value(json_array_get(shape, 0));
+    const int64_t columns = json_integer_value(json_array_get(shape, 1));
+    snprintf(out, 64, json_array_size(shape) == 1 ? "(%" PRId64 ")" : "(%" PRId64 ", %" PRId64 ")", rows, columns);
     return out;
 }
 

@@ -16,9 +16,8 @@
 /* What computes attention, as assumed. */
 static void print_attention(const struct simulated_run *p)
 {
-    static const char *const ways[] = {[ATTENTION_BY_CUDNN] = "cuDNN",
-                                       [ATTENTION_BY_PADDING] = "cuDNN with padding, or ztrain's kernels",
-                                       [ATTENTION_BY_OWN] = "ztrain's kernels"};
+    static const char *const ways[] = {"cuDNN", "cuDNN with padding, or ztrain's kernels", "ztrain's kernels"};
+    STATIC_ASSERT(ATTENTION_BY_PADDING == 1 && ATTENTION_BY_OWN == 2, "in the enum's order");
     struct op_limits limits;
     transformer_op_limits(p->engine.transformer, &limits);
     const struct attention_fwd_args args = attention_forward_of(&limits.attention_bwd);

@@ -4,6 +4,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/report_views.h"
+#include "cmd/run/stop_signal.h"
 #include "core/clock.h"
 #include "core/fsutil.h"
 #include "core/io.h"
@@ -93,10 +94,9 @@ static void ask_report_to_end(int number)
 static void report_catch_signals(void)
 {
     const struct sigaction action = {.sa_handler = ask_report_to_end};
-    struct sigaction before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
+    if (!stop_signal_is_ignored(SIGHUP)) /* nohup */
         sigaction(SIGHUP, &action, NULL);
 }
 
@@ -107,18 +107,11 @@ static void pause_report(double seconds)
         nanosleep(&(struct timespec){.tv_nsec = (long)(fmin(left, 0.25) * 1e9)}, NULL);
 }
 
-static bool any_watched_runs(const struct watched_run *runs, int count)
+/* Reads what was added; a run that has ended meanwhile once more, for its last lines. *goes_on: a run does. */
+static enum status report_refresh_runs(struct watched_run *runs, int count, bool *changed, bool *goes_on,
+                                       struct error *err)
 {
-    for (int r = 0; r < count; r++)
-        if (runs[r].state == RUN_RUNNING)
-            return true;
-    return false;
-}
-
-/* Reads what was added; a run that has ended meanwhile once more, for its last lines. */
-static enum status report_refresh_runs(struct watched_run *runs, int count, bool *changed, struct error *err)
-{
-    *changed = false;
+    *changed = *goes_on = false;
     for (int r = 0; r < count; r++) {
         const bool was_running = runs[r].state == RUN_RUNNING;
         bool more = false;
@@ -126,6 +119,7 @@ static enum status report_refresh_runs(struct watched_run *runs, int count, bool
         *changed = *changed || more;
         if (was_running && runs[r].state != RUN_RUNNING)
             TRY(watched_run_refresh(&runs[r], &more, err));
+        *goes_on |= runs[r].state == RUN_RUNNING;
     }
     return STATUS_OK;
 }
@@ -149,24 +143,26 @@ static enum status write_patiently(const struct report_options *options, struct 
 static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
                               struct error *err)
 {
-    bool changed = true;
+    bool changed, goes_on = false;
     if (named_file_is_special(options->out))
         return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
                          options->out);
     report_catch_signals();
-    if (any_watched_runs(runs, count))
+    for (int r = 0; r < count; r++)
+        goes_on |= runs[r].state == RUN_RUNNING;
+    if (goes_on)
         printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
                options->seconds);
-    while (any_watched_runs(runs, count) && !asked_to_end) {
+    for (changed = true; goes_on && !asked_to_end;) {
         if (changed)
             TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
         pause_report(options->seconds);
-        TRY(report_refresh_runs(runs, count, &changed, err));
+        TRY(report_refresh_runs(runs, count, &changed, &goes_on, err));
     }
     TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)
-        printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_word(runs[r].state),
+        printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_words[runs[r].state],
                runs[r].metrics.last_step);
     if (!asked_to_end)
         return STATUS_OK;

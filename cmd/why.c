@@ -200,16 +200,16 @@ static const char *why_source_text(const struct flight_view *view, double now, c
     _Static_assert(COUNT_OF(reasons) == FLIGHT_REASON_COUNT, "every reason has a text");
     const struct flight_head *head = &view->record->head;
     const char *process = view->process == 'X' ? "gone" : view->process == 'T' ? "stopped" : "stuck";
-    if (head->witness >= 0)
+    if (head->witness >= 0) {
         snprintf(out, 96, "%s; written by rank %d", process, head->witness);
-    else if (view->process == 'X' || view->process == 'T')
-        snprintf(out, 96, "%s", process);
-    else if (head->reason != FLIGHT_FAILURE && head->reason != FLIGHT_ENDED &&
-             flight_is_overdue(view->record, 1e-9 * (double)head->wall - view->ahead, now))
-        snprintf(out, 96, "not renewed");
-    else
-        snprintf(out, 96, "%s", reasons[head->reason]);
-    return out;
+        return out;
+    }
+    if (view->process == 'X' || view->process == 'T')
+        return process;
+    if (head->reason != FLIGHT_FAILURE && head->reason != FLIGHT_ENDED &&
+        flight_is_overdue(view->record, 1e-9 * (double)head->wall - view->ahead, now))
+        return "not renewed";
+    return reasons[head->reason];
 }
 
 /* Where a rank with a record is, and since when. */
@@ -364,16 +364,6 @@ static enum status why_tell_records(struct flight_records *all, long rank, struc
     return rank >= 0 ? why_print_rank(all, rank, err) : STATUS_OK;
 }
 
-static enum status why_no_such_start(const char *flight, const char *name, struct error *err)
-{
-    struct starts starts;
-    TRY(why_find_starts(flight, &starts, err));
-    if (!*starts.chosen)
-        return why_no_records(flight, err);
-    error_set(err, STATUS_CHECKPOINT, "there is no start '%s' in '%s'", name, flight);
-    return error_hint(err, "the newest one with records is %s", starts.chosen);
-}
-
 static enum status why_answer(const struct question *question, struct flight_records *all, struct error *err)
 {
     char flight[FS_PATH_MAX];
@@ -385,11 +375,16 @@ static enum status why_answer(const struct question *question, struct flight_rec
         return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", question->run);
     if (question->start) {
         TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
-        if (!fs_is_dir(all->folder))
-            return why_no_such_start(flight, question->start, err);
-        return why_tell_records(all, question->rank, err);
+        if (fs_is_dir(all->folder))
+            return why_tell_records(all, question->rank, err);
     }
     TRY(why_find_starts(flight, &starts, err));
+    if (question->start && *starts.chosen) {
+        error_set(err, STATUS_CHECKPOINT, "there is no start '%s' in '%s'", question->start, flight);
+        return error_hint(err, "the newest one with records is %s", starts.chosen);
+    }
+    if (question->start)
+        return why_no_records(flight, err);
     if (*starts.end.start) {
         why_tell_end(&starts);
         if (question->rank < 0)

@@ -28,8 +28,7 @@ bool integrity_is_due(const struct run *run, int64_t step)
 }
 
 static const char undecided_hint[] = "memory, a processor or the network of one of them is faulty; resume from the "
-                                     "last checkpoint, on other nodes if it "
-                                     "recurs";
+                                     "last checkpoint, on other nodes if it recurs";
 
 /* Rank 0 writes what was found to metrics.jsonl. other: the second rank where neither can be accused, else -1. */
 static void write_corruption_line(struct run *run, int64_t step, int rank, int other, const char *what,
@@ -47,25 +46,6 @@ static void write_corruption_line(struct run *run, int64_t step, int rank, int o
         log_warn("%s", ignored.text);
 }
 
-/* The error is about a rank only where most ranks agree against it. */
-static void describe_corruption(const struct run *run, const struct replica_difference *d, const char *tensor,
-                                struct error *err)
-{
-    const char *host = run->boot->places[d->rank].host, *other = run->boot->places[d->other].host;
-    if (d->majority)
-        error_set(err, STATUS_DIVERGED,
-                  "step %" PRId64
-                  ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of "
-                  "%s than rank %d on %s; no checkpoint is written",
-                  run->position.step, d->rank, host, d->what, tensor, d->other, other);
-    else
-        error_set(err, STATUS_DIVERGED,
-                  "step %" PRId64
-                  ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) "
-                  "hold different %s of %s, and nobody knows which of them is right; no checkpoint is written",
-                  run->position.step, d->other, other, d->rank, host, d->what, tensor);
-}
-
 enum status integrity_compare_replicas(struct run *run, struct error *err)
 {
     struct replica_difference d;
@@ -76,13 +56,22 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
         return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
     write_corruption_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
-    describe_corruption(run, &d, tensor, err);
-    if (d.majority)
+    const char *host = run->boot->places[d.rank].host, *other = run->boot->places[d.other].host;
+    if (d.majority) {
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of "
+                  "%s than rank %d on %s; no checkpoint is written; hint: memory or a processor of that rank's node is "
+                  "faulty; without it, resume from the last checkpoint",
+                  run->position.step, d.rank, host, d.what, tensor, d.other, other);
         error_blame(err, d.rank, FAILURE_DIVERGED);
-    error_hint(err, "%s",
-               d.majority ? "memory or a processor of that rank's node is faulty; without it, resume from the last "
-                            "checkpoint"
-                          : undecided_hint);
+    } else {
+        error_set(
+            err, STATUS_DIVERGED,
+            "step %" PRId64 ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) "
+            "hold different %s of %s, and nobody knows which of them is right; no checkpoint is written; hint: %s",
+            run->position.step, d.other, other, d.rank, host, d.what, tensor, undecided_hint);
+    }
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
@@ -110,9 +99,10 @@ static enum status end_undecided_corruption(struct run *run, const struct zero_c
     error_set(err, STATUS_DIVERGED,
               "step %" PRId64
               ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered different "
-              "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written",
-              run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name);
-    error_hint(err, "%s", undecided_hint);
+              "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written; "
+              "hint: %s",
+              run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name,
+              undecided_hint);
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 

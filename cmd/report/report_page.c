@@ -100,7 +100,7 @@ static json_t *page_facts(const struct watched_run *run)
     const bool perplexity = m->metric == EVAL_METRIC_LOSS && isfinite(m->last_eval[EVAL_PERPLEXITY]);
     json_t *facts = json_pack(
         "{ssssss sIsIsIsI sosososo ssso sIsosIsI}", "name", PRINTABLE(run->name), "folder", PRINTABLE(run->folder),
-        "state", run_state_word(run->state), "step", (json_int_t)m->last_step, "length", (json_int_t)run->total_steps,
+        "state", run_state_words[run->state], "step", (json_int_t)m->last_step, "length", (json_int_t)run->total_steps,
         "epoch", (json_int_t)m->epoch, "trained_tokens", (json_int_t)m->tokens, "seconds", page_real(m->seconds),
         "rate", page_real(timed_mean(&m->rate)), "mfu", page_real(timed_mean(&m->mfu)), "loss",
         page_real(m->last[STEP_LOSS]), "metric", eval_metric_name(m->metric), "best", page_real(m->best), "best_step",
@@ -167,15 +167,15 @@ static json_t *page_run(const struct watched_run *run)
 /* [[key, the first run's value or null, …], …] */
 static json_t *page_differences(const struct watched_run *runs, int count)
 {
-    const struct spec_differences all = watched_runs_differences(runs, count);
+    struct string_list all = watched_runs_differences(runs, count);
     json_t *list = json_array();
     for (int i = 0; i < all.count; i++) {
-        json_t *row = json_pack("[s]", all.keys[i]);
+        json_t *row = json_pack("[s]", all.items[i]);
         for (int r = 0; r < count; r++)
-            json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, all.keys[i])));
+            json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, all.items[i])));
         json_array_append_new(list, row);
     }
-    free(all.keys);
+    string_list_release(&all);
     return list;
 }
 

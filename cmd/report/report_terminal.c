@@ -29,7 +29,7 @@ static void put_title(const struct watched_run *run)
              run->state == RUN_STOPPED   ? INK_BAD
              : run->state == RUN_UNKNOWN ? INK_PLAIN
                                          : INK_GOOD,
-             memory_printf("  %s", run_state_word(run->state)));
+             memory_printf("  %s", run_state_words[run->state]));
     if (!h->step_lines)
         terminal_line_put(&line, INK_PLAIN, ", no step yet");
     else
@@ -260,7 +260,7 @@ static void fill_report_fields(const struct watched_run *run, char fields[FIELDS
     const struct run_metrics *h = &run->metrics;
     const char *const texts[] = {
         PRINTABLE(run->name),
-        run_state_word(run->state),
+        run_state_words[run->state],
         FIGURE(count, h->last_step),
         FIGURE(plain, h->last[STEP_LOSS]),
         FIGURE(plain, h->best),
@@ -360,10 +360,10 @@ static void put_values_below(const struct watched_run *runs, int count, const ch
 static void put_differences(const struct watched_run *runs, int count)
 {
     enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
-    const struct spec_differences all = watched_runs_differences(runs, count);
+    struct string_list all = watched_runs_differences(runs, count);
     int key_width = LEAST_KEY;
     for (int i = 0; i < all.count; i++) {
-        const int width = terminal_width(all.keys[i]);
+        const int width = terminal_width(all.items[i]);
         key_width = width > key_width ? width : key_width;
     }
     key_width = key_width > MOST_KEY ? MOST_KEY : key_width;
@@ -375,11 +375,11 @@ static void put_differences(const struct watched_run *runs, int count)
         put_values(key_width, value_width, runs, count, NULL);
     for (int i = 0; i < all.count; i++) {
         if (room >= LEAST_VALUE)
-            put_values(key_width, value_width, runs, count, all.keys[i]);
+            put_values(key_width, value_width, runs, count, all.items[i]);
         else
-            put_values_below(runs, count, all.keys[i]);
+            put_values_below(runs, count, all.items[i]);
     }
-    free(all.keys);
+    string_list_release(&all);
 }
 
 void report_terminal(const struct watched_run *runs, int count)

@@ -16,11 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *run_state_word(enum run_state state)
-{
-    static const char *const words[] = {"running", "finished", "ended early", "stopped", "over"};
-    return words[state];
-}
+const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 
 /* ---- the newest checkpoint ----------------------------------------------- */
 
@@ -241,26 +237,19 @@ static bool differs(const struct watched_run *runs, int count, const char *key)
     return false;
 }
 
-static bool is_watched_key(const struct spec_differences *all, const char *key)
+struct string_list watched_runs_differences(const struct watched_run *runs, int count)
 {
-    for (int i = 0; i < all->count; i++)
-        if (!strcmp(all->keys[i], key))
-            return true;
-    return !strcmp(key, "run.name") || !strcmp(key, "run.dir");
-}
-
-struct spec_differences watched_runs_differences(const struct watched_run *runs, int count)
-{
-    struct spec_differences all = {.keys = NULL};
+    struct string_list all = {.count = 0};
     const char *key;
     json_t *value;
     for (int r = 0; r < count; r++)
         json_object_foreach(runs[r].spec, key, value)
         {
-            if (!differs(runs, count, key) || is_watched_key(&all, key))
-                continue;
-            all.keys = memory_resize(all.keys, (size_t)(all.count + 1) * sizeof *all.keys);
-            all.keys[all.count++] = key;
+            bool seen = !strcmp(key, "run.name") || !strcmp(key, "run.dir");
+            for (int k = 0; k < all.count && !seen; k++)
+                seen = !strcmp(all.items[k], key);
+            if (!seen && differs(runs, count, key))
+                string_list_add(&all, key);
         }
     return all;
 }

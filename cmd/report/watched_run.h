@@ -6,6 +6,7 @@
 #include "cmd/report/run_metrics.h"
 #include "core/spec/spec_pairs.h"
 #include "core/status.h"
+#include "core/string_list.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@ enum run_state {
     RUN_STOPPED,     /* before its last step, by a request or a failure */
     RUN_UNKNOWN      /* it is over, and run.yaml does not give its length */
 };
+extern const char *const run_state_words[];
 
 /* A metrics.jsonl.N. */
 struct former_file {
@@ -59,12 +61,5 @@ bool watched_run_is(const struct watched_run *run, const struct watched_run *oth
 void watched_runs_name(struct watched_run *runs, int count);
 
 /* The keys in which the specs of runs differ, in the order of their files, without run.name and run.dir. The caller
- * frees the array, whose keys are the runs'. */
-struct spec_differences {
-    const char **keys;
-    int count;
-};
-struct spec_differences watched_runs_differences(const struct watched_run *runs, int count);
-
-/* "running", … */
-const char *run_state_word(enum run_state state);
+ * releases the list. */
+struct string_list watched_runs_differences(const struct watched_run *runs, int count);

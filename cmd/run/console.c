@@ -43,9 +43,8 @@ static void show_line(struct console *console, const char *step, const char *rat
     const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
     if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns)
         rates = "";
-    char line[300];
+    char line[300], text[sizeof line + 8];
     snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
-    char text[sizeof line + 8];
     int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
     output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
     console->line_open = true;
@@ -78,30 +77,25 @@ void console_step(struct console *console, const struct step_metrics *m)
     if (!console->terminal && !due)
         return;
 
-    char left[32], mfu[64] = "";
+    char left[32], mfu[64] = "", step[96], rates[64], speed[192];
     console_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
     if (m->mfu >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
     if (m->mfu >= 0 && m->of_ceiling >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%% (%.1f%% of measured)", 100 * m->mfu, 100 * m->of_ceiling);
-    char step[96], rates[64], speed[192];
     snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64 "  epoch %" PRId64 "  loss %.4f", m->step,
              console->total_steps, m->epoch, m->loss);
     snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);
     snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
-    if (console->terminal) {
+    if (console->terminal)
         show_line(console, step, rates, speed);
-        if (due)
-            log_debug("%s%s%s", step, rates, speed); /* the log file has plain lines in both cases */
-        if (!(console->breakdown && due))
-            return;
+    if (due) /* the log file has plain lines in both cases */
+        (console->terminal ? log_debug : log_info)("%s%s%s", step, rates, speed);
+    if (console->breakdown && due) {
         console_break(console);
-    } else {
-        log_info("%s%s%s", step, rates, speed);
-    }
-    if (console->breakdown && due)
         console_log_breakdown(m);
+    }
 }
 
 void console_break(struct console *console)

@@ -66,18 +66,18 @@ static enum status open_csv(struct monitor *monitor, const struct run_spec *spec
     return STATUS_OK;
 }
 
-static void give_up_tensorboard(struct monitor *monitor, const struct error *err)
+static void give_up(struct monitor *monitor, bool csv, const struct error *err)
 {
-    log_warn("%s; no further events are written for TensorBoard, and metrics.jsonl has all metrics", err->text);
-    tensorboard_close(monitor->tensorboard);
-    monitor->tensorboard = NULL;
-}
-
-static void give_up_csv(struct monitor *monitor, const struct error *err)
-{
-    log_warn("%s; csv_monitor writes no further rows, and metrics.jsonl has all metrics", err->text);
-    csv_monitor_close(monitor->csv);
-    monitor->csv = NULL;
+    log_warn(csv ? "%s; csv_monitor writes no further rows, and metrics.jsonl has all metrics"
+                 : "%s; no further events are written for TensorBoard, and metrics.jsonl has all metrics",
+             err->text);
+    if (csv) {
+        csv_monitor_close(monitor->csv);
+        monitor->csv = NULL;
+    } else {
+        tensorboard_close(monitor->tensorboard);
+        monitor->tensorboard = NULL;
+    }
 }
 
 struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due)
@@ -89,14 +89,12 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     *monitor = (struct monitor){.batch = spec->train_batch_size, .scale = spec->dtype == DTYPE_F16};
     int64_t first = (step + 1) * monitor->batch;
     if (spec->tensorboard.enabled && open_tensorboard(monitor, spec, run, first, &err) != STATUS_OK)
-        give_up_tensorboard(monitor, &err);
-    struct csv_history history = {INT64_MAX,
-                                  INT64_MAX}; /* a new run appends to rows that are there, as DeepSpeed's do */
-    if (step > 0)
-        history =
-            (struct csv_history){.first_train = first, .first_eval = first - (evaluation_due ? monitor->batch : 0)};
+        give_up(monitor, false, &err);
+    struct csv_history history = {first, first - (evaluation_due ? monitor->batch : 0)};
+    if (step == 0) /* a new run appends to rows that are there, as DeepSpeed's do */
+        history = (struct csv_history){INT64_MAX, INT64_MAX};
     if (spec->csv_monitor.enabled && open_csv(monitor, spec, run, &history, &err) != STATUS_OK)
-        give_up_csv(monitor, &err);
+        give_up(monitor, true, &err);
     return monitor;
 }
 
@@ -114,9 +112,9 @@ static void write_scalars(struct monitor *monitor, int64_t step, const struct sc
     struct error err;
     int64_t samples = step * monitor->batch;
     if (monitor->tensorboard && tensorboard_scalars(monitor->tensorboard, samples, scalars, count, &err) != STATUS_OK)
-        give_up_tensorboard(monitor, &err);
+        give_up(monitor, false, &err);
     if (monitor->csv && csv_monitor_scalars(monitor->csv, samples, scalars, count, &err) != STATUS_OK)
-        give_up_csv(monitor, &err);
+        give_up(monitor, true, &err);
 }
 
 void monitor_step(struct monitor *monitor, const struct step_metrics *m)

@@ -93,14 +93,6 @@ static void record_failure(const struct restart *next, const struct run_home *ho
         log_warn("the cause is not in the metrics: %s", why.text);
 }
 
-static void restart_set_cause(struct restart *next, const char *cause)
-{
-    snprintf(next->cause, sizeof next->cause, "%s", cause);
-    for (char *c = next->cause; *c; c++)
-        if ((unsigned char)*c < ' ')
-            *c = ' ';
-}
-
 /* Chooses the places of the next start; false, after a warning: too few are left. */
 static bool restart_find_places(const struct restart *next, const struct restart_rules *rules)
 {
@@ -125,32 +117,27 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         return code;
     struct restart next = {.number = last->number + 1, .step = newest_restart_step(rules->home), .code = code};
     snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? rules->home->path : "");
-    restart_set_cause(&next, failure->cause);
+    snprintf(next.cause, sizeof next.cause, "%s", failure->cause);
+    for (char *c = next.cause; *c; c++)
+        *c = (unsigned char)*c < ' ' ? ' ' : *c;
     if (next.step >= 0)
         snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
-    if (next.number > rules->most) {
+    const bool used_up = next.number > rules->most, gained = last->number == 0 || next.step > last->step;
+    const bool may_differ = !used_up && rules->places && places_failed(rules->places, failure->rank, code, gained);
+    if (used_up)
         log_warn("the ranks are not started again: --max-restarts %d has been used up", rules->most);
-        record_failure(&next, rules->home);
-        return code;
-    }
-    const bool gained = last->number == 0 || next.step > last->step;
-    const bool may_differ = rules->places && places_failed(rules->places, failure->rank, code, gained);
-    if (!gained && !may_differ) {
+    else if (!gained && !may_differ)
         log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
-        record_failure(&next, rules->home);
-        return code;
-    }
-    if (next.step >= 0)
+    else if (next.step >= 0)
         log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
                  rules->most, next.step, code, next.cause);
     else
         log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
                  next.number, rules->most, code, next.cause);
-    if (!restart_find_places(&next, rules)) {
-        record_failure(&next, rules->home);
-        return code;
-    }
-    return execute_again(&next, rules);
+    if (!used_up && (gained || may_differ) && restart_find_places(&next, rules))
+        return execute_again(&next, rules);
+    record_failure(&next, rules->home);
+    return code;
 }

@@ -54,7 +54,6 @@ enum status run_folder_open_log(const struct run_folder *folder, int rank, struc
 enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
                                     struct error *err)
 {
-    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     const double end = seconds_now() + appear_patience;
     while (!run_lock_is_owner(folder->path, nonce)) {
         if (seconds_now() >= end) {
@@ -63,7 +62,7 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
                       folder->path, rank_0);
             return error_hint(err, "run.dir has to lie on a file system that all nodes share");
         }
-        nanosleep(&pause, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
         heartbeat_beat();
         DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
         if (entries)

@@ -14,17 +14,21 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether `path` is `folder` or is inside it. Both are absolute, without links. */
-static bool home_lies_in(const char *path, const char *folder)
-{
-    size_t length = strlen(folder);
-    return !strncmp(path, folder, length) && (path[length] == '/' || path[length] == '\0');
-}
-
 /* The folder that `path` leads to, and the place of the entry of that name, which may be a link to somewhere else. */
 struct real_paths {
     char target[PATH_MAX], entry[PATH_MAX];
 };
+
+/* Whether one of them is the folder or is inside it. */
+static bool home_has(const char *folder, const struct real_paths *paths)
+{
+    char real[PATH_MAX];
+    const size_t length = realpath(folder, real) ? strlen(real) : 0;
+    const char *target = paths->target, *entry = paths->entry;
+    /* strchr() also finds the end */
+    return length && ((!strncmp(target, real, length) && strchr("/", target[length])) ||
+                      (!strncmp(entry, real, length) && strchr("/", entry[length])));
+}
 
 static bool find_real_home_paths(const char *path, struct real_paths *paths)
 {
@@ -38,22 +42,20 @@ static bool find_real_home_paths(const char *path, struct real_paths *paths)
 /* Whether `resume` is inside the run folder, or among its checkpoints, which may be a link to another disk. */
 static bool belongs_to_home(const struct real_paths *resume, const char *folder)
 {
-    char checkpoints[FS_PATH_MAX], real[PATH_MAX];
-    if (realpath(folder, real) && (home_lies_in(resume->target, real) || home_lies_in(resume->entry, real)))
-        return true;
-    return fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
-           realpath(checkpoints, real) && (home_lies_in(resume->target, real) || home_lies_in(resume->entry, real));
+    char checkpoints[FS_PATH_MAX];
+    return home_has(folder, resume) || (fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
+                                        home_has(checkpoints, resume));
 }
 
 static bool is_run_of(const char *folder, const char *name)
 {
-    char checkpoints[FS_PATH_MAX], yaml[FS_PATH_MAX];
-    if (fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) != STATUS_OK || !fs_is_dir(checkpoints) ||
-        fs_join(yaml, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(yaml))
-        return false;
+    char path[FS_PATH_MAX];
     struct run_spec *spec;
+    if (fs_join(path, folder, "checkpoints", STATUS_USAGE, NULL) != STATUS_OK || !fs_is_dir(path) ||
+        fs_join(path, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(path))
+        return false;
     struct spec_report report = {0};
-    bool same = spec_load(yaml, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, name);
+    bool same = spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, name);
     spec_free(spec);
     spec_report_release(&report);
     return same;
@@ -71,11 +73,6 @@ static bool find_moved_home(const char *resume, const char *name, char path[FS_P
         strcpy(path, up);
     }
     return false;
-}
-
-static bool is_auto_home(const char *resume)
-{
-    return resume && !strcmp(resume, RUN_HOME_AUTO);
 }
 
 static bool home_has_checkpoint(const char *folder)
@@ -103,7 +100,7 @@ static bool home_any_has_checkpoint(const char *dir)
 
 const char *run_resume_of(const struct run_spec *spec, const char *resume, char path[FS_PATH_MAX])
 {
-    if (!spec->run.group || !resume || is_auto_home(resume) ||
+    if (!spec->run.group || !resume || !strcmp(resume, RUN_HOME_AUTO) ||
         fs_join(path, resume, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK)
         return resume;
     return home_has_checkpoint(path) || !home_any_has_checkpoint(resume) ? path : RUN_HOME_AUTO;
@@ -113,7 +110,7 @@ const char *run_home_resume(const struct run_home *home, const char *resume)
 {
     if (home->start == RUN_NEW)
         return NULL;
-    return is_auto_home(resume) ? home->path : resume;
+    return !strcmp(resume, RUN_HOME_AUTO) ? home->path : resume;
 }
 
 static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
@@ -159,7 +156,9 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
     TRY(check_above(home, err));
-    if (is_auto_home(resume)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
+    if (resume &&
+        !strcmp(resume,
+                RUN_HOME_AUTO)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
         TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
         TRY(checkpoint_any(checkpoints, true, &any, err));
         home->start = any ? RUN_RESUMED : RUN_NEW;

@@ -458,8 +458,7 @@ static void *refresh_lock_until_end(void *argument)
 static void lock_pause_real(double seconds)
 {
     for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
-        const struct timespec nap = {.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))};
-        nanosleep(&nap, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))}, NULL);
         heartbeat_beat();
     }
 }

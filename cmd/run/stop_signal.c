@@ -60,11 +60,16 @@ static void take_stop_signal(int signal_number)
 
 static const int stops[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
+bool stop_signal_is_ignored(int signal_number)
+{
+    struct sigaction now;
+    return sigaction(signal_number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 /* Under nohup the end of the terminal must not stop the run. */
 static bool stays_ignored(int signal_number)
 {
-    struct sigaction now;
-    return signal_number == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+    return signal_number == SIGHUP && stop_signal_is_ignored(SIGHUP);
 }
 
 void stop_signal_install(void)

@@ -13,6 +13,8 @@ void stop_signal_default(void);
 /* These signals and SIGQUIT wait until the next install and flight_recorder_take_quits(), also over an exec. */
 void stop_signal_block(void);
 
+bool stop_signal_is_ignored(int signal_number);
+
 /* The signal that asked this process to stop, or 0. */
 int stop_signal_pending(void);
 

@@ -236,17 +236,12 @@ static void write_record(FILE *out, int rank, const struct trace_record *r, cons
     else if (r->step > 0)
         fprintf(out, " %" PRId64, r->step);
     fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
-    const char *comma = "";
-    if (unit) {
+    if (unit)
         fprintf(out, "\"unit\":\"%s\"", unit);
-        comma = ",";
-    }
-    if (r->bytes > 0) {
-        fprintf(out, "%s\"bytes\":%" PRId64, comma, r->bytes);
-        comma = ",";
-    }
+    if (r->bytes > 0)
+        fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
     if (r->flops > 0)
-        fprintf(out, "%s\"gflop\":%.6g", comma, r->flops / 1e9);
+        fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
     fprintf(out, "}}");
 }
 
@@ -290,17 +285,14 @@ static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64
 
 static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)
 {
+    struct stat info;
     fprintf(out, "\n]}\n");
     fflush(out);
-    struct stat info;
+    int code = ferror(out) ? errno : 0;
     const bool regular = fstat(fileno(out), &info) == 0 && S_ISREG(info.st_mode);
-    bool good = !ferror(out);
-    int code = errno;
-    if (fclose(out) != 0 && good) {
+    if (fclose(out) != 0 && !code)
         code = errno;
-        good = false;
-    }
-    if (!good) {
+    if (code) {
         log_warn("--trace: '%s' is not written: %s", t->path, strerror(code));
         if (regular)
             unlink(t->path);

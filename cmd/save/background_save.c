@@ -183,23 +183,18 @@ bool background_save_end(struct run *run, double seconds)
 
 /* ---- the memory of the copy ---------------------------------------------- */
 
-/* A rank's refusal of the memory, exchanged. */
-struct refusal {
-    char text[256]; /* "": none */
-};
-
 /* Whether the memory is there on all ranks; if not, rank 0 says why, and the run continues without. Collective. */
 static enum status agree_on_memory(struct run *run, bool *there, struct error *err)
 {
     struct background_save *b = run->background;
     const int world = run->boot->world;
-    struct refusal own = {""}, *all = memory_zeroed((size_t)world, sizeof *all);
+    char own[256] = "", (*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
     char size[SIZE_TEXT_MAX];
     int refused = 0;
     if (b->refusal.code != STATUS_OK)
-        snprintf(own.text, sizeof own.text, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
-    enum status status = comm_exchange(run->comm, &own, sizeof own, all, err);
-    while (status == STATUS_OK && refused < world && !all[refused].text[0])
+        snprintf(own, sizeof own, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
+    enum status status = comm_exchange(run->comm, own, sizeof own, all, err);
+    while (status == STATUS_OK && refused < world && !*all[refused])
         refused++;
     *there = refused == world;
     if (status == STATUS_OK && !*there) {
@@ -211,7 +206,7 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
             log_info(
                 "training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy of "
                 "%s: %s",
-                refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused].text);
+                refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
     }
     free(all);
     return status;
@@ -524,8 +519,7 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
         b->last |= run->stop;
         TRY(background_save_advance(run, votes, err));
         const double seconds = b->state == SAVE_PAUSED ? long_glance : votes[0] > 0 ? glance : 0;
-        const struct timespec pause = {.tv_nsec = (long)(seconds * 1e9)};
-        nanosleep(&pause, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL);
         heartbeat_beat();
     }
     b->waiting = false;

@@ -116,33 +116,33 @@ static void write_lines(struct line_pump *pump, bool all)
     pump->used -= start;
 }
 
-/* Copies the rest of the buffer, even if it is not a whole line, and closes `from`. */
-static void line_pump_finish(struct line_pump *pump)
-{
-    if (pump->from < 0)
-        return;
-    write_lines(pump, true);
-    close(pump->from);
-    pump->from = -1;
-}
-
-/* Copies the whole lines that can be read without waiting; at the end of the input the rest as well. */
-static void line_pump_run(struct line_pump *pump)
+/* Copies the whole lines that can be read without waiting. At the end of the input, or after these if it is the last
+ * time, it copies the rest as well, and closes `from`. */
+static void line_pump_run(struct line_pump *pump, bool last)
 {
     enum { READS = 64 }; /* at a time, so that one rank's flood does not keep the others waiting */
     for (int i = 0; i < READS && pump->from >= 0; i++) {
         ssize_t n = read(pump->from, pump->buffer + pump->used, sizeof pump->buffer - pump->used);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno == EAGAIN)
-            return;
-        if (n <= 0) {
-            line_pump_finish(pump);
-            return;
-        }
+        last |= n <= 0 && !(n < 0 && errno == EAGAIN);
+        if (n <= 0)
+            break;
         pump->used += (size_t)n;
         write_lines(pump, false);
     }
+    if (!last || pump->from < 0)
+        return;
+    write_lines(pump, true);
+    close(pump->from);
+    pump->from = -1;
+}
+
+static void pump_all_lines(struct job *job, bool last)
+{
+    for (int r = 0; r < job->ranks; r++)
+        for (int i = 0; i < 2; i++)
+            line_pump_run(&job->children[r].pumps[i], last);
 }
 
 /* ---- starting ------------------------------------------------------------ */
@@ -415,17 +415,11 @@ static void supervise_until_end(struct job *job)
                 fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
         double wait = supervise_check_time(job);
         poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
-        for (int r = 0; r < job->ranks; r++)
-            for (int i = 0; i < 2; i++)
-                line_pump_run(&job->children[r].pumps[i]);
+        pump_all_lines(job, false);
         supervise_take_signals(job);
         supervise_reap(job);
     }
-    for (int r = 0; r < job->ranks; r++)
-        for (int i = 0; i < 2; i++) {
-            line_pump_run(&job->children[r].pumps[i]);
-            line_pump_finish(&job->children[r].pumps[i]);
-        }
+    pump_all_lines(job, true);
 }
 
 /* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
@@ -451,22 +445,16 @@ static int job_exit_code(struct job *job, struct error *unsaid)
     return STATUS_OK;
 }
 
-static bool supervise_ignores(int signal_number)
-{
-    struct sigaction action;
-    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 /* The signalfd gets them instead. Where SIGCHLD stayed ignored, the kernel would reap the ranks itself. */
 static void supervise_block_signals(sigset_t *mask, sigset_t *old_mask)
 {
     signal(SIGCHLD, SIG_DFL);
     sigemptyset(mask);
     sigaddset(mask, SIGCHLD);
-    if (!supervise_ignores(SIGTSTP))
+    if (!stop_signal_is_ignored(SIGTSTP))
         sigaddset(mask, SIGTSTP);
     for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        if (forwarded[i].from != SIGHUP || !supervise_ignores(SIGHUP))
+        if (forwarded[i].from != SIGHUP || !stop_signal_is_ignored(SIGHUP))
             sigaddset(mask, forwarded[i].from);
     sigprocmask(SIG_BLOCK, mask, old_mask);
 }

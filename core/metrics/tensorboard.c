@@ -121,7 +121,8 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
                                struct error *err)
 {
     struct message event = {0}, record = {0};
-    proto_put_double(&event, EVENT_WALL_TIME, clock_seconds(CLOCK_REALTIME));
+    const double wall = clock_seconds(CLOCK_REALTIME);
+    proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
     proto_put_integer(&event, EVENT_STEP, step);
     proto_put_message(&event, field, member);
 
