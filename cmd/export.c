@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export.c: `ztrain export DIR --out HFDIR [--best] [--merge] [--base DIR] [--dtype fp32|bf16|fp16] [--force]` writes a
- * checkpoint as a Hugging Face folder, that of an adapter as a PEFT folder. It has its name only when it is whole, and
- * an earlier export stays until then; one process at a time writes it.
+/* export.c: `ztrain export DIR --out HFDIR` writes a checkpoint as a Hugging Face folder, that of an adapter as a PEFT
+ * folder. It has its name only when it is whole, and an earlier export stays until then; one process at a time writes
+ * it.
  *
  *     PARENT/NAME                         the export: absent, the earlier one, or the new one
  *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/run/run_lock.h)
@@ -249,9 +249,8 @@ static enum status recover(const struct export_folder *folder, struct error *err
     return checkpoint_remove_tree(folder->former, err);
 }
 
-/* Chooses `fresh`, and keeps other exports out. STATUS_USAGE: `out` is neither absent nor empty nor an earlier export,
- * cannot be replaced as a whole, or another process exports into it. The caller closes the folder also after an
- * error. */
+/* Chooses `fresh`, and keeps other exports out. STATUS_USAGE: `out` cannot be replaced, or another process exports into
+ * it. The caller closes the folder also after an error. */
 static enum status export_folder_open(struct export_folder *folder, const char *out, struct error *err)
 {
     char above[FS_PATH_MAX], hidden[NAME_MAX + 32];

@@ -2,15 +2,14 @@
 /* flight_recorder.h: keeps this rank's flight record (core/flight/flight.h) in the run folder:
  * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_file.h).
  *
- * Recording itself only writes to memory. A thread copies that memory into the file: once a second (in large jobs less
+ * Recording itself only writes to memory. A thread copies that memory into the file once a second (in large jobs less
  * often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job fails,
- * and when a step takes five times as long as usual. So a file server that hangs delays no step, and a full disk is a
- * warning. The memory is not a mapped file, whose pages could wait for the server or end the process with SIGBUS; it is
- * the node's shared memory: when a rank is killed or stopped, its neighbours write its record up to the last moment.
+ * and when a step takes five times as long as usual. A file server that hangs delays no step, and a full disk is a
+ * warning. The memory is the node's shared memory, no mapped file: when a rank is killed or stopped, its neighbours
+ * write its record up to the last moment.
  *
  * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
- * there are records of earlier starts. The next start deletes what a kill has left half made, and the records of all
- * but the newest starts. */
+ * earlier starts have left some. The next start deletes what is half made, and the records of all but the newest. */
 #pragma once
 
 #include "cmd/run/run_state.h"

@@ -2,9 +2,9 @@
 /* deadline.h: the time at which Slurm will end the job, so that a checkpoint is written in time without any signal.
  *
  * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change
- * the limit and leaves the variable. If it does not answer within five seconds it is killed, and the last known end
- * remains. Rank 0 looks at the clock when the ranks vote on stopping (stop_vote.c): the end is near when another
- * interval as long as the longest one so far, a checkpoint and a reserve would no longer fit. */
+ * the limit; it has five seconds, and then the last known end remains. Rank 0 looks when the ranks vote on stopping
+ * (stop_vote.c): the end is near when another interval as long as the longest so far, a checkpoint and a reserve would
+ * not fit. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* places.h: `--local-gpus N --max-restarts K --min-gpus M`: the places of the ranks, and how many ranks a start has.
  *
- * A place is a GPU, known by its UUID. On the CPU device, and where ranks share a GPU, it is the process of a rank. A
- * place is left out
+ * A place is a GPU, known by its UUID; on the CPU device, and where ranks share a GPU, the process of a rank. A place
+ * is left out
  *
  *   - if it is a GPU that the driver does not list before the start;
- *   - once its rank has failed with exit code 8: the device is broken;
- *   - once its rank has failed in two starts in a row without a newer checkpoint.
+ *   - once its rank has failed with exit code 8, or in two starts in a row without a newer checkpoint.
  *
  * A start that has gained a checkpoint and fails later lets all places return. One that returns and fails again before
  * a checkpoint is left out at once. The number of ranks is the largest that the rest has places for, from M to N, and
- * that can share the batch: a divisor of train.virtual_ranks. Ranks take the first places in the order of the list, so
- * a GPU beyond the N-th stands in for one that is left out. */
+ * that can share the batch: a divisor of train.virtual_ranks. Ranks take the first places of the list, so a GPU beyond
+ * the N-th stands in for one that is left out. */
 #pragma once
 
 #include "core/spec/spec.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_lock.c: two files in the folder decide who may write there.
  *
- * Rank 0 holds an fcntl lock on `lock` while the run lives; the kernel drops it with the process. Some mounts have no
- * locks (ENOLCK, EOPNOTSUPP, ENOSYS), some have locks that other nodes do not see (local_lock, localflock), and the
- * lock of a node that was cut off may stay. So the lock only keeps two takers apart, and `owner` names the owner:
+ * Rank 0 holds an fcntl lock on `lock` while the run lives. Some mounts have no locks (ENOLCK, EOPNOTSUPP, ENOSYS),
+ * some have locks that other nodes do not see, and the lock of a node that was cut off may stay. So the lock only keeps
+ * two takers apart, and `owner` names the owner:
  *
  *     {"nonce": …, "host": …, "boot": …, "pid_space": …, "pid": …, "began": …, "cluster": …, "job": …, "step": …,
  *      "restarts": …, "locked": …, "period": 10.0, "refreshed": "2026-11-22T11:30:12Z 00000012"}
@@ -14,13 +14,11 @@
  *   owner file                            what a taker does, which looks at both repeatedly
  *   ------------------------------------  ---------------------------------------------------------------------------
  *   none                                  takes the folder once it has the lock; refused if that stays held
- *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over. One
- *                                         that was cut off finds a foreign nonce
+ *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over
  *   same machine (boot id; else host      the process lives (pid and when it began): refused after `patience`; it is
  *   name) and same PID namespace          gone: takes it as soon as it has the lock
- *   anything else                         takes it if the file stays the same, byte for byte, for three of the owner's
- *                                         periods, counting only time in which the taker could look; refused at the
- *                                         first change
+ *   anything else                         takes it if the file stays the same for three of the owner's periods, in
+ * which the taker could look; refused at the first change
  *
  * To take the folder, a taker looks whether the old owner file is still the same, renames its own over it, and reads it
  * back. A lock that a dead owner's node holds is abandoned: the taker deletes `lock` and locks a new one. After that,
@@ -29,10 +27,9 @@
  * Nothing here can stop a process that was cut off and comes back. Hence the owner reads the file again before a
  * checkpoint is published, `latest` moves, anything is deleted, metrics.jsonl is opened, or lines that waited for a
  * disk are written to it; a foreign nonce, or no file, ends the run with 2, a folder that was moved or deleted with 4.
- * What remains is the moment before the rename that follows.
  *
- * A kill before the rename leaves the former owner, or none, and owner.tmp-NONCE, which the next owner deletes. The
- * thread uses the descriptors and `lost`, which is atomic; everything else is the caller's. */
+ * A kill before the rename leaves owner.tmp-NONCE, which the next owner deletes. The thread uses the descriptors and
+ * `lost`, which is atomic; everything else is the caller's. */
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
@@ -59,8 +56,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds. The period is long enough for a slow file server; ranks of a run that was killed may end a moment later than
- * their supervisor; the last is between writing and reading back where no lock keeps other takers away. */
+/* Seconds. Ranks of a run that was killed may end a moment later than their supervisor, hence the patience; the last is
+ * between writing and reading back where no lock keeps other takers away. */
 static const double USUAL_PERIOD = 10, USUAL_PATIENCE = 5, SETTLE = 1;
 enum { SILENT_PERIODS = 3, OWNER_MAX_BYTES = 1 << 14, ESTALE_TRIES = 10 };
 

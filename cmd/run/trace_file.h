@@ -30,7 +30,7 @@ bool trace_file_ends(const struct trace_file *trace, int64_t step);
 enum status trace_file_begin(struct trace_file *trace, struct engine *engine, struct error *err);
 bool trace_file_is_on(const struct trace_file *trace);
 
-/* Work of the host from `start` (seconds_now()) to now; step 0: of none. Nothing unless recording is on. */
+/* Work of the host from `start` (seconds_now()) to now, if recording is on; step 0: of none. */
 void trace_file_host(struct trace_file *trace, const char *name, double start, int64_t step);
 
 /* Ends the recording, if it is on, and has rank 0 write the file. Collective; no step is under way. */

@@ -6,23 +6,21 @@
  *     writer threads               [folder, rank 0] [.... rank files ....]    [publish, r. 0]   the checkpoint's line
  *                                                ready            not yet, ready       ready
  *
- * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()), a part of the plan's
- * host memory: taken when the first checkpoint is due, by a thread while the last step before it still runs, and pinned
- * when that is over, unless the checkpoint has become the last one. If a rank cannot have it (memory that is in use by
- * now, a system that does not pin so much), all save as without a copy from then on. A thread of each rank, the writer,
- * does everything that touches a disk: metrics.jsonl, and each part of a save (checkpoint_save.c, which says what a
- * kill leaves). It never communicates. The votes on stopping (stop_vote.c) carry three more values: the number of ranks
- * whose writer still works, and rank 0's wish to try again or to give up. When no writer works any more,
- * background_save_advance() exchanges the outcomes and gives the writers the next part. A writer and its main thread
- * hand `saving` to each other under the mutex.
+ * Training waits only for a copy of the rank's slices into host memory (zero_take_snapshot()), which the plan counts. A
+ * thread takes that memory while the last step before the first checkpoint runs; it is pinned after that step, unless
+ * the checkpoint has become the last one. If a rank cannot have it, all save as without a copy from then on. A thread
+ * of each rank, the writer, does everything that touches a disk: metrics.jsonl, and each part of a save
+ * (checkpoint_save.c, which says what a kill leaves). It never communicates. The votes on stopping (stop_vote.c) carry
+ * three more values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When
+ * no writer works, background_save_advance() exchanges the outcomes and gives out the next part. `saving` changes hands
+ * under the mutex.
  *
- * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, and the
- * main thread does the writer's work. Between the checkpoint's name and its line in metrics.jsonl a kill leaves the
- * line to the resume.
+ * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, in the
+ * main thread. Between a checkpoint's name and its line in metrics.jsonl a kill leaves the line to the resume.
  *
- * A failure on a rank becomes a failure of all at the exchange. A disk's failure is a warning: the save is tried again
- * from the same slices, with growing pauses, for at most PATIENCE_INTERVAL or checkpoint.retry_seconds; then the
- * checkpoint is lost, with a warning. Other failures end the run, and so does the loss of its last checkpoint.
+ * A failure on a rank becomes one of all at the exchange. A disk's failure is a warning: the save is tried again from
+ * the same slices, with growing pauses, for at most PATIENCE_INTERVAL or checkpoint.retry_seconds; then the checkpoint
+ * is lost. Other failures end the run, and so does the loss of its last checkpoint.
  *
  * A stop, the last step, the next checkpoint that is due, an evaluation with checkpoint.keep_best, and a run that fails
  * on all ranks together wait until no save is under way (seconds_stalled). With a stop a save that fails is not tried
@@ -34,28 +32,25 @@
 /* Starts the writer's thread, if the plan has a snapshot. Makes run->background. Not collective. */
 enum status background_save_start(struct run *run, struct error *err);
 
-/* Collective: a checkpoint is due after the steps that are under way, and not the run's last one. With
- * checkpoint.writer.decoupled auto a thread begins to take the memory of the copy, the first time. */
+/* Collective: a checkpoint that is not the run's last is due after the steps that are under way. The first time a
+ * thread begins to take the memory of the copy, with checkpoint.writer.decoupled auto. */
 enum status background_save_expect(struct run *run, struct error *err);
 
 /* Collective, with no step under way: writes a checkpoint of run->position, or begins to. last: the run ends with it,
- * so that failing to write it is an error; any other may be lost (a warning). STATUS_DIVERGED: the ranks' copies of the
- * model have drifted apart. */
+ * and its loss is an error. STATUS_DIVERGED: the ranks' copies of the model have drifted apart. */
 enum status save_checkpoint(struct run *run, bool last, struct error *err);
 
-/* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones, so that a
- * checkpoint is due. The same on all ranks. */
+/* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones. */
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
 
 /* This rank's values for a vote; 0 if none is being written. */
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
 
-/* Moves the save to its next part, or to its end, if the sums over the ranks show that no writer works any more.
- * Collective; an error is the same on all ranks. */
+/* Moves the save on if the sums over the ranks show that no writer works. Collective; all ranks have the same error. */
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
 
-/* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so that one which fails is
- * not tried again. Sets run->stop if a rank is asked to stop meanwhile. */
+/* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so one that fails is not
+ * tried again. Sets run->stop if a rank is asked to stop meanwhile. */
 enum status background_save_wait(struct run *run, bool last, struct error *err);
 
 /* Ends the threads, and frees run->background. false: one still works after `seconds`, so the process has to end

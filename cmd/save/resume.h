@@ -8,20 +8,20 @@
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
-/* Collective: opens the checkpoint on all ranks; in a run folder the newest valid one. Rank 0 chooses. Every rank opens
- * the one whose contents are to be verified and verifies its share (checkpoint_verify_part()); the fault that comes
- * first in the files decides, as if one rank had read them all. A file that exists but cannot be read is read again
- * within the limits of `retry`, now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with
- * the cause): it is not damaged, so no older checkpoint is taken. STATUS_REQUEUE: asked to stop meanwhile.
+/* Collective: opens the checkpoint on all ranks; in a run folder the newest valid one, which rank 0 chooses. Every rank
+ * verifies its share (checkpoint_verify_part()); the fault that comes first in the files decides. A file that exists
+ * but cannot be read is not damaged, so no older checkpoint is taken: it is read again within the limits of `retry`,
+ * now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with the cause). STATUS_REQUEUE:
+ * asked to stop.
  *
  * host: this rank's. STATUS_OK on a rank does not mean that the others have opened theirs: the caller agrees. If rank 0
- * finds no checkpoint, the other ranks return STATUS_OK and *checkpoint is NULL. Whatever is in *checkpoint is the
- * caller's to close. */
+ * finds no checkpoint, the other ranks return STATUS_OK and *checkpoint is NULL. The caller closes *checkpoint, after
+ * an error too. */
 enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err);
 
-/* Whether `resume` is a run folder, whose newest checkpoint is taken, rather than a checkpoint. False if the disk does
- * not answer: for a run folder, checkpoints ahead of the newest valid one would be moved aside as damaged. */
+/* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
+ * checkpoints ahead of the newest valid one would be moved aside as damaged. */
 bool resume_names_run(const char *resume);
 
 /* Checks that a run on `world` ranks may continue: STATUS_USAGE for a difference that would silently change it. Fills

@@ -4,14 +4,12 @@
  * The supervisor makes the shared memory (comm/control/control.h), starts the ranks, each with a share of the cores,
  * and polls their output and a signalfd. It never waits for a reader of its output (core/output.h).
  *
- *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, which are in process groups of their own, so
- *     that a Ctrl-C reaches only the supervisor. SIGHUP (the terminal is gone) is passed on as SIGTERM. Ranks start
- *     with these signals blocked, so that none is lost before they listen. SIGTSTP and SIGCONT stop and continue them.
- *     SIGHUP and SIGTSTP stay ignored if they were (nohup): blocked, they would still reach the signalfd.
+ *   - SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are passed on to the ranks, whose process groups a Ctrl-C does not reach;
+ *     SIGHUP (the terminal is gone) as SIGTERM. Ranks start with these signals blocked, so that none is lost before
+ * they listen. SIGTSTP and SIGCONT stop and continue them. SIGHUP and SIGTSTP stay ignored if they were (nohup).
  *   - If a rank fails, the others learn of it through the control block and end by themselves. Ranks that still run get
- *     SIGTERM, and at last SIGKILL, all within 5 seconds.
+ *     SIGTERM, and at last SIGKILL, all within 5 seconds. A second SIGINT kills the ranks at once.
  *   - If the supervisor is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). The shared memory has no name.
- *   - A second SIGINT kills the ranks at once.
  *
  * Exit code: the code that a rank gave with its error; 5 if the kernel killed one at the limit of a control group's
  * memory, 6 if one was killed by another signal or left without an error, 8 if one ended with a code that is none of

@@ -4,10 +4,10 @@
  *     flight_begin() … flight_end()     a piece of work from when to when: a unit's forward pass, a collective, a wait
  *     flight_phase(), flight_step()     what the rank is in as a whole: one of the first kinds, and its step
  *
- * An entry costs two readings of the clock and a dozen stores; any thread may record, and one that stands still leaves
- * its open entry in the ring. The ring lies in memory that outlives the process where other ranks of the node hold it
- * too (comm/control/control.h): what a rank did before SIGKILL can still be read. All of it is relaxed atomic words; a
- * reader that races with a writer finds an entry whose check does not fit, and leaves it out. */
+ * An entry costs two readings of the clock and a dozen stores; any thread may record. The ring outlives the process
+ * where other ranks of the node hold it too (comm/control/control.h): what a rank did before SIGKILL can still be read.
+ * All of it is relaxed atomic words; a reader leaves out an entry that it catches in the middle, whose check does not
+ * fit. */
 #pragma once
 
 #include <stdatomic.h>

@@ -6,9 +6,8 @@
  *                     "ztrain-flight 2 HASH LENGTH COUNT", then LENGTH bytes of JSON; HASH is their XXH3
  *     bytes 8192 …    FLIGHT_ENTRIES entries of eight 64-bit words, little-endian (flight.c)
  *
- * The file has its full size from the start, and is renewed in place about once a second. Heads and entries have checks
- * of their own: what was caught in the middle of a write, or damaged, is left out. Functions that write neither
- * allocate nor beat: a thread of its own calls them, and may wait for a file server. */
+ * The file has its full size from the start, and is renewed in place. Heads and entries have checks of their own: what
+ * is torn or damaged is left out. Functions that write neither allocate nor beat: their thread may wait for a disk. */
 #pragma once
 
 #include "core/flight/flight.h"
@@ -84,8 +83,8 @@ double flight_wall(const struct flight_record *record, int64_t clock);
 
 /* ---- starts -------------------------------------------------------------- */
 
-/* The name of a start: its count among the run's starts, then the time, "0007-20261126-143050-569". The count decides
- * their order, since clocks differ. Names of versions without a count come first, in the order of their times. */
+/* The name of a start: its count among the run's starts, which orders them, then the time, "0007-20261126-143050-569".
+ * Names of versions without a count come first, in the order of their times. */
 enum { FLIGHT_START_BYTES = 40 };
 
 /* The starts in RUN/flight, the earliest first, as scandir() gives them. */
@@ -94,14 +93,13 @@ int flight_starts(const char *flight, struct dirent ***names);
 /* Below 0: a is earlier than b; above 0: later. "" is earlier than all. */
 int flight_start_compare(const char *a, const char *b);
 
-/* The count of a start that begins now: one more than those of the starts in RUN/flight, which may be absent, and of
- * the one that ended in order last. */
+/* The count of a start that begins now. RUN/flight may be absent. */
 int64_t flight_start_next(const char *flight);
 
 void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES]);
 
-/* RUN/flight/ended, one line "START SECONDS": the start of the run that ended in order last, and when. Such a start
- * deletes its records; the file exists where an earlier start that failed has left records, which are not the end. */
+/* RUN/flight/ended, one line "START SECONDS": the start that ended in order last, and when. It has deleted its records;
+ * the file exists where an earlier start has left some, which are not the end. */
 struct flight_end {
     char start[FLIGHT_START_BYTES];
     int64_t wall; /* seconds since 1970 */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flight_verdict.h: which rank the flight records of a job point at. Collectives have the same number on all ranks, so
- * the others wait for a rank that is behind in their order; times are compared by the ranks' wall clocks, less what
- * these differ by. Pure computation. */
+ * the others wait for a rank that is behind in their order. Pure computation. */
 #pragma once
 
 #include "core/flight/flight_file.h"
