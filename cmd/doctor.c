@@ -139,11 +139,18 @@ static void doctor_memory(void)
                (int64_t)memory.huge_page_count);
 }
 
-/* The ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
-static void doctor_ranks(void)
+/* Also the ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
+static void doctor_slurm(void)
 {
+    char path[4096];
     struct bootstrap boot;
     struct error err = {.code = STATUS_OK};
+    const char *job = getenv("SLURM_JOB_ID");
+    puts("slurm");
+    print_line("srun", "%s", doctor_find_program("srun", path, sizeof path) ? path : "not found");
+    print_line("PMI-2", "%s", doctor_library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
+    print_line("PMIx", "%s", doctor_library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
+    print_line("job", "%s", job ? job : "none: not inside a Slurm job");
     if (bootstrap_init(&boot, &err) != STATUS_OK) {
         print_line("ranks", "refused: %s", err.text);
         return;
@@ -153,18 +160,6 @@ static void doctor_ranks(void)
     else
         print_line("ranks", "this is rank %d of %d (%s)", boot.rank, boot.world, boot.source);
     bootstrap_release(&boot);
-}
-
-static void doctor_slurm(void)
-{
-    char path[4096];
-    const char *job = getenv("SLURM_JOB_ID");
-    puts("slurm");
-    print_line("srun", "%s", doctor_find_program("srun", path, sizeof path) ? path : "not found");
-    print_line("PMI-2", "%s", doctor_library_opens("libpmi2.so.0") ? "libpmi2.so.0" : "libpmi2.so.0 not found");
-    print_line("PMIx", "%s", doctor_library_opens("libpmix.so.2") ? "libpmix.so.2" : "libpmix.so.2 not found");
-    print_line("job", "%s", job ? job : "none: not inside a Slurm job");
-    doctor_ranks();
 }
 
 /* ---- the GPU's ceilings -------------------------------------------------- */

@@ -402,15 +402,6 @@ static enum status check_export_folder(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-/* STATUS_DIVERGED: nobody would want this model. */
-static enum status check_exported_history(const struct checkpoint *checkpoint, struct error *err)
-{
-    if (run_check_history(&checkpoint->position, err) == STATUS_OK)
-        return STATUS_OK;
-    error_prefix(err, "'%s'", checkpoint->path);
-    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
-}
-
 /* vLLM takes A and B only, and their scale is lora_alpha and r. */
 static void export_notes_vllm(const json_t *adapter, const struct tensor_table *table)
 {
@@ -459,24 +450,17 @@ static bool is_same_folder(const char *a, const char *b)
            one.st_ino == other.st_ino;
 }
 
-/* The base may be an earlier export, which another would replace. */
-static enum status check_export_base(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                     struct error *err)
-{
-    if (!checkpoint->adapter ||
-        (!is_same_folder(arguments->out, checkpoint->base.folder) && !is_same_folder(arguments->out, arguments->base)))
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "'%s' is the base of the adapter", arguments->out);
-    return error_hint(err, "--out names another folder");
-}
-
 /* dtype: DTYPE_COUNT for the default. */
 static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                        enum dtype dtype, struct error *err)
 {
     struct export_folder folder;
     enum status status;
-    TRY(check_export_base(checkpoint, arguments, err));
+    if (checkpoint->adapter &&
+        (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base))) {
+        error_set(err, STATUS_USAGE, "'%s' is the base of the adapter", arguments->out); /* an earlier export */
+        return error_hint(err, "--out names another folder");
+    }
     TRY_END(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter)
         TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
@@ -500,7 +484,10 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
     if (arguments->base && !arguments->merge)
         return error_set(err, STATUS_USAGE,
                          "--base is the model that --merge reads; hint: leave it out, or add --merge");
-    return arguments->force ? STATUS_OK : check_exported_history(checkpoint, err);
+    if (arguments->force || run_check_history(&checkpoint->position, err) == STATUS_OK)
+        return STATUS_OK;
+    error_prefix(err, "'%s'", checkpoint->path);
+    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
 /* "exported … to OUT in bf16" */

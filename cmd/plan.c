@@ -96,21 +96,6 @@ static enum status check_plan_printed(struct error *err)
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
 }
 
-static void plan_print_autos(const struct run_spec *spec)
-{
-    struct string_list lines = {0};
-    spec_auto_print(spec, &lines);
-    for (int i = 0; i < lines.count; i++)
-        printf("%s\n", PRINTABLE(lines.items[i]));
-    string_list_release(&lines);
-}
-
-/* Whether it is a file of the data that does not exist, so that nothing is known about them. */
-static bool plan_data_is_missing(const struct error *err)
-{
-    return err->code == STATUS_DATA && (err->cause == ENOENT || err->cause == ENOTDIR);
-}
-
 /* Weights that are not there are reported, and are no error: a config.json suffices for a plan. */
 static void check_weights(const struct engine *t, struct error *refused)
 {
@@ -121,14 +106,6 @@ static void check_weights(const struct engine *t, struct error *refused)
         printf("weights: %s\n", PRINTABLE(err.text));
     else if (status != STATUS_OK)
         *refused = err;
-}
-
-/* The files that a run takes into its checkpoints. */
-static void plan_check_saved_files(const struct run_spec *spec, struct error *refused)
-{
-    struct checkpoint_save_cache *cache;
-    if (checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused) == STATUS_OK)
-        checkpoint_save_cache_free(cache);
 }
 
 /* Builds the run on the device that train.device names, or --device NAME. A GPU that is not here is assumed. */
@@ -156,10 +133,14 @@ static enum status build_plan(struct engine *t, struct run_spec *spec, int world
 static void plan_dry_one(struct engine *t, const char *world_source, bool resumes, struct error *refused)
 {
     struct run_spec *spec = t->spec;
+    struct string_list autos = {.count = 0};
+    struct checkpoint_save_cache *cache = NULL;
     const bool data_known = engine_open_data(t, refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
-    plan_print_autos(spec);
+    spec_auto_print(spec, &autos);
+    for (int i = 0; i < autos.count; i++)
+        printf("%s\n", PRINTABLE(autos.items[i]));
     printf("# effective run spec\n");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
@@ -167,14 +148,16 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
     plan_print_virtual_ranks(t);
     plan_print_mixture(spec);
     plan_print_schedule(t, data_known);
-    if (plan_data_is_missing(refused)) {
-        printf("data: %s\n", PRINTABLE(refused->text));
+    if (refused->code == STATUS_DATA && (refused->cause == ENOENT || refused->cause == ENOTDIR)) {
+        printf("data: %s\n", PRINTABLE(refused->text)); /* nothing is known yet */
         refused->code = STATUS_OK;
     }
     if (refused->code == STATUS_OK && !resumes)
         check_weights(t, refused);
-    if (refused->code == STATUS_OK)
-        plan_check_saved_files(spec, refused);
+    if (refused->code == STATUS_OK) /* the files that a run takes into its checkpoints */
+        checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused);
+    checkpoint_save_cache_free(cache);
+    string_list_release(&autos);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,

@@ -100,31 +100,24 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* Whether two larger micro-batches fit with the same tunables: they are hardly slower. */
-static bool has_larger(const struct fit_plan *p, const struct fit_candidate *c)
+/* Whether it is hardly the fastest: two larger micro-batches fit with the same tunables, or a candidate that recomputes
+ * or offloads less, with all else equal. */
+static bool is_hopeless(const struct fit_plan *p, const struct fit_candidate *c)
 {
     int larger = 0;
-    for (int i = 0; i < p->fits; i++)
-        larger += p->fitting[i].setting.micro > c->setting.micro &&
-                  memcmp(p->fitting[i].setting.values, c->setting.values, sizeof c->setting.values) == 0;
-    return larger >= 2;
-}
-
-/* Whether a candidate that recomputes or offloads less fits as well, with all else equal: it is not slower. */
-static bool has_less(const struct fit_plan *p, const struct fit_candidate *c)
-{
     for (int i = 0; i < p->fits; i++) {
         const struct memory_setting *other = &p->fitting[i].setting;
         bool less = other->micro == c->setting.micro, differs = false;
-        for (int k = 0; k < TUNABLE_COUNT && less; k++) {
+        for (int k = 0; k < TUNABLE_COUNT; k++) {
             const int difference = c->setting.values[k] - other->values[k];
-            less = difference == 0 || (difference > 0 && k != TUNABLE_STAGE && k != TUNABLE_STATES);
+            less &= difference == 0 || (difference > 0 && k != TUNABLE_STAGE && k != TUNABLE_STATES);
             differs |= difference != 0;
         }
         if (less && differs)
             return true;
+        larger += !differs && other->micro > c->setting.micro;
     }
-    return false;
+    return larger >= 2;
 }
 
 static bool is_given(const struct fit_plan *p, const struct fit_candidate *c)
@@ -145,7 +138,7 @@ static enum status walk_fitting(struct fit_plan *p, struct error *err)
 {
     int kept = 0;
     for (int i = 0; i < p->fits; i++)
-        if (is_given(p, &p->fitting[i]) || (!has_larger(p, &p->fitting[i]) && !has_less(p, &p->fitting[i])))
+        if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
             TRY(try_setting(p, &p->fitting[i], true, err));
     for (int i = 0; i < p->fits; i++)
         if (p->fitting[i].seconds > 0)
@@ -279,20 +272,11 @@ static void print_fit_table(const struct fit_plan *p, const struct fit_candidate
         printf("  * rounds differently\n");
 }
 
-/* Prints a word, a number or a path as YAML. */
-static void plan_fit_print_value(const char *value)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
-    if (value[strspn(value, plain)])
-        spec_write_string(stdout, value);
-    else
-        fputs(value, stdout);
-}
-
 /* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. ours: the spec names
  * no folder on a disk, so that a path is the table's. */
 static void plan_fit_print_yaml(char *open, const char *line, bool ours)
 {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
     const char *equals = strchr(line, '='), *dot, *start = line;
     int level = 0;
     bool same = true;
@@ -304,7 +288,10 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
         level++;
     }
     printf("%*s%.*s: ", 2 * level, "", (int)(equals - start), start);
-    plan_fit_print_value(equals + 1);
+    if (equals[1 + strspn(equals + 1, plain)]) /* else a word, a number or a path */
+        spec_write_string(stdout, equals + 1);
+    else
+        fputs(equals + 1, stdout);
     puts(ours && strncmp(start, "nvme_path=", 10) == 0 ? "   # change me: a folder on the node's disk" : "");
     memcpy(open, line, (size_t)(equals - line));
     open[equals - line] = 0;

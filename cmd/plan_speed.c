@@ -82,24 +82,17 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
 
 /* ---- the whole run ------------------------------------------------------- */
 
-/* *steps = 0: they follow from data that cannot be read, for the reason in err. */
-static void count_speed_steps(struct engine *t, int64_t *steps, struct error *err)
-{
-    const struct run_spec *spec = t->spec;
-    t->quiet = true;
-    *steps = 0;
-    if (engine_open_data(t, err) == STATUS_OK)
-        *steps = t->total_steps;
-    else if (spec->train.epochs <= 0)
-        *steps = spec->train.max_steps;
-}
-
 /* price: of a GPU's hour; 0: not known. */
 static void print_speed_of_run(struct simulated_run *p, double seconds, double price)
 {
     struct error unknown = {.code = STATUS_OK};
-    int64_t steps;
-    count_speed_steps(&p->engine, &steps, &unknown);
+    const struct run_spec *spec = p->engine.spec;
+    int64_t steps = 0; /* they follow from data that cannot be read */
+    p->engine.quiet = true;
+    if (engine_open_data(&p->engine, &unknown) == STATUS_OK)
+        steps = p->engine.total_steps;
+    else if (spec->train.epochs <= 0)
+        steps = spec->train.max_steps;
     if (!steps) {
         printf("\n  the whole run: its steps are not known: %s\n", PRINTABLE(unknown.text));
         return;

@@ -124,15 +124,6 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     return STATUS_OK;
 }
 
-static enum status check_sample_words(const struct arguments *a, struct error *err)
-{
-    if (strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
-        return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
-    if (a->dtype && dtype_find(a->dtype) == DTYPE_COUNT)
-        return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
-    return STATUS_OK;
-}
-
 /* ---- the model ----------------------------------------------------------- */
 
 /* A trained model that generates, alone on one device. */
@@ -272,15 +263,6 @@ static enum status open_device(struct sample_model *m, const char *name, struct 
         return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
     TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, 0, &m->device, err));
     return stream_new(m->device, STREAM_COMPUTE, &m->stream, err);
-}
-
-static enum dtype choose_dtype(const struct sample_model *m, const char *name)
-{
-    if (name)
-        return dtype_find(name);
-    if (m->checkpoint)
-        return m->checkpoint->dtype;
-    return m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype ? m->desc.torch_dtype : DTYPE_F32;
 }
 
 static enum status sample_acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
@@ -432,7 +414,11 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
                                struct error *err)
 {
     TRY(open_device(m, a->device, err));
-    m->dtype = choose_dtype(m, a->dtype);
+    const bool stored = m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype;
+    m->dtype = a->dtype        ? dtype_find(a->dtype)
+               : m->checkpoint ? m->checkpoint->dtype
+               : stored        ? m->desc.torch_dtype
+                               : DTYPE_F32;
     m->verbs = (struct param_verbs){.self = m, .acquire = sample_acquire_unit, .release = sample_release_unit};
     if (!m->checkpoint) {
         tensor_table_build(&m->desc, &m->table);
@@ -565,16 +551,6 @@ static enum status print_sample_text(struct output *output, struct error *err)
     return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
 
-/* `ends`: the token is the one that ends the text, which ids show and text does not. */
-static enum status print_sample_token(struct output *output, int64_t token, bool ends, struct error *err)
-{
-    if (!output->tokenizer)
-        printf("%s%lld", output->count++ ? "," : "", (long long)token);
-    else if (!ends)
-        text_stream_push(&output->stream, output->tokenizer, (int32_t)token, true, &output->text);
-    return print_sample_text(output, err);
-}
-
 /* ---- the continuation ---------------------------------------------------- */
 
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
@@ -592,7 +568,11 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              i + 1);
         const int32_t next = (int32_t)token;
         const bool ends = end_tokens_have(&model->ends, token);
-        TRY(print_sample_token(output, token, ends, err));
+        if (!output->tokenizer)
+            printf("%s%lld", output->count++ ? "," : "", (long long)token);
+        else if (!ends) /* the token that ends the text is not shown in it */
+            text_stream_push(&output->stream, output->tokenizer, next, true, &output->text);
+        TRY(print_sample_text(output, err));
         if (ends || i + 1 == most)
             break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
@@ -624,7 +604,10 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     enum status status = STATUS_OK;
     bool again = true;
     TRY(read_sample_settings(a, task, err));
-    TRY(check_sample_words(a, err));
+    if (strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
+        return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
+    if (a->dtype && dtype_find(a->dtype) == DTYPE_COUNT)
+        return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
     if (a->prompt_tokens)
         TRY(read_sample_ids(a->prompt_tokens, task, err));
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */

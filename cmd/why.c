@@ -52,14 +52,6 @@ struct flight_records {
     struct flight_view *views; /* (world) owned */
 };
 
-static void why_records_release(struct flight_records *all)
-{
-    for (int i = 0; i < all->count; i++)
-        flight_record_release(&all->records[i]);
-    free(all->records);
-    free(all->views);
-}
-
 static int why_is_record(const struct dirent *entry)
 {
     return !strncmp(entry->d_name, "rank-", 5) && fs_has_suffix(entry->d_name, ".ring");
@@ -168,15 +160,6 @@ static char why_state_now(const struct flight_head *head)
     if (began && boot + (double)began / (double)sysconf(_SC_CLK_TCK) > 1e-9 * (double)head->wall + other_process)
         return 'X'; /* another process has the number */
     return state;
-}
-
-static void why_make_views(struct flight_records *all)
-{
-    all->views = memory_zeroed((size_t)all->world, sizeof *all->views);
-    for (int i = 0; i < all->count; i++) {
-        const struct flight_record *record = &all->records[i];
-        flight_view_init(&all->views[record->head.rank], record, why_state_now(&record->head));
-    }
 }
 
 /* ---- printing ------------------------------------------------------------ */
@@ -355,7 +338,11 @@ static enum status why_tell_records(struct flight_records *all, long rank, struc
 {
     struct flight_verdict verdict;
     TRY(why_read_records(all, err));
-    why_make_views(all);
+    all->views = memory_zeroed((size_t)all->world, sizeof *all->views);
+    for (int i = 0; i < all->count; i++) {
+        const struct flight_record *record = &all->records[i];
+        flight_view_init(&all->views[record->head.rank], record, why_state_now(&record->head));
+    }
     flight_compare_clocks(all->views, all->world);
     flight_judge(all->views, all->world, clock_seconds(CLOCK_REALTIME), &verdict);
     why_print_end(all);
@@ -417,6 +404,9 @@ enum status cmd_why(int argc, char **argv, struct error *err)
     }
     struct flight_records all = {.count = 0};
     enum status status = why_answer(&question, &all, err);
-    why_records_release(&all);
+    for (int i = 0; i < all.count; i++)
+        flight_record_release(&all.records[i]);
+    free(all.records);
+    free(all.views);
     return status;
 }

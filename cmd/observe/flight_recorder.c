@@ -106,37 +106,31 @@ static bool recorder_peer(int local, struct flight_peer *peer)
     return there;
 }
 
-static void recorder_neighbour(const struct flight_peer *peer, char state)
-{
-    char path[PATH_BYTES + 64];
-    struct flight_head head = {.rank = peer->rank,
-                               .world = recorder.copy.world,
-                               .pid = peer->pid,
-                               .culprit = -1,
-                               .witness = recorder.copy.rank,
-                               .process = state,
-                               .bad_rank = -1,
-                               .asked = recorder.copy.asked,
-                               .interval = recorder.copy.interval};
-    snprintf(head.host, sizeof head.host, "%s", peer->host);
-    recorder_stamp(&head);
-    flight_copy(peer->ring, &recorder.image);
-    record_path(peer->rank, path);
-    if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
-        flight_file_close(&recorder.other);
-}
-
 /* Writes the records of neighbours that cannot do it: their processes are gone, stopped, or stuck in the kernel. */
 static void write_neighbours_records(void)
 {
     struct flight_peer peer;
+    char path[PATH_BYTES + 64];
     for (int l = 0; recorder_peer(l, &peer); l++) {
-        if (peer.rank == recorder.copy.rank || peer.left)
-            continue;
         int64_t began;
         const char state = machine_process(peer.pid, &began);
-        if (state == 'X' || state == 'T' || state == 'D')
-            recorder_neighbour(&peer, state);
+        if (peer.rank == recorder.copy.rank || peer.left || (state != 'X' && state != 'T' && state != 'D'))
+            continue;
+        struct flight_head head = {.rank = peer.rank,
+                                   .world = recorder.copy.world,
+                                   .pid = peer.pid,
+                                   .culprit = -1,
+                                   .witness = recorder.copy.rank,
+                                   .process = state,
+                                   .bad_rank = -1,
+                                   .asked = recorder.copy.asked,
+                                   .interval = recorder.copy.interval};
+        snprintf(head.host, sizeof head.host, "%s", peer.host);
+        recorder_stamp(&head);
+        flight_copy(peer.ring, &recorder.image);
+        record_path(peer.rank, path);
+        if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
+            flight_file_close(&recorder.other);
     }
 }
 

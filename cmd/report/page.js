@@ -330,9 +330,7 @@ class Panel {
     this.selection.setAttribute('width', Math.abs(drag.to - drag.from));
   }
 
-  visible() {
-    return this.all.filter(line => !view.off.has(line.run));
-  }
+  visible() { return this.all.filter(line => !view.off.has(line.run)); }
 
   draw() {
     this.tip.hidden = true;
@@ -360,9 +358,7 @@ class Panel {
   }
 
   /* The indices from the bucket before the domain to the one behind it. */
-  window(xs) {
-    return [Math.max(0, search(xs, this.domain[0]) - 1), Math.min(xs.length, search(xs, this.domain[1]) + 1)];
-  }
+  window(xs) { return [Math.max(0, search(xs, this.domain[0]) - 1), Math.min(xs.length, search(xs, this.domain[1]) + 1)]; }
 
   prepare() {
     return this.visible().map(line => {
@@ -373,13 +369,9 @@ class Panel {
   }
 
   /* Whether a place is on the axis, and whether a value can be drawn. */
-  inside(x) {
-    return x >= this.domain[0] && x <= this.domain[1];
-  }
+  inside(x) { return x >= this.domain[0] && x <= this.domain[1]; }
 
-  shown(value) {
-    return known(value) && !(this.logarithmic && value <= 0);
-  }
+  shown(value) { return known(value) && !(this.logarithmic && value <= 0); }
 
   rangeOfValues() {
     let low = Infinity, high = -Infinity;
@@ -484,9 +476,7 @@ class Panel {
   }
 
   /* The place of an extreme of the i-th bucket. side: 'low' or 'high'. */
-  placeOf(line, side, i) {
-    return this.x(along(line.curves, view.axis, i, line.curves.first[i] + line.series[side + '_at'][i]));
-  }
+  placeOf(line, side, i) { return this.x(along(line.curves, view.axis, i, line.curves.first[i] + line.series[side + '_at'][i])); }
 
   /* The area between the extremes of buckets that hold several steps. */
   band(line) {
@@ -700,9 +690,8 @@ class StackPanel extends Panel {
   }
 }
 
-function cross(x, y, size) {
-  return `M${x - size} ${y - size}L${x + size} ${y + size}M${x - size} ${y + size}L${x + size} ${y - size}`;
-}
+const cross = (x, y, size) =>
+  `M${x - size} ${y - size}L${x + size} ${y + size}M${x - size} ${y + size}L${x + size} ${y - size}`;
 
 function mark(kind, x, top, bottom, colour) {
   if (kind === 'checkpoint') return shape('path', {class: 'mark', d: `M${x} ${bottom - 6}l3.5 6h-7Z`, fill: colour});

@@ -118,17 +118,13 @@ static double spec_number(const struct watched_run *run, const char *key)
     return text ? strtod(text, NULL) : 0;
 }
 
-/* The run's length: by train.max_steps, and by train.epochs once an epoch has ended. */
-static int64_t length_of(const struct watched_run *run)
-{
-    const double most = spec_number(run, "train.max_steps"), epochs = spec_number(run, "train.epochs");
-    const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->metrics.steps_per_epoch;
-    return epochs > 0 && per_epoch > 0 ? spec_run_length(epochs, max_steps, per_epoch) : max_steps;
-}
-
-static enum run_state state_of(const struct watched_run *run)
+/* Sets the run's length, by train.max_steps, and by train.epochs once an epoch has ended; returns its state. */
+static enum run_state state_of(struct watched_run *run)
 {
     const struct report_events *early = &run->metrics.events[EVENT_EARLY];
+    const double most = spec_number(run, "train.max_steps"), epochs = spec_number(run, "train.epochs");
+    const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->metrics.steps_per_epoch;
+    run->total_steps = epochs > 0 && per_epoch > 0 ? spec_run_length(epochs, max_steps, per_epoch) : max_steps;
     if (run_lock_in_use(run->folder))
         return RUN_RUNNING;
     if (early->count && early->items[early->count - 1].step >= run->metrics.last_step)
@@ -164,7 +160,6 @@ enum status watched_run_refresh(struct watched_run *run, bool *changed, struct e
     if (h->inode != inode)
         read_formers(run);
     read_model(run);
-    run->total_steps = length_of(run);
     run->state = state_of(run);
     *changed = *changed || run->state != state;
     return STATUS_OK;

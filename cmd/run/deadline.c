@@ -68,25 +68,21 @@ static bool squeue_parse_end(const char *text, double *end)
 /* ---- one question -------------------------------------------------------- */
 
 /* squeue must not see variables that would change its answer or make it take itself for a rank, nor ztrain's own. */
-static bool is_for_squeue(const char *variable)
-{
-    static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
-    for (size_t i = 0; i < COUNT_OF(kept_from_it); i++)
-        if (!strncmp(variable, kept_from_it[i], strlen(kept_from_it[i])))
-            return false;
-    return true;
-}
-
 static char **squeue_environment(void)
 {
+    static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
     static char format[] = "SLURM_TIME_FORMAT=%s"; /* since 1970: local time is not unique when clocks are set back */
     size_t count = 0, kept = 0;
     while (environ[count])
         count++;
     char **variables = memory_zeroed(count + 2, sizeof *variables);
-    for (size_t i = 0; i < count; i++)
-        if (is_for_squeue(environ[i]))
+    for (size_t i = 0; i < count; i++) {
+        size_t k = 0;
+        while (k < COUNT_OF(kept_from_it) && strncmp(environ[i], kept_from_it[k], strlen(kept_from_it[k])) != 0)
+            k++;
+        if (k == COUNT_OF(kept_from_it))
             variables[kept++] = environ[i];
+    }
     variables[kept] = format;
     return variables;
 }
@@ -181,14 +177,6 @@ static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
 
 /* ---- the thread ---------------------------------------------------------- */
 
-static bool await_squeue_period(struct squeue *squeue)
-{
-    const struct timespec until = time_after(squeue->period);
-    while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
-        continue;
-    return !squeue->closing;
-}
-
 /* Asks once a period, the first time after one, until PATH has no squeue. */
 static void *ask_squeue_until_end(void *argument)
 {
@@ -196,8 +184,13 @@ static void *ask_squeue_until_end(void *argument)
     bool absent = false;
     pthread_setname_np(pthread_self(), "ztrain-squeue");
     pthread_mutex_lock(&squeue->mutex);
-    while (!absent && await_squeue_period(squeue)) {
+    while (!absent) {
+        const struct timespec until = time_after(squeue->period);
         double end;
+        while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
+            continue;
+        if (squeue->closing)
+            break;
         pthread_mutex_unlock(&squeue->mutex);
         bool answered = ask_squeue(squeue, &absent, &end);
         pthread_mutex_lock(&squeue->mutex);

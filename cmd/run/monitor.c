@@ -56,16 +56,6 @@ static enum status open_tensorboard(struct monitor *monitor, const struct run_sp
     return write_monitor_spec(monitor->tensorboard, run, err);
 }
 
-static enum status open_csv(struct monitor *monitor, const struct run_spec *spec, const char *run,
-                            const struct csv_history *history, struct error *err)
-{
-    char folder[FS_PATH_MAX];
-    TRY(monitor_folder(&spec->csv_monitor, spec, run, "csv_monitor", folder, err));
-    TRY(csv_monitor_open(folder, history, &monitor->csv, err));
-    log_detail("csv_monitor: rows are written to %s", folder);
-    return STATUS_OK;
-}
-
 static void give_up(struct monitor *monitor, bool csv, const struct error *err)
 {
     log_warn(csv ? "%s; csv_monitor writes no further rows, and metrics.jsonl has all metrics"
@@ -83,6 +73,7 @@ static void give_up(struct monitor *monitor, bool csv, const struct error *err)
 struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due)
 {
     struct error err;
+    char folder[FS_PATH_MAX];
     if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled)
         return NULL;
     struct monitor *monitor = memory_alloc(sizeof *monitor);
@@ -93,8 +84,13 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     struct csv_history history = {first, first - (evaluation_due ? monitor->batch : 0)};
     if (step == 0) /* a new run appends to rows that are there, as DeepSpeed's do */
         history = (struct csv_history){INT64_MAX, INT64_MAX};
-    if (spec->csv_monitor.enabled && open_csv(monitor, spec, run, &history, &err) != STATUS_OK)
+    if (!spec->csv_monitor.enabled)
+        return monitor;
+    if (monitor_folder(&spec->csv_monitor, spec, run, "csv_monitor", folder, &err) != STATUS_OK ||
+        csv_monitor_open(folder, &history, &monitor->csv, &err) != STATUS_OK)
         give_up(monitor, true, &err);
+    else
+        log_detail("csv_monitor: rows are written to %s", folder);
     return monitor;
 }
 

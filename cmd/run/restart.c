@@ -36,16 +36,6 @@ void restart_read(struct restart *last)
         snprintf(last->run, sizeof last->run, "%s", run);
 }
 
-static int64_t newest_restart_step(const struct run_home *home)
-{
-    struct checkpoint *checkpoint;
-    if (checkpoint_open(home->path, false, &checkpoint, NULL) != STATUS_OK)
-        return -1;
-    const int64_t step = checkpoint->position.step;
-    checkpoint_close(checkpoint);
-    return step;
-}
-
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err)
 {
     bool one;
@@ -112,10 +102,15 @@ enum status restart_after(const struct restart *last, const struct restart_rules
                           const struct restart_failure *failure)
 {
     char newest[64] = "none";
+    struct checkpoint *checkpoint;
     const enum status code = failure->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN)
         return code;
-    struct restart next = {.number = last->number + 1, .step = newest_restart_step(rules->home), .code = code};
+    struct restart next = {.number = last->number + 1, .step = -1, .code = code};
+    if (checkpoint_open(rules->home->path, false, &checkpoint, NULL) == STATUS_OK) {
+        next.step = checkpoint->position.step;
+        checkpoint_close(checkpoint);
+    }
     snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? rules->home->path : "");
     snprintf(next.cause, sizeof next.cause, "%s", failure->cause);
     for (char *c = next.cause; *c; c++)

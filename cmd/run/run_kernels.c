@@ -60,14 +60,6 @@ static bool find_kernels_file(const struct device *device, const struct run_home
            (realpath(checkpoint->path, real) && kernels_file_above(real, name, path));
 }
 
-static bool kernels_to_measure_again(void)
-{
-    static const char *const words[] = {"again"};
-    struct error err;
-    int word;
-    return env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, &err) == STATUS_OK && word == 0;
-}
-
 /* NULL: the device cannot take it, as its head is not that of the device's own. */
 static char *read_kernels_text(const char *path, const char *own)
 {
@@ -87,8 +79,11 @@ static char *read_kernels_text(const char *path, const char *own)
 
 char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint)
 {
+    static const char *const words[] = {"again"};
     char path[FS_PATH_MAX], *text = NULL;
-    if (!checkpoint || kernels_to_measure_again() || !find_kernels_file(device, home, checkpoint, path))
+    int word;
+    if (!checkpoint || !find_kernels_file(device, home, checkpoint, path) ||
+        (env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, NULL) == STATUS_OK && word == 0))
         return NULL;
     char *own = device_choices(device);
     if (own)

@@ -317,18 +317,6 @@ static enum status refuse_folder(const struct run_lock *lock, const struct takin
     return error_hint(err, "%s", words->hint);
 }
 
-static void log_watching(const struct run_lock *lock, struct taking *t)
-{
-    char who[512];
-    if (t->logged || t->state != OWNER_DISTANT)
-        return;
-    t->logged = true;
-    describe_owner(&t->now.owner, who);
-    log_info("%s '%s' is marked as used by %s that can only be watched from here (%s); waiting up to %.0f s for a sign "
-             "of life from it before this one takes over",
-             lock->config.words.folder, lock->folder, lock->config.words.other, who, silence_needed(lock, t));
-}
-
 /* Replaces the owner of the last look. *won: false if another taker was faster. */
 static enum status become_owner(struct run_lock *lock, const struct taking *t, bool *won, struct error *err)
 {
@@ -390,6 +378,7 @@ static enum status take_over(struct run_lock *lock, struct taking *t, bool *won,
 static enum status take(struct run_lock *lock, struct error *err)
 {
     struct taking t = {.looked = 0};
+    char who[512];
     const double poll = lock->config.period / 50;
     for (bool won = false; !won;) {
         TRY(look(lock, &t, poll, err));
@@ -404,7 +393,14 @@ static enum status take(struct run_lock *lock, struct error *err)
             log_info("asked to stop while it waited for '%s'", lock->folder);
             return STATUS_REQUEUE;
         }
-        log_watching(lock, &t);
+        if (!t.logged && t.state == OWNER_DISTANT) {
+            describe_owner(&t.now.owner, who);
+            log_info("%s '%s' is marked as used by %s that can only be watched from here (%s); waiting up to %.0f s "
+                     "for a sign "
+                     "of life from it before this one takes over",
+                     lock->config.words.folder, lock->folder, lock->config.words.other, who, silence_needed(lock, &t));
+            t.logged = true;
+        }
         lock->config.pause(poll);
     }
     return STATUS_OK;
@@ -536,15 +532,6 @@ fail:
     return status;
 }
 
-/* No run deletes its `lock`. */
-static bool folder_is_gone(const struct run_lock *lock)
-{
-    struct stat now;
-    if (io_stat(lock->folder, &now) != 0)
-        return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
-    return now.st_ino != lock->identity.st_ino || now.st_dev != lock->identity.st_dev || fs_is_absent(lock->lock_path);
-}
-
 static enum status taken_over(const struct run_lock *lock, const struct run_owner *by, struct error *err)
 {
     char who[512];
@@ -563,11 +550,14 @@ static enum status taken_over(const struct run_lock *lock, const struct run_owne
 enum status run_lock_check(struct run_lock *lock, struct error *err)
 {
     struct reading reading;
+    struct stat now;
     TRY(owner_read(lock, &reading, err));
     lock->lost = strcmp(reading.owner.nonce, lock->config.self.nonce) != 0;
     if (!lock->lost)
         return STATUS_OK;
-    if (!folder_is_gone(lock))
+    const bool there = io_stat(lock->folder, &now) == 0, gone = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+    const bool same = there && now.st_ino == lock->identity.st_ino && now.st_dev == lock->identity.st_dev;
+    if (there ? same && !fs_is_absent(lock->lock_path) : !gone) /* no run deletes its `lock` */
         return taken_over(lock, &reading.owner, err);
     error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted",
               lock->config.words.folder, lock->folder);

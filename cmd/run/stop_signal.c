@@ -17,7 +17,7 @@ static atomic_int pending;
 static atomic_bool interrupts, announces, interrupted;
 static _Atomic double interrupted_at; /* seconds */
 
-static const char *first_words =
+const char *stop_signal_first_words =
     "ztrain: interrupted: the run stops with a checkpoint; a second Ctrl-C ends it at once, without one\n";
 const char stop_signal_final_error[] =
     "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
@@ -44,7 +44,7 @@ static void count_stop_interrupt(void)
     interrupted_at = now;
     if (!interrupts || (!first && !another))
         return;
-    write_signal_words(first ? first_words : stop_signal_final_error);
+    write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
     if (!first)
         _exit(STATUS_INTERRUPTED);
 }
@@ -114,14 +114,10 @@ void stop_signal_note(int signal_number)
     pending = signal_number;
 }
 
-const char *stop_signal_first_words(void)
-{
-    return first_words;
-}
-
 void stop_signal_of_replay(void)
 {
-    first_words = "ztrain: interrupted: the replay stops after this step; a second Ctrl-C ends it at once\n";
+    stop_signal_first_words =
+        "ztrain: interrupted: the replay stops after this step; a second Ctrl-C ends it at once\n";
 }
 
 void stop_signal_count_interrupts(bool speaks)

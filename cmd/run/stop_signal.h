@@ -30,7 +30,7 @@ void stop_signal_count_interrupts(bool speaks);
 bool stop_signal_is_another(double seconds);
 
 /* What is printed at the first SIGINT. */
-const char *stop_signal_first_words(void);
+extern const char *stop_signal_first_words;
 extern const char stop_signal_final_error[];
 
 /* Before any signal can come: this process, or its ranks, replay a run, and stop without a checkpoint. */

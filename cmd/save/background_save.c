@@ -303,32 +303,6 @@ static struct checkpoint_writer save_writer_of(struct run *run)
     };
 }
 
-/* Whether another attempt may succeed, and training can continue without the checkpoint. Fatal are a folder that is
- * gone (RUN_LOCK_GONE) or that another run has taken over (STATUS_USAGE), memory, a peer. */
-static bool save_is_disk_error(const struct error *err)
-{
-    return (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
-}
-
-/* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. stalled: seconds that
- * training waited; seconds: of the whole save. */
-static enum status report_save(struct run *run, const char *name, int64_t bytes, double stalled, double seconds,
-                               struct error *err)
-{
-    const int64_t step = run->background->position.step;
-    char folder[3400], waited[64] = "";
-    run->saved_step = run->newest_step = step;
-    if (!run->metrics)
-        return STATUS_OK;
-    snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, name);
-    TRY(metrics_checkpoint(run->metrics, folder, step, bytes, stalled, seconds, err));
-    console_break(&run->console);
-    if (stalled < seconds)
-        snprintf(waited, sizeof waited, ", training waited for %.2f s of it", stalled);
-    log_info("checkpoint %s  %.1f MB in %.2f s%s", folder, (double)bytes / 1e6, seconds, waited);
-    return STATUS_OK;
-}
-
 /* ---- a save -------------------------------------------------------------- */
 
 static void begin_save_attempt(struct run *run)
@@ -381,19 +355,28 @@ static void end_save(struct run *run)
     run->deadline.under_way = false;
 }
 
+/* Notes a complete checkpoint in the run's state, on rank 0 also in the metrics and the log. */
 static enum status complete_save(struct run *run, double since, struct error *err)
 {
     struct background_save *b = run->background;
-    char name[64];
-    snprintf(name, sizeof name, "%s", checkpoint_saving_name(b->saving));
+    char folder[3400], waited[64] = "";
+    snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, checkpoint_saving_name(b->saving));
     const int64_t bytes = checkpoint_saving_bytes(b->saving);
     if (b->attempt > 1 && run->boot->rank == 0)
         log_info("attempt %d wrote the checkpoint", b->attempt);
     end_save(run);
     deadline_measured(&run->deadline, b->copied + seconds_now() - b->attempt_began);
     note_save_stall(run, since);
-    const double seconds = seconds_now() - b->asked;
-    return report_save(run, name, bytes, b->here ? seconds : b->stalled, seconds, err);
+    const double seconds = seconds_now() - b->asked, stalled = b->here ? seconds : b->stalled;
+    run->saved_step = run->newest_step = b->position.step;
+    if (!run->metrics)
+        return STATUS_OK;
+    TRY(metrics_checkpoint(run->metrics, folder, b->position.step, bytes, stalled, seconds, err));
+    console_break(&run->console);
+    if (stalled < seconds)
+        snprintf(waited, sizeof waited, ", training waited for %.2f s of it", stalled);
+    log_info("checkpoint %s  %.1f MB in %.2f s%s", folder, (double)bytes / 1e6, seconds, waited);
+    return STATUS_OK;
 }
 
 /* Seconds for which attempts may continue, not past the job's end. Only a run's last checkpoint, for which training
@@ -410,7 +393,9 @@ static double save_patience_left(const struct run *run)
 static enum status fail_save(struct run *run, enum status status, struct error *err)
 {
     struct background_save *b = run->background;
-    if (comm_status(run->comm, NULL) != STATUS_OK || !save_is_disk_error(err)) {
+    /* fatal are a folder that is gone or that another run has taken over (STATUS_USAGE), memory, a peer */
+    const bool disk = (err->code == STATUS_CHECKPOINT && err->cause != RUN_LOCK_GONE) || error_is_transient(err);
+    if (comm_status(run->comm, NULL) != STATUS_OK || !disk) {
         end_save(run);
         return comm_status(run->comm, NULL) == STATUS_OK ? run_agree(run, status, err) : status;
     }

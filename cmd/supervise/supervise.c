@@ -326,15 +326,6 @@ static void rank_ended(struct job *job, int rank, int status)
     }
 }
 
-static void supervise_reap(struct job *job)
-{
-    for (int r = 0; r < job->ranks; r++) {
-        int status;
-        if (job->children[r].running && waitpid(job->children[r].pid, &status, WNOHANG) == job->children[r].pid)
-            rank_ended(job, r, status);
-    }
-}
-
 /* Fails the job if a rank left early; signals ranks that outlive a failure. Returns the seconds until the next look. */
 static double supervise_check_time(struct job *job)
 {
@@ -365,7 +356,7 @@ static void take_interrupt(struct job *job)
 {
     double now = seconds_now();
     if (!isfinite(job->interrupted_at)) {
-        output_put(OUTLET_STDERR, stop_signal_first_words(), strlen(stop_signal_first_words()), OUTPUT_LINE);
+        output_put(OUTLET_STDERR, stop_signal_first_words, strlen(stop_signal_first_words), OUTPUT_LINE);
     } else if (stop_signal_is_another(now - job->interrupted_at)) {
         job->interrupted = true;
         signal_ranks(job, SIGKILL, true);
@@ -415,7 +406,9 @@ static void supervise_until_end(struct job *job)
         poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
         pump_all_lines(job, false);
         supervise_take_signals(job);
-        supervise_reap(job);
+        for (int r = 0, status; r < job->ranks; r++)
+            if (job->children[r].running && waitpid(job->children[r].pid, &status, WNOHANG) == job->children[r].pid)
+                rank_ended(job, r, status);
     }
     pump_all_lines(job, true);
 }

@@ -141,6 +141,7 @@ struct trial {
     double now;
     const struct flight_head *failure; /* of a rank that ended with an error: the one that says most; NULL: none did */
     int erred;                         /* the rank whose own error ended the job; -1: none, or all of them */
+    const struct flight_head *own;     /* its record of that; NULL: none */
     int named;                         /* the rank that the job's error is about; -1: none */
     struct flight_verdict *verdict;
 };
@@ -235,13 +236,13 @@ static void verdict_find_error(struct trial *t)
         if (head && (head->failure == FAILURE_ERROR || head->failure == FAILURE_SOFTWARE) && head->culprit < t->world)
             t->erred = head->culprit;
     }
+    t->own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
     t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
 }
 
 static void verdict_say_error(struct trial *t)
 {
-    const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
-    const struct flight_head *failure = own ? own : t->failure;
+    const struct flight_head *failure = t->own ? t->own : t->failure;
     if (failure)
         say(t, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
 }
@@ -253,13 +254,6 @@ static bool verdict_may_explain(const struct trial *t, int rank)
 }
 
 /* ---- judges -------------------------------------------------------------- */
-
-/* It neither failed with an error nor ended in order. */
-static bool ended_mute(const struct flight_view *view)
-{
-    return view->record && view->process == 'X' && view->record->head.reason != FLIGHT_FAILURE &&
-           view->record->head.reason != FLIGHT_ENDED;
-}
 
 /* By the first rank's clock. */
 static double common(const struct flight_view *view, double wall)
@@ -283,11 +277,14 @@ static bool verdict_was_killed(struct trial *t)
 {
     int rank = -1, count = 0;
     char time[32];
-    for (int r = 0; r < t->world; r++)
-        if (ended_mute(&t->views[r]) && verdict_may_explain(t, r)) {
+    for (int r = 0; r < t->world; r++) {
+        const struct flight_record *record = t->views[r].record;
+        if (record && t->views[r].process == 'X' && record->head.reason != FLIGHT_FAILURE &&
+            record->head.reason != FLIGHT_ENDED && verdict_may_explain(t, r)) {
             count++;
             rank = verdict_earlier(t, rank, r);
         }
+    }
     if (rank < 0)
         return false;
     const struct flight_view *view = &t->views[rank];
@@ -365,8 +362,7 @@ static bool verdict_begin_named(struct trial *t, int rank, const char *what)
 
 static bool verdict_has_erred(struct trial *t)
 {
-    const struct flight_head *own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
-    const bool software = own && own->failure == FAILURE_SOFTWARE;
+    const bool software = t->own && t->own->failure == FAILURE_SOFTWARE;
     return verdict_begin_named(t, t->erred,
                                software
                                    ? " ended the job: work on its GPU failed, by a fault of software, not of its node."
