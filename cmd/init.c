@@ -114,12 +114,14 @@ static enum status init_take_hardware(struct init *t, struct error *err)
 static enum status init_take_length(struct init *t, struct error *err)
 {
     const struct init_flags *f = &t->flags;
+    const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
+    const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
     char text[INIT_TEXT];
     TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
                        err));
     TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
-    TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", init_usual_epochs(t), init_take_epochs, err));
-    return init_take_flag(t, "lr", f->lr, NULL, init_usual_lr(t, text), init_take_lr, err);
+    TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", epochs, init_take_epochs, err));
+    return init_take_flag(t, "lr", f->lr, NULL, lr, init_take_lr, err);
 }
 
 /* ---- settings by the plan ------------------------------------------------ */
@@ -129,19 +131,14 @@ static enum status init_load_spec(const struct init *t, struct run_spec **spec, 
 {
     struct spec_report report = {0};
     char *text = init_spec(t);
-    const enum status status = spec_load_text("run.yaml", text, spec, &report);
+    enum status status = spec_load_text("run.yaml", text, spec, &report);
     if (status != STATUS_OK)
         error_set(err, status, "%s", report.errors.items[0]);
+    else if ((status = spec_resolve_batch(*spec, t->ranks, "--gpus", err)) != STATUS_OK)
+        spec_free(*spec);
     spec_report_release(&report);
     free(text);
-    if (status != STATUS_OK)
-        return status;
-    const enum status fits = spec_resolve_batch(*spec, t->ranks, "--gpus", err);
-    if (fits != STATUS_OK) {
-        spec_free(*spec);
-        *spec = NULL;
-    }
-    return fits;
+    return status;
 }
 
 /* Builds the run on the CPU, or on a GPU that need not be here. `opens`: opens its data and its weights' headers. */

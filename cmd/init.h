@@ -87,10 +87,8 @@ enum status init_find_validation(struct init *t, struct error *err);
 enum { INIT_TEXT = 128 };
 const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT]);
 const char *init_usual_batch(const struct init *t, char text[INIT_TEXT]);
-const char *init_usual_lr(const struct init *t, char text[INIT_TEXT]);
 const char *init_usual_gpus(struct init *t, char text[INIT_TEXT]); /* of this machine */
 const char *init_usual_device(const struct init *t);
-const char *init_usual_epochs(const struct init *t);
 
 /* Releases everything but the flags. */
 void init_release(struct init *t);

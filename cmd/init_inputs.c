@@ -546,23 +546,11 @@ enum status init_take_batch(struct init *t, const char *text, struct error *err)
     return error_hint(err, "%" PRId64 " is the next one", (t->batch / ranks + 1) * ranks);
 }
 
-/* One pass over text, three over what is labelled or masked. */
-const char *init_usual_epochs(const struct init *t)
-{
-    return t->masked || t->labels ? "3" : "1";
-}
-
 enum status init_take_epochs(struct init *t, const char *text, struct error *err)
 {
     TRY(init_real(text, 1e6, &t->epochs, err));
     t->steps = spec_run_length(t->epochs, 0, t->samples / t->batch);
     return STATUS_OK;
-}
-
-const char *init_usual_lr(const struct init *t, char text[INIT_TEXT])
-{
-    snprintf(text, INIT_TEXT, "%s", t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4");
-    return text;
 }
 
 enum status init_take_lr(struct init *t, const char *text, struct error *err)

@@ -172,7 +172,12 @@ static void data_axolotl_input(const struct spec_node *item, struct data_set *se
     convert_child(item, "data_files");
 }
 
-static const char *const ALPACA = "instruction,input,output";
+/* "instruction,input,output", of which the second may be absent. */
+static const char *data_pair(struct convert *c, const char *prompt, const char *input, const char *response)
+{
+    return convert_text(c, "%s%s%s,%s", OR(prompt, "instruction"), input ? "," : "", OR(input, ""),
+                        OR(response, "output"));
+}
 
 static void data_axolotl_form(struct convert *c, const struct spec_node *item, struct data_set *set)
 {
@@ -187,18 +192,16 @@ static void data_axolotl_form(struct convert *c, const struct spec_node *item, s
         set->form = FORM_CHAT;
         set->fields = convert_child_text(item, "field_messages");
     } else if (!*name) { /* fields of one's own */
-        const char *input = convert_child_text(type, "field_input");
         set->form = FORM_PAIRS;
-        set->fields = spec_arena_printf(
-            c->ctx->arena, "%s%s%s,%s", OR(convert_child_text(type, "field_instruction"), "instruction"),
-            input ? "," : "", OR(input, ""), OR(convert_child_text(type, "field_output"), "output"));
+        set->fields = data_pair(c, convert_child_text(type, "field_instruction"),
+                                convert_child_text(type, "field_input"), convert_child_text(type, "field_output"));
         convert_child(type, "no_input_format");
         if (convert_child(type, "format"))
             convert_note(c, "'datasets' format: ztrain-tokenize joins the fields with line ends; write the prompt that "
                             "you want into the data");
     } else {
         set->form = FORM_PAIRS;
-        set->fields = ALPACA;
+        set->fields = "instruction,input,output";
         if (strcmp(name, "alpaca") == 0)
             convert_note(c, "'datasets' type alpaca: the prompt is the fields, without Alpaca's sentences around them");
         else
@@ -211,8 +214,7 @@ static void data_axolotl_form(struct convert *c, const struct spec_node *item, s
 
 static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bool validates, bool pretrains)
 {
-    const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : list;
-    for (; item; item = list->kind == NODE_LIST ? item->next : NULL) {
+    for (const struct spec_node *item = spec_items(list); item; item = item->next) {
         struct data_set set = {.input = item->text};
         if (item->kind == NODE_MAPPING)
             data_axolotl_input(item, &set);
@@ -293,11 +295,10 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
         set.form = FORM_CHAT;
         set.fields = OR(convert_child_text(columns, "messages"), "conversations");
     } else {
-        const char *query = entry && columns ? convert_child_text(columns, "query") : "input";
         set.form = FORM_PAIRS;
-        set.fields =
-            convert_text(c, "%s%s%s,%s", OR(convert_child_text(columns, "prompt"), "instruction"), query ? "," : "",
-                         OR(query, ""), OR(convert_child_text(columns, "response"), "output"));
+        set.fields = data_pair(c, convert_child_text(columns, "prompt"),
+                               entry && columns ? convert_child_text(columns, "query") : "input",
+                               convert_child_text(columns, "response"));
     }
     for (size_t i = 0; i < COUNT_OF(elsewhere); i++)
         convert_child(entry, elsewhere[i]);
@@ -317,8 +318,7 @@ static void data_factory_names(struct data_sets *sets, const struct spec_node *n
                                const char *folder, bool pretrains, bool validates)
 {
     struct spec_arena *arena = sets->c->ctx->arena;
-    const struct spec_node *item = names && names->kind == NODE_LIST ? names->first : names;
-    for (; item; item = names->kind == NODE_LIST ? item->next : NULL) {
+    for (const struct spec_node *item = spec_items(names); item; item = item->next) {
         const char *rest = item->text ? item->text : "";
         for (; *rest; rest += strcspn(rest, ","), rest += *rest == ',') {
             rest += strspn(rest, " ");

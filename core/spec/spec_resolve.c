@@ -204,17 +204,13 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
             micro--;
     }
     if (!per_rank || per_rank % micro) {
-        char sizes[256];
+        char sizes[256], parts[64] = "over";
         list_world_sizes(train, given[1] ? given[1] : 1, sizes, sizeof sizes);
         if (given[1])
-            error_set(err, STATUS_USAGE,
-                      "%s: the run's train_batch_size %lld cannot be split into micro batches of %lld on %d ranks "
-                      "(world size %d: %s)",
-                      full->batch_where, (long long)train, (long long)micro, world, world, world_source);
-        else
-            error_set(err, STATUS_USAGE,
-                      "%s: the run's train_batch_size %lld cannot be split over %d ranks (world size %d: %s)",
-                      full->batch_where, (long long)train, world, world, world_source);
+            snprintf(parts, sizeof parts, "into micro batches of %lld on", (long long)micro);
+        error_set(err, STATUS_USAGE,
+                  "%s: the run's train_batch_size %lld cannot be split %s %d ranks (world size %d: %s)",
+                  full->batch_where, (long long)train, parts, world, world, world_source);
         if (sizes[0])
             return error_hint(err, "possible world sizes: %s", sizes);
         return error_hint(

@@ -128,6 +128,12 @@ bool spec_is_text(const struct spec_node *node, const char *text);
 bool spec_is_auto(const struct spec_node *node);
 bool spec_is_number(const struct spec_node *node);
 
+/* The items of a list, or a value in its place that is nobody's child. */
+static inline const struct spec_node *spec_items(const struct spec_node *node)
+{
+    return node && node->kind == NODE_LIST ? node->first : node;
+}
+
 /* The child of a mapping with this key, or NULL (also if node is NULL or not a mapping). */
 struct spec_node *spec_child(const struct spec_node *node, const char *key);
 
