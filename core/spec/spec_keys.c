@@ -108,21 +108,18 @@ static const struct spec_choice optimizer_choices[] = {
     {"OneBitAdam", 0, VERDICT_REFUSED, "gradients are reduced exactly; hint: use AdamW"},
     {"ZeroOneAdam", 0, VERDICT_REFUSED, "gradients are reduced exactly; hint: use AdamW"},
     {"OneBitLamb", 0, VERDICT_REFUSED, "gradients are reduced exactly; hint: use AdamW"},
-    {0},
-};
+    {0}};
 
-static const struct spec_choice scheduler_choices[] = {
-    NAME("Constant", SCHEDULE_CONSTANT),
-    NAME("Linear", SCHEDULE_LINEAR),
-    NAME("Cosine", SCHEDULE_COSINE),
-    NAME("WSD", SCHEDULE_WSD),
-    NAME("WarmupLR", SCHEDULE_WARMUP_LR),
-    NAME("WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR),
-    NAME("WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR),
-    NAME("OneCycle", SCHEDULE_ONE_CYCLE),
-    NAME("LRRangeTest", SCHEDULE_LR_RANGE_TEST),
-    {0},
-};
+static const struct spec_choice scheduler_choices[] = {NAME("Constant", SCHEDULE_CONSTANT),
+                                                       NAME("Linear", SCHEDULE_LINEAR),
+                                                       NAME("Cosine", SCHEDULE_COSINE),
+                                                       NAME("WSD", SCHEDULE_WSD),
+                                                       NAME("WarmupLR", SCHEDULE_WARMUP_LR),
+                                                       NAME("WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR),
+                                                       NAME("WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR),
+                                                       NAME("OneCycle", SCHEDULE_ONE_CYCLE),
+                                                       NAME("LRRangeTest", SCHEDULE_LR_RANGE_TEST),
+                                                       {0}};
 _Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 1, "every schedule has a name");
 
 const struct spec_key spec_keys[] = {
@@ -162,7 +159,6 @@ const struct spec_key spec_keys[] = {
           "the rate of every dropout that the model has in training; GPT-2 has it on embeddings, attention weights and "
           "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
           "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
-
     {USED("model.adapter", PLACE, spec.model.adapter, NULL, NOTICE,
           "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
           "gives peft, which must not say otherwise")},
@@ -343,7 +339,6 @@ const struct spec_key spec_keys[] = {
           "product of the head on a GPU; bf16 needs bf16.enabled; a classifier's logits are always fp32")},
     {USED("train.max_skipped_steps", INT(1, MAX_COUNT), spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
-
     {USED("train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
           "give a run the same bits on any number of ranks that divides this number; 0: its bits depend on the number "
           "of ranks; train_batch_size = virtual ranks x micro batch x accumulation; gradients, norms and losses are "
@@ -363,7 +358,6 @@ const struct spec_key spec_keys[] = {
           "report a loss above this times the running mean of the losses, or a loss that is not finite; at least 1 (2 "
           "or 3 is usual), or 0: off; the report is a line of metrics.jsonl with the samples of that step, and a "
           "warning in the log; the run continues")},
-
     {USED("train.samples", PROMPTS, spec.train.samples, NULL, SILENT,
           "prompts that the model continues at each evaluation, with the most probable tokens; texts (of a model with "
           "a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines of "

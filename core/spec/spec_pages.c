@@ -141,10 +141,10 @@ enum { PAGE_CELL_WORDS = 25, PAGE_MAX_SECTIONS = 6 };
 
 struct spec_page {
     const char *file;
-    const char *about;                       /* for the index */
-    const char *opening;                     /* title, what the page is for, a command */
     const char *sections[PAGE_MAX_SECTIONS]; /* whose keys are on the page; TOP_LEVEL: the keys without a section */
     void (*print)(FILE *out, const struct spec_page *page);
+    const char *about;   /* for the index */
+    const char *opening; /* title, what the page is for, a command */
 };
 
 #define TOP_LEVEL "At top level"
@@ -393,94 +393,66 @@ static void page_print_names(FILE *out, const struct spec_page *page)
 
 static void page_print_first(FILE *out, const struct spec_page *page);
 
+#define PAGE(file_, print_, about_) .file = file_, .print = page_print_##print_, .about = about_
+#define KEY_PAGE(file_, ...) PAGE(file_, keys, NULL), .sections = {__VA_ARGS__}
+
 static const struct spec_page pages[] = {
-    {"run-spec.md",
-     NULL,
-     "# The run spec\n\n"
-     "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n\n"
-     "    ztrain --config run.yaml --dry-run       # prints the effective spec, or all errors\n"
-     "    ztrain --help-spec                       # every key\n\n",
-     {NULL},
-     page_print_first},
-    {"run-spec-model.md",
-     NULL,
-     "# The run spec: the model\n\n"
-     "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n\n"
-     "    ztrain plan --config run.yaml --set model.pretrained=Qwen/Qwen2.5-0.5B\n" SEE_RUN_SPEC,
-     {"model", "peft"},
-     page_print_keys},
-    {"run-spec-data.md",
-     NULL,
-     "# The run spec: data\n\n"
-     "This page has the keys that choose the data and cut them into samples. A dry run shows them:\n\n"
-     "    ztrain --config run.yaml --set data.packing=first_fit --dry-run\n" SEE_RUN_SPEC,
-     {"data"},
-     page_print_keys},
-    {"run-spec-train.md",
-     NULL,
-     "# The run spec: the run, its length and its batches\n\n"
-     "This page has the keys of the run's folder, length, evaluation, device and batches. To try one:\n\n"
-     "    ztrain --config run.yaml --set train.max_steps=100 --set run.name=short\n" SEE_RUN_SPEC,
-     {"run", "train", TOP_LEVEL},
-     page_print_keys},
-    {"run-spec-optimizer.md",
-     NULL,
-     "# The run spec: optimizer, schedule, precision\n\n"
-     "This page has the keys of the optimizer, the learning rate and the types that a run computes in.\n"
-     "A dry run prints the first learning rates:\n\n"
-     "    ztrain --config run.yaml --set scheduler.type=Cosine --dry-run\n" SEE_RUN_SPEC,
-     {"optimizer", "scheduler", "bf16", "fp16", "data_types"},
-     page_print_keys},
-    {"run-spec-zero.md",
-     NULL,
-     "# The run spec: sharding, offload, recomputation\n\n"
-     "This page has the keys that make a model fit: ZeRO, offload to host memory and disk, recomputation.\n"
-     "The plan searches for the fastest settings that fit:\n\n"
-     "    ztrain plan --fit --config run.yaml --world 8 --memory 80GiB\n" SEE_RUN_SPEC,
-     {"zero_optimization", "aio", "activation_checkpointing"},
-     page_print_keys},
-    {"run-spec-checkpoint.md",
-     NULL,
-     "# The run spec: checkpoints, communication\n\n"
-     "This page has the keys that say when checkpoints are written, which ones stay, and when a silent\n"
-     "rank is given up. To see a run's checkpoints:\n\n"
-     "    ztrain inspect runs/run\n" SEE_RUN_SPEC,
-     {"checkpoint", "comm"},
-     page_print_keys},
-    {"run-spec-monitors.md",
-     NULL,
-     "# The run spec: monitors and profiles\n\n"
-     "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n\n"
-     "    ztrain --config run.yaml --set flops_profiler.enabled=true --set "
-     "flops_profiler.profile_step=5\n" SEE_RUN_SPEC,
-     {"comms_logger", "flops_profiler", "tensorboard", "csv_monitor"},
-     page_print_keys},
-    {"run-spec-deepspeed.md",
-     "keys of DeepSpeed and PEFT without effect here",
-     "# The run spec: keys without effect\n\n"
-     "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
-     "prints a notice for each:\n\n"
-     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
-     "[run-spec-refused.md](run-spec-refused.md) lists the keys that are errors.\n",
-     {NULL},
-     page_print_without_effect},
-    {"run-spec-refused.md",
-     "keys of DeepSpeed and PEFT that are errors",
-     "# The run spec: keys that are refused\n\n"
-     "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
-     "one:\n\n"
-     "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
-     "A section that is switched off (`enabled: false`) is always accepted.\n",
-     {NULL},
-     page_print_refused},
-    {"run-spec-names.md",
-     "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune",
-     "# The run spec: names of other trainers\n\n"
-     "This page translates the names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl\n"
-     "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n\n"
-     "    ztrain --config run.yaml --dry-run\n",
-     {NULL},
-     page_print_names},
+    {PAGE("run-spec.md", first, NULL),
+     .opening =
+         "# The run spec\n\n"
+         "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n\n"
+         "    ztrain --config run.yaml --dry-run       # prints the effective spec, or all errors\n"
+         "    ztrain --help-spec                       # every key\n\n"},
+    {KEY_PAGE("run-spec-model.md", "model", "peft"),
+     .opening =
+         "# The run spec: the model\n\n"
+         "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n\n"
+         "    ztrain plan --config run.yaml --set model.pretrained=Qwen/Qwen2.5-0.5B\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-data.md", "data"),
+     .opening = "# The run spec: data\n\n"
+                "This page has the keys that choose the data and cut them into samples. A dry run shows them:\n\n"
+                "    ztrain --config run.yaml --set data.packing=first_fit --dry-run\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-train.md", "run", "train", TOP_LEVEL),
+     .opening = "# The run spec: the run, its length and its batches\n\n"
+                "This page has the keys of the run's folder, length, evaluation, device and batches. To try one:\n\n"
+                "    ztrain --config run.yaml --set train.max_steps=100 --set run.name=short\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-optimizer.md", "optimizer", "scheduler", "bf16", "fp16", "data_types"),
+     .opening = "# The run spec: optimizer, schedule, precision\n\n"
+                "This page has the keys of the optimizer, the learning rate and the types that a run computes in.\n"
+                "A dry run prints the first learning rates:\n\n"
+                "    ztrain --config run.yaml --set scheduler.type=Cosine --dry-run\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-zero.md", "zero_optimization", "aio", "activation_checkpointing"),
+     .opening = "# The run spec: sharding, offload, recomputation\n\n"
+                "This page has the keys that make a model fit: ZeRO, offload to host memory and disk, recomputation.\n"
+                "The plan searches for the fastest settings that fit:\n\n"
+                "    ztrain plan --fit --config run.yaml --world 8 --memory 80GiB\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-checkpoint.md", "checkpoint", "comm"),
+     .opening = "# The run spec: checkpoints, communication\n\n"
+                "This page has the keys that say when checkpoints are written, which ones stay, and when a silent\n"
+                "rank is given up. To see a run's checkpoints:\n\n"
+                "    ztrain inspect runs/run\n" SEE_RUN_SPEC},
+    {KEY_PAGE("run-spec-monitors.md", "comms_logger", "flops_profiler", "tensorboard", "csv_monitor"),
+     .opening = "# The run spec: monitors and profiles\n\n"
+                "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n\n"
+                "    ztrain --config run.yaml --set flops_profiler.enabled=true --set "
+                "flops_profiler.profile_step=5\n" SEE_RUN_SPEC},
+    {PAGE("run-spec-deepspeed.md", without_effect, "keys of DeepSpeed and PEFT without effect here"),
+     .opening = "# The run spec: keys without effect\n\n"
+                "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
+                "prints a notice for each:\n\n"
+                "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
+                "[run-spec-refused.md](run-spec-refused.md) lists the keys that are errors.\n"},
+    {PAGE("run-spec-refused.md", refused, "keys of DeepSpeed and PEFT that are errors"),
+     .opening = "# The run spec: keys that are refused\n\n"
+                "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
+                "one:\n\n"
+                "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
+                "A section that is switched off (`enabled: false`) is always accepted.\n"},
+    {PAGE("run-spec-names.md", names, "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune"),
+     .opening = "# The run spec: names of other trainers\n\n"
+                "This page translates the names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl\n"
+                "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n\n"
+                "    ztrain --config run.yaml --dry-run\n"},
 };
 
 static void page_print_first(FILE *out, const struct spec_page *page)
