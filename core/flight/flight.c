@@ -18,29 +18,9 @@ _Atomic(struct flight_ring *) flight_ring_in_use;
 
 const char *flight_kind_name(enum flight_kind kind)
 {
-    static const char *const names[] = {"nothing",
-                                        "preparation",
-                                        "step",
-                                        "evaluation",
-                                        "checkpoint",
-                                        "end of the run",
-                                        "data wait",
-                                        "forward",
-                                        "head",
-                                        "backward",
-                                        "reduce",
-                                        "optimizer",
-                                        "wait for a step's results",
-                                        "stop vote",
-                                        "comparison of replicas",
-                                        "writing of a checkpoint",
-                                        "launch of the step's graph",
-                                        "all-gather",
-                                        "reduce-scatter",
-                                        "barrier",
-                                        "exchange",
-                                        "broadcast"};
-    _Static_assert(COUNT_OF(names) == FLIGHT_KIND_COUNT, "every kind has a name");
+#define NAME(kind, name) name,
+    static const char *const names[] = {FLIGHT_KINDS(NAME)};
+#undef NAME
     return kind >= 0 && kind < FLIGHT_KIND_COUNT ? names[kind] : "?";
 }
 

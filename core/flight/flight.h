@@ -14,32 +14,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The numbers are in files: new kinds come at the end. */
-enum flight_kind {
-    FLIGHT_NONE,
-    FLIGHT_PREPARE, /* phases of a run */
-    FLIGHT_STEP,
-    FLIGHT_EVALUATION,
-    FLIGHT_CHECKPOINT,
-    FLIGHT_FINISH,
-    FLIGHT_DATA, /* the wait for a micro-batch's tokens */
-    FLIGHT_FORWARD,
-    FLIGHT_HEAD,
-    FLIGHT_BACKWARD,
-    FLIGHT_REDUCE,
-    FLIGHT_OPTIMIZER,
-    FLIGHT_COLLECT, /* the wait for the results of a step */
-    FLIGHT_VOTE,    /* on stopping */
-    FLIGHT_REPLICAS,
-    FLIGHT_SAVE,       /* of this rank's shard, and the meeting of all ranks around it */
-    FLIGHT_GRAPH,      /* the launch of a whole step as a CUDA graph; its collectives have no entries */
-    FLIGHT_ALL_GATHER, /* operations of the data channel, numbered from 1 */
-    FLIGHT_REDUCE_SCATTER,
-    FLIGHT_BARRIER, /* operations of the control channel, numbered from 1 */
-    FLIGHT_EXCHANGE,
-    FLIGHT_BROADCAST,
-    FLIGHT_KIND_COUNT
-};
+/* The numbers are in files: new kinds come at the end. Up to FINISH they are phases of a run; then pieces of work,
+ * which an operation of the data or the control channel is, too: those are numbered from 1. GRAPH: of a whole step,
+ * whose collectives have no entries. */
+/* clang-format off */
+#define FLIGHT_KINDS(KIND) \
+    KIND(NONE, "nothing") KIND(PREPARE, "preparation") KIND(STEP, "step") KIND(EVALUATION, "evaluation") \
+    KIND(CHECKPOINT, "checkpoint") KIND(FINISH, "end of the run") KIND(DATA, "data wait") KIND(FORWARD, "forward") \
+    KIND(HEAD, "head") KIND(BACKWARD, "backward") KIND(REDUCE, "reduce") KIND(OPTIMIZER, "optimizer") \
+    KIND(COLLECT, "wait for a step's results") KIND(VOTE, "stop vote") KIND(REPLICAS, "comparison of replicas") \
+    KIND(SAVE, "writing of a checkpoint") KIND(GRAPH, "launch of the step's graph") KIND(ALL_GATHER, "all-gather") \
+    KIND(REDUCE_SCATTER, "reduce-scatter") KIND(BARRIER, "barrier") KIND(EXCHANGE, "exchange") \
+    KIND(BROADCAST, "broadcast")
+/* clang-format on */
+#define FLIGHT_KIND(kind, name) FLIGHT_##kind,
+enum flight_kind { FLIGHT_KINDS(FLIGHT_KIND) FLIGHT_KIND_COUNT };
+#undef FLIGHT_KIND
 const char *flight_kind_name(enum flight_kind kind); /* "reduce-scatter"; of numbers that are no kind: "?" */
 /* 0: an operation of the data channel, 1: of the control channel, -1: another piece of work. */
 static inline int flight_channel(int kind)
