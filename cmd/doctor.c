@@ -414,8 +414,11 @@ static void doctor_nvml(void)
     }
 }
 
-static void doctor_cuda_libraries(void)
+static void doctor_gpu(void)
 {
+    char why[256] = "";
+    puts("gpu");
+    doctor_nvml();
 #if ZTRAIN_CUDA
     for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
         struct cuda_library_info info;
@@ -426,14 +429,6 @@ static void doctor_cuda_libraries(void)
             print_line(info.name, "%s", info.why);
     }
 #endif
-}
-
-static void doctor_gpu(void)
-{
-    char why[256] = "";
-    puts("gpu");
-    doctor_nvml();
-    doctor_cuda_libraries();
     if (device_cuda_available(why)) {
         print_line("device: auto", "takes cuda");
         doctor_ceilings();
@@ -470,29 +465,26 @@ static enum status doctor_avoided(const struct device *device, unsigned avoid, s
     return error_hint(err, "the GPU, its driver or a library is faulty: runs are right, but slower");
 }
 
-static enum status doctor_test_and_print(struct device *device, struct error *err)
-{
-    unsigned avoid;
-    const double start = seconds_now();
-    print_line("gpu", "%s; %s", device->name, device->detail);
-    TRY(gpu_test_run(device, doctor_print_check, NULL, &avoid, err));
-    const enum status status = doctor_avoided(device, avoid, err);
-    print_line("time", "%.1f s", seconds_now() - start);
-    print_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
-    return status;
-}
-
 static enum status doctor_test_gpu(int index, struct error *err)
 {
     struct device *device;
     char why[256];
+    unsigned avoid;
     if (!device_cuda_available(why)) {
         error_set(err, STATUS_DEVICE, "doctor --gpu-test: there is no GPU to test: %s", why);
         return error_hint(err, "`ztrain doctor` shows what this machine has");
     }
     puts("gpu test");
     TRY(device_open(DEVICE_CUDA, index, 0, &device, err));
-    enum status status = doctor_test_and_print(device, err);
+    const double start = seconds_now();
+    print_line("gpu", "%s; %s", device->name, device->detail);
+    enum status status = gpu_test_run(device, doctor_print_check, NULL, &avoid, err);
+    if (status == STATUS_OK) {
+        status = doctor_avoided(device, avoid, err);
+        print_line("time", "%.1f s", seconds_now() - start);
+        print_line("at each start",
+                   "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
+    }
     device_close(device);
     return status;
 }

@@ -226,17 +226,6 @@ static int choose_fit_rows(const struct fit_plan *p, const struct fit_candidate 
 static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_RECOMPUTE] = 9, [TUNABLE_OPTIMIZER] = 5,
                                                   [TUNABLE_PARAM] = 6, [TUNABLE_INPUTS] = 6,    [TUNABLE_STATES] = 5};
 
-static void print_fit_titles(const struct fit_plan *p)
-{
-    printf("%3s %8s %8s %5s %7s %7s", "row", "step, ms", "tokens/s", "MFU %", "GPU", "node");
-    if (p->uses_disk)
-        printf(" %7s", "disk");
-    printf(" %5s", "micro");
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        printf(" %*s", tunable_widths[k], memory_tunables[k].title);
-    putchar('\n');
-}
-
 static void print_fit_row(const struct fit_plan *p, int number, const struct fit_candidate *c)
 {
     const int64_t tokens = p->spec->train_batch_size * p->spec->data.seq_length;
@@ -260,7 +249,13 @@ static void print_fit_table(const struct fit_plan *p, const struct fit_candidate
 {
     bool given = false, rounds = false;
     printf("\n%d settings were planned; first the simplest of about the fastest, then by time (GiB):\n\n", p->built);
-    print_fit_titles(p);
+    printf("%3s %8s %8s %5s %7s %7s", "row", "step, ms", "tokens/s", "MFU %", "GPU", "node");
+    if (p->uses_disk)
+        printf(" %7s", "disk");
+    printf(" %5s", "micro");
+    for (int k = 0; k < TUNABLE_COUNT; k++)
+        printf(" %*s", tunable_widths[k], memory_tunables[k].title);
+    putchar('\n');
     for (int i = 0; i < count; i++) {
         print_fit_row(p, i + 1, rows[i]);
         given |= is_given(p, rows[i]);

@@ -207,18 +207,6 @@ static enum status read_folder_description(struct sample_model *m, const char *d
     return model_desc_load(dir, &m->desc, err);
 }
 
-static enum status read_checkpoint_description(struct sample_model *m, const struct arguments *a, struct error *err)
-{
-    m->folder = m->checkpoint->path;
-    TRY(checkpoint_model(m->checkpoint, &m->desc, &m->table, err));
-    if (m->checkpoint->adapter)
-        return peft_base_find(m->checkpoint, a->base, &m->desc, &m->table, &m->base, err);
-    if (a->base)
-        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is of a whole model; hint: leave it out",
-                         PRINTABLE(m->folder));
-    return STATUS_OK;
-}
-
 static enum status read_description(struct sample_model *m, const char *dir, const struct arguments *a,
                                     struct error *err)
 {
@@ -228,7 +216,14 @@ static enum status read_description(struct sample_model *m, const char *dir, con
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
                          PRINTABLE(dir));
     TRY((a->best ? checkpoint_open_best : checkpoint_open)(dir, false, &m->checkpoint, err));
-    return read_checkpoint_description(m, a, err);
+    m->folder = m->checkpoint->path;
+    TRY(checkpoint_model(m->checkpoint, &m->desc, &m->table, err));
+    if (m->checkpoint->adapter)
+        return peft_base_find(m->checkpoint, a->base, &m->desc, &m->table, &m->base, err);
+    if (a->base)
+        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is of a whole model; hint: leave it out",
+                         PRINTABLE(m->folder));
+    return STATUS_OK;
 }
 
 /* Finds the model, and reads its description. After an error too, close_model() frees everything. */
@@ -253,16 +248,6 @@ static enum status open_model(struct sample_model *m, const struct arguments *a,
     else
         return end_tokens_read(m->folder, m->desc.source, &m->ends, err);
     return error_hint(err, "name a causal language model");
-}
-
-static enum status open_device(struct sample_model *m, const char *name, struct error *err)
-{
-    char why[256];
-    const bool automatic = !strcmp(name, "auto"), cuda = strcmp(name, "cpu") != 0 && device_cuda_available(why);
-    if (!cuda && !automatic && strcmp(name, "cpu") != 0)
-        return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
-    TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, 0, &m->device, err));
-    return stream_new(m->device, STREAM_COMPUTE, &m->stream, err);
 }
 
 static enum status sample_acquire_unit(void *self, int unit, enum param_pass pass, struct stream *stream,
@@ -413,7 +398,12 @@ static enum status read_weights(struct sample_model *m, struct error *err)
 static enum status start_model(struct sample_model *m, const struct arguments *a, int64_t prompt, int64_t context,
                                struct error *err)
 {
-    TRY(open_device(m, a->device, err));
+    char why[256];
+    const bool cuda = strcmp(a->device, "cpu") != 0 && device_cuda_available(why);
+    if (!cuda && !strcmp(a->device, "cuda"))
+        return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
+    TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, 0, &m->device, err));
+    TRY(stream_new(m->device, STREAM_COMPUTE, &m->stream, err));
     const bool stored = m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype;
     m->dtype = a->dtype        ? dtype_find(a->dtype)
                : m->checkpoint ? m->checkpoint->dtype

@@ -92,19 +92,10 @@ struct starts {
     struct flight_end end;     /* the last that ended in order; "": it is not known, or earlier than the chosen one */
 };
 
-static enum status why_count_records(const char *flight, const char *start, int *count, struct error *err)
-{
-    char folder[FS_PATH_MAX];
-    struct dirent **records;
-    TRY(fs_join(folder, flight, start, STATUS_CHECKPOINT, err));
-    TRY(why_list_folder(folder, true, &records, count, err));
-    why_free_names(records, *count);
-    return STATUS_OK;
-}
-
 static enum status why_find_starts(const char *flight, struct starts *starts, struct error *err)
 {
-    struct dirent **names;
+    struct dirent **names, **records;
+    char folder[FS_PATH_MAX];
     int count;
     enum status status = STATUS_OK;
     *starts = (struct starts){.newest = ""};
@@ -112,9 +103,13 @@ static enum status why_find_starts(const char *flight, struct starts *starts, st
     if (count)
         snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
     for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
-        int records = 0;
-        status = why_count_records(flight, names[i]->d_name, &records, err);
-        if (records)
+        int found = 0;
+        status = fs_join(folder, flight, names[i]->d_name, STATUS_CHECKPOINT, err);
+        if (status == STATUS_OK)
+            status = why_list_folder(folder, true, &records, &found, err);
+        if (status == STATUS_OK)
+            why_free_names(records, found);
+        if (found)
             snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
     why_free_names(names, count);

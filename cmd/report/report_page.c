@@ -233,20 +233,9 @@ static void page_put_up_to(FILE *out, const char **at, const char *mark)
     *at = found + strlen(mark);
 }
 
-static void put_page(FILE *out, const struct watched_run *runs, int count, double reload)
-{
-    const char *at = ztrain_page_html;
-    page_put_up_to(out, &at, "@STYLE@");
-    page_put_text(out, ztrain_page_css, ztrain_page_css_end);
-    page_put_up_to(out, &at, "@DATA@");
-    page_put_data(out, runs, count, reload);
-    page_put_up_to(out, &at, "@SCRIPT@");
-    page_put_text(out, ztrain_page_js, ztrain_page_js_end);
-    page_put_text(out, at, ztrain_page_html_end);
-}
-
 enum status report_page(const char *path, struct watched_run *runs, int count, double reload, struct error *err)
 {
+    const char *at = ztrain_page_html;
     char *text;
     size_t bytes;
     for (int r = 0; r < count; r++) {
@@ -255,7 +244,13 @@ enum status report_page(const char *path, struct watched_run *runs, int count, d
         thin_reduce(&runs[r].metrics.evals, share);
     }
     FILE *out = memory_stream(&text, &bytes);
-    put_page(out, runs, count, reload);
+    page_put_up_to(out, &at, "@STYLE@");
+    page_put_text(out, ztrain_page_css, ztrain_page_css_end);
+    page_put_up_to(out, &at, "@DATA@");
+    page_put_data(out, runs, count, reload);
+    page_put_up_to(out, &at, "@SCRIPT@");
+    page_put_text(out, ztrain_page_js, ztrain_page_js_end);
+    page_put_text(out, at, ztrain_page_html_end);
     fclose(out);
     enum status status = named_file_write(path, text, bytes, STATUS_CHECKPOINT, err);
     free(text);

@@ -83,11 +83,6 @@ static void put_facts(const struct watched_run *run)
 
 static void put_events(const struct watched_run *run)
 {
-    static const char *const words[REPORT_EVENT_COUNT][2] = {[EVENT_CHECKPOINT] = {"checkpoint", "checkpoints"},
-                                                             [EVENT_RESUME] = {"resume", "resumes"},
-                                                             [EVENT_RESTART] = {"restart", "restarts"},
-                                                             [EVENT_SKIPPED] = {"skipped step", "skipped steps"},
-                                                             [EVENT_EPOCH] = {"epoch ended", "epochs ended"}};
     const char *before = "";
     char *text;
     size_t bytes;
@@ -96,7 +91,8 @@ static void put_events(const struct watched_run *run)
         const int64_t n = run->metrics.events[k].total;
         if (!n)
             continue;
-        fprintf(all, "%s%s %s", before, FIGURE(count, n), words[k][n > 1]);
+        fprintf(all, "%s%s %s%s%s", before, FIGURE(count, n), k == EVENT_EPOCH ? "epoch" : event_words[k],
+                n > 1 ? "s" : "", k == EVENT_EPOCH ? " ended" : "");
         before = ", ";
     }
     fclose(all);
@@ -237,16 +233,6 @@ static void put_samples(const struct run_metrics *h)
             put_sample(sample);
 }
 
-static void put_run(const struct watched_run *run)
-{
-    put_title(run);
-    put_facts(run);
-    put_events(run);
-    put_metrics(&run->metrics);
-    put_time(&run->metrics);
-    put_samples(&run->metrics);
-}
-
 /* ---- several runs -------------------------------------------------------- */
 
 /* The fields of a run's row in the table. */
@@ -384,10 +370,15 @@ static void put_differences(const struct watched_run *runs, int count)
 
 void report_terminal(const struct watched_run *runs, int count)
 {
-    if (count == 1) {
-        put_run(runs);
+    if (count > 1) {
+        put_table(runs, count);
+        put_differences(runs, count);
         return;
     }
-    put_table(runs, count);
-    put_differences(runs, count);
+    put_title(runs);
+    put_facts(runs);
+    put_events(runs);
+    put_metrics(&runs->metrics);
+    put_time(&runs->metrics);
+    put_samples(&runs->metrics);
 }

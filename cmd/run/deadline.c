@@ -140,21 +140,11 @@ static int start_squeue(struct squeue *squeue, int out, pid_t *child)
     return error;
 }
 
-/* Finds the job's line in the answer: the number of an array's task may also be that of the whole array. */
-static bool find_squeue_end(const struct squeue *squeue, char *text, double *end)
-{
-    size_t length = strlen(squeue->job);
-    char *rest;
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
-        if (!strncmp(line, squeue->job, length) && line[length] == ' ' && squeue_parse_end(line + length + 1, end))
-            return true;
-    return false;
-}
-
 /* Asks, and waits for the answer: in the main thread with heartbeats. *absent: PATH has no squeue. */
 static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
 {
-    char text[ANSWER_BYTES] = "";
+    char text[ANSWER_BYTES] = "", *rest;
+    const size_t length = strlen(squeue->job);
     int ends[2];
     pid_t child = -1;
     *absent = false;
@@ -172,7 +162,11 @@ static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
         }
     }
     close(ends[0]);
-    return find_squeue_end(squeue, text, end);
+    /* the job's line: the number of an array's task may also be that of the whole array */
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        if (!strncmp(line, squeue->job, length) && line[length] == ' ' && squeue_parse_end(line + length + 1, end))
+            return true;
+    return false;
 }
 
 /* ---- the thread ---------------------------------------------------------- */

@@ -32,28 +32,21 @@ static enum status monitor_folder(const struct monitor_settings *settings, const
                    STATUS_CHECKPOINT, err);
 }
 
-/* The effective run spec, from run.yaml, as a block of Markdown. */
-static enum status write_monitor_spec(struct tensorboard *tensorboard, const char *run, struct error *err)
-{
-    char path[FS_PATH_MAX], *yaml;
-    size_t bytes;
-    TRY(fs_join(path, run, "run.yaml", STATUS_CHECKPOINT, err));
-    TRY(fs_read_file(path, 1 << 20, STATUS_CHECKPOINT, &yaml, &bytes, err));
-    char *text = memory_printf("```yaml\n%.*s```\n", (int)bytes, yaml);
-    enum status status = tensorboard_text(tensorboard, "run_spec", text, err);
-    free(text);
-    free(yaml);
-    return status;
-}
-
 static enum status open_tensorboard(struct monitor *monitor, const struct run_spec *spec, const char *run,
                                     int64_t first, struct error *err)
 {
-    char folder[FS_PATH_MAX];
+    char folder[FS_PATH_MAX], path[FS_PATH_MAX], *yaml;
+    size_t bytes;
     TRY(monitor_folder(&spec->tensorboard, spec, run, "tensorboard", folder, err));
     TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
     log_detail("TensorBoard: events are written to %s", folder);
-    return write_monitor_spec(monitor->tensorboard, run, err);
+    TRY(fs_join(path, run, "run.yaml", STATUS_CHECKPOINT, err)); /* the effective spec, as a block of Markdown */
+    TRY(fs_read_file(path, 1 << 20, STATUS_CHECKPOINT, &yaml, &bytes, err));
+    char *text = memory_printf("```yaml\n%.*s```\n", (int)bytes, yaml);
+    const enum status status = tensorboard_text(monitor->tensorboard, "run_spec", text, err);
+    free(text);
+    free(yaml);
+    return status;
 }
 
 static void give_up(struct monitor *monitor, bool csv, const struct error *err)

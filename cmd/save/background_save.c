@@ -514,33 +514,10 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
 
 /* ---- beginning a save ---------------------------------------------------- */
 
-/* While training continues. since: when training began to wait for it. */
-static enum status save_in_background(struct run *run, double since, struct error *err)
-{
-    const double start = seconds_now();
-    ASSERT(!run->position.evaluation_due);
-    TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
-    run->background->copied = seconds_now() - start;
-    run->deadline.saved += run->background->copied;
-    begin_save(run, false, since);
-    note_save_stall(run, since);
-    return STATUS_OK;
-}
-
-/* While training waits, from the slices themselves. last: the run ends with it. */
-static enum status save_here(struct run *run, bool last, double since, struct error *err)
-{
-    run->background->copied = 0;
-    run->background->waiting = true;
-    begin_save(run, true, since);
-    TRY(background_save_wait(run, last, err));
-    run->checkpoint_seconds += seconds_now() - since;
-    return STATUS_OK;
-}
-
 enum status save_checkpoint(struct run *run, bool last, struct error *err)
 {
-    double start = seconds_now();
+    struct background_save *b = run->background;
+    const double start = seconds_now();
     flight_phase(FLIGHT_CHECKPOINT);
     TRY(background_save_wait(run, last || run->stop, err));
     const bool copies = !last && !run->stop;
@@ -549,12 +526,25 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
     if (copies)
         TRY(settle_memory(run, err));
-    if (copies && run->background->memory == COPY_THERE)
-        return save_in_background(run, start, err);
+    if (copies && b->memory == COPY_THERE) { /* while training continues */
+        const double copying = seconds_now();
+        ASSERT(!run->position.evaluation_due);
+        TRY(run_agree(run, zero_take_snapshot(run->engine.zero, err), err));
+        b->copied = seconds_now() - copying;
+        run->deadline.saved += b->copied;
+        begin_save(run, false, start);
+        note_save_stall(run, start);
+        return STATUS_OK;
+    }
     if (run->metrics)
         TRY(metrics_flush(run->metrics, err));
     const uint64_t entry = flight_begin(FLIGHT_SAVE, -1, 0, -1);
-    enum status status = save_here(run, last || run->stop, start, err);
+    b->copied = 0;
+    b->waiting = true;
+    begin_save(run, true, start); /* from the slices themselves */
+    const enum status status = background_save_wait(run, last || run->stop, err);
+    if (status == STATUS_OK)
+        run->checkpoint_seconds += seconds_now() - start;
     flight_end(entry);
     return status;
 }

@@ -496,18 +496,6 @@ static enum status job_open(struct job *job, const sigset_t *mask, struct error 
     return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
 }
 
-/* By which rank the job has failed, and why. */
-static void supervise_explain(const struct job *job, const struct error *unsaid, struct supervise_end *end)
-{
-    const struct control_block *block = job->control->block;
-    if (atomic_load(&block->failed) == 2) {
-        snprintf(end->cause, sizeof end->cause, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
-        end->rank = block->rank;
-    } else if (unsaid->code != STATUS_OK) {
-        end->rank = unsaid->rank;
-    }
-}
-
 enum status supervise(int ranks, const char *visible, char **argv, double timeout_seconds, struct supervise_end *end,
                       struct error *err)
 {
@@ -525,7 +513,13 @@ enum status supervise(int ranks, const char *visible, char **argv, double timeou
         status = run_ranks(job, err);
     if (status == STATUS_OK) {
         end->exit_code = job_exit_code(job, &unsaid);
-        supervise_explain(job, &unsaid, end);
+        const struct control_block *block = job->control->block;
+        if (atomic_load(&block->failed) == 2) {
+            snprintf(end->cause, sizeof end->cause, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+            end->rank = block->rank;
+        } else if (unsaid.code != STATUS_OK) {
+            end->rank = unsaid.rank;
+        }
         if (unsaid.code != STATUS_OK && err)
             *err = unsaid;
         status = unsaid.code;
