@@ -2,7 +2,7 @@
 /* spec_convert_parts.h: what the files spec_convert….c share.
  *
  * The source's keys are a mapping, `from`. A rule takes its keys out of it and sets keys of the run spec, `to`. What no
- * rule has taken goes the way that its row in spec_foreign_names.c says. */
+ * rule has taken goes the way that its row in spec_unknown_key.c says. */
 #pragma once
 
 #include "core/spec/spec_keys.h"
@@ -77,13 +77,13 @@ void convert_nothing(struct convert *c, const char *name);         /* adds a nam
 const char *convert_show(struct convert *c, const struct spec_node *node); /* what a value is called in a note */
 
 /* The rules, in the order in which they run. */
-void convert_model(struct convert *c);       /* spec_convert_training.c */
+void convert_model(struct convert *c);       /* spec_convert_run.c */
 void convert_length(struct convert *c);      /* epochs, steps, batches */
 void convert_whole_batch(struct convert *c); /* after the DeepSpeed configuration */
 void convert_optimizer(struct convert *c);
 void convert_schedule(struct convert *c);
-void convert_precision(struct convert *c); /* spec_convert_run.c */
-void convert_memory(struct convert *c);    /* recomputation, FSDP */
+void convert_precision(struct convert *c);
+void convert_memory(struct convert *c); /* recomputation, FSDP */
 void convert_checkpoints(struct convert *c);
 void convert_evaluation(struct convert *c);
 void convert_output(struct convert *c);
