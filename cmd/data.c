@@ -27,12 +27,10 @@ enum {
 };
 
 static const char USAGE[] =
-    "usage: ztrain data PREFIX… [--seq-length N] [--show N [--tokenizer DIR]]\n"
-    "\n"
+    "usage: ztrain data PREFIX… [--seq-length N] [--show N [--tokenizer DIR]]\n\n"
     "Reads token shards, and prints counts, lengths of documents, the largest token id and, with --seq-length, the\n"
     "samples of an epoch. With --show it prints documents: what is learned (PREFIX.mask) is green on a terminal, else\n"
-    "in white square brackets.\n"
-    "\n"
+    "in white square brackets.\n\n"
     "  PREFIX           as data.train names shards: a Megatron-LM prefix, an llm.c .bin file, or a glob in quotes\n"
     "  --seq-length N   tokens of a sample (data.seq_length)\n"
     "  --show N         print the first N documents, each up to 4096 tokens\n"

@@ -31,13 +31,11 @@
 
 static const char USAGE[] =
     "usage: ztrain export DIR --out HFDIR [--best] [--merge] [--base DIR] [--dtype TYPE]\n"
-    "                     [--force]\n"
-    "\n"
+    "                     [--force]\n\n"
     "Writes the weights of a checkpoint as a folder that Hugging Face transformers loads:\n"
     "safetensors, config.json, and the tokenizer files that came with the model. Of a run\n"
     "with an adapter it writes a folder that PEFT and vLLM load: adapter_model.safetensors,\n"
-    "adapter_config.json, tokenizer files.\n"
-    "\n"
+    "adapter_config.json, tokenizer files.\n\n"
     "  DIR             a checkpoint, or a run folder (its newest valid checkpoint)\n"
     "  --out HFDIR     the folder to write: a new one, an empty one, or one with an earlier\n"
     "                  export, which stays until the new one is whole. One export at a time\n"

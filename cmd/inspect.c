@@ -19,10 +19,8 @@
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 
-static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n"
-                            "\n"
-                            "Prints what a checkpoint holds, and which checkpoints of a run were moved aside.\n"
-                            "\n"
+static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n\n"
+                            "Prints what a checkpoint holds, and which checkpoints of a run were moved aside.\n\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
 

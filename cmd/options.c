@@ -266,8 +266,7 @@ void options_help(FILE *out)
 {
     fputs(
         "ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, "
-        "SmolLM, OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n"
-        "\n"
+        "SmolLM, OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n\n"
         "  ztrain init --model DIR --data PREFIX [--gpus N]\n"
         "                                              write a run spec, with the settings of the plan; asks on a "
         "terminal\n"

@@ -16,22 +16,19 @@
 #include <string.h>
 
 static const char USAGE[] =
-    "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n"
-    "\n"
+    "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n\n"
     "Computes steps of a run again, from its newest valid checkpoint before step S up to S, and compares each with "
     "the\n"
     "run's metrics.jsonl: loss, grad_norm and lr, the hash of the parameters if the line has one "
     "(train.hash_interval_steps),\n"
     "and the state after S if there is a checkpoint of it. Reads the run spec RUN/run.yaml, and writes nothing into "
-    "RUN.\n"
-    "\n"
+    "RUN.\n\n"
     "  RUN                a run folder\n"
     "  --step S           the last step to compute\n"
     "  --local-gpus N     start and supervise N ranks on this machine; under srun the ranks are srun's. A run without\n"
     "                     train.virtual_ranks replays only on the number of ranks that computed the steps\n"
     "  --set KEY=VALUE    override a key of the run spec that changes no bits, e.g. train.device=cuda (repeatable)\n"
-    "  --verbose          print the memory plan, kernels and collectives as well\n"
-    "\n"
+    "  --verbose          print the memory plan, kernels and collectives as well\n\n"
     "exit codes: 0 everything is the same, 7 a step differs (the error names the first one and both values),\n"
     "4 there is no valid checkpoint before S, 2 nothing is recorded of S, or the number of ranks is wrong,\n"
     "75 stopped on request\n";

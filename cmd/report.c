@@ -28,15 +28,13 @@ enum { REPORT_RUNS = 32 };
 static const double patience = 30, first_pause = 0.2, longest_pause = 5;
 
 static const char USAGE[] =
-    "usage: ztrain report RUN… [--out FILE [--watch] [--interval SECONDS]]\n"
-    "\n"
+    "usage: ztrain report RUN… [--out FILE [--watch] [--interval SECONDS]]\n\n"
     "Shows what metrics.jsonl has, also while the runs train: a summary of one run with a sparkline for each\n"
     "metric, or a table of several runs with what differs in their specs. The text fits the terminal's width\n"
     "(COLUMNS); it is ASCII if the locale is not UTF-8 or TERM is dumb, and has colours on a terminal unless\n"
     "NO_COLOR is set.\n"
     "Exit code 4: a folder is absent or has no metrics.jsonl, the file has no sound line, or FILE cannot be written.\n"
-    "It leaves out a torn last line, and damaged lines with a warning.\n"
-    "\n"
+    "It leaves out a torn last line, and damaged lines with a warning.\n\n"
     "  RUN                   a run folder, such as runs/NAME\n"
     "  --out FILE            write a page with the curves, an HTML file that needs no other file and no network;\n"
     "                        FILE may be a link, and without --watch a pipe or a device. It replaces only\n"

@@ -30,11 +30,9 @@
 #include <unistd.h>
 
 static const char USAGE[] =
-    "usage: ztrain sample DIR --prompt TEXT [options]\n"
-    "\n"
+    "usage: ztrain sample DIR --prompt TEXT [options]\n\n"
     "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"
-    "(eos_token_id), it has --max-tokens, or the model's context is full.\n"
-    "\n"
+    "(eos_token_id), it has --max-tokens, or the model's context is full.\n\n"
     "  DIR                  a checkpoint, a run folder (its newest valid checkpoint), a Hugging Face folder, a PEFT\n"
     "                       folder, or the name of a model in the local Hugging Face cache (Qwen/Qwen2.5-0.5B)\n"
     "  --best               take the run folder's checkpoint with the best evaluation\n"

@@ -11,13 +11,11 @@
 #include <sys/stat.h>
 
 static const char USAGE[] =
-    "usage: ztrain verify DIR\n"
-    "\n"
+    "usage: ztrain verify DIR\n\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"
     "Exit code 0: everything is intact; 4: something is damaged or missing (file and offset are named), or\n"
     "cannot be read now (EIO, EACCES), which is not damage.\n"
-    "A run may train meanwhile: a checkpoint that it deletes or replaces is not damaged.\n"
-    "\n"
+    "A run may train meanwhile: a checkpoint that it deletes or replaces is not damaged.\n\n"
     "  DIR    a checkpoint, or a run folder (all of its checkpoints, a line for each)\n";
 
 enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };

@@ -26,13 +26,11 @@ enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
 
 static const char USAGE[] =
-    "usage: ztrain why RUN [--start NAME] [--rank R]\n"
-    "\n"
+    "usage: ztrain why RUN [--start NAME] [--rank R]\n\n"
     "Names the rank of a run that was killed, stood still, was slow or diverged, with what it did last, from the "
     "flight\n"
     "records of all ranks in RUN/flight. Also works while the run lasts; SIGQUIT makes the ranks write them at once.\n"
-    "If the run has ended in order since, it says so.\n"
-    "\n"
+    "If the run has ended in order since, it says so.\n\n"
     "  RUN             a run folder\n"
     "  --start NAME    an earlier start of the run, by its folder in RUN/flight; default: the newest\n"
     "  --rank R        also print what this rank recorded last\n";
