@@ -116,8 +116,7 @@ static struct checkpoint_stamp listed_stamp(const char *path)
                                      .manifest_bytes = manifest.st_size};
 }
 
-/* Reads an entry anew while a run may delete the folder (*gone) or replace it; the new folder then counts. holds: the
- * entry keeps its manifest. On failure the entry is as it was. */
+/* Reads an entry anew while a run may delete (*gone) or replace the folder. holds: the entry keeps its manifest. */
 static enum status list_read_still(struct checkpoint_entry *entry, const char *dir, bool files, bool holds, bool *gone,
                                    struct error *err)
 {

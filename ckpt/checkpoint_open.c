@@ -198,8 +198,8 @@ static enum status open_entry(struct checkpoint_list *list, const char *dir, int
     return status;
 }
 
-/* Opens the newest valid checkpoint of a folder. One that cannot be read is passed over only if its name shows that it
- * is older. *again: a checkpoint was deleted or replaced meanwhile. */
+/* One that cannot be read is passed over only if its name shows that it is older. *again: a checkpoint was deleted or
+ * replaced meanwhile. */
 static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
                                struct error *err)
 {
@@ -312,8 +312,7 @@ static enum status read_best_choice(const char *dir, struct checkpoint_keep *kee
     return STATUS_OK;
 }
 
-/* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. Warns of checkpoints
- * whose scores cannot be read. */
+/* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. */
 static void read_best_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
 {
     bool found = false;

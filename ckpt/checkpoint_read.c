@@ -197,7 +197,6 @@ static enum status begin_ranges(struct stream *stream, const struct checkpoint *
     return begin_read_stream(stream, frames, err);
 }
 
-/* The next range, which is this one, into `out`. */
 static enum status read_range(struct stream *stream, const struct range *range, float *out, struct error *err)
 {
     int64_t frames = frames_to_read(stream->reader->manifest, range);
@@ -275,7 +274,6 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 
 /* ---- loading ------------------------------------------------------------- */
 
-/* "'wte.weight' of shape (256, 64)" */
 static void read_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
 {
     if (ndim == 1)

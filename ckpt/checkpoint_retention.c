@@ -123,8 +123,7 @@ static enum status stays(const struct retention *now, struct checkpoint_entry *e
     return STATUS_OK;
 }
 
-/* Deletes an entry, or moves it aside because it is later than the new one; damaged ones stay, and those with names
- * that do not fit their manifests. */
+/* Or moves it aside because it is later than the new one; one that is damaged or misnamed stays. */
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
     const bool known = entry->settled;

@@ -102,8 +102,7 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     return STATUS_OK;
 }
 
-/* The metrics file whose lines the resumed run continues. *branch_step: where its history parted from the run's present
- * one; -1: they are the same. */
+/* *branch_step: where the resumed history parted from the run's present one; -1: they are the same. */
 static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, int64_t *branch_step)
 {
     int number = 0;
@@ -280,7 +279,6 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     return checkpoint_sync(dir, err);
 }
 
-/* Step 3 for one checkpoint. */
 static enum status give_way(const struct checkpoint_rewind *rewind, const struct rewind_move *move, struct error *err)
 {
     char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";

@@ -38,7 +38,6 @@
 
 enum { SAVING_UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 
-/* What ranks exchange after a part. */
 struct saving_report {
     struct outcome outcome;
     int cause; /* error_cause() */
@@ -52,7 +51,6 @@ _Static_assert(sizeof(struct saving_report) <= COMM_EXCHANGE_MAX, "a report must
 /* The parts of a save; the ranks exchange their outcomes after each. */
 enum saving_part { PART_FOLDER, PART_RANK_FILES, PART_PUBLICATION, PARTS };
 
-/* One save on this rank. */
 struct checkpoint_saving {
     const struct checkpoint_writer *writer;
     struct train_position position;

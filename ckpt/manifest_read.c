@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* manifest_read.c: reads manifest.json: size, the fixed end, the checksum, JSON, then every member with its type and
- * range, so that a manifest which passes needs no further checks. Numbers are below 2^53, because other programs may
- * read them as doubles. */
+/* manifest_read.c: checks size, the fixed end, the checksum, JSON, then every member with its type and range. Numbers
+ * are below 2^53, because other programs may read them as doubles. */
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
@@ -47,7 +46,6 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
 
 /* ---- members ------------------------------------------------------------- */
 
-/* An object of the manifest. */
 struct place {
     const char *path; /* of the manifest */
     const char *list; /* "units", "position", …; "": the top */
@@ -91,7 +89,6 @@ static enum status manifest_get_int(const struct place *at, const char *member, 
     return STATUS_OK;
 }
 
-/* Borrowed from the object. */
 static enum status manifest_get_string(const struct place *at, const char *member, const char **out, struct error *err)
 {
     *out = json_string_value(json_object_get(at->object, member));
@@ -128,7 +125,6 @@ static enum status manifest_get_object(const struct place *at, const char *membe
     return json_is_object(*out) ? STATUS_OK : bad_manifest(at, member, err, "expected an object");
 }
 
-/* A list of 1 … max objects. */
 static enum status manifest_get_list(const struct place *at, const char *member, int max, json_t **out, int *count,
                                      struct error *err)
 {
@@ -203,8 +199,7 @@ static enum status read_scores(const struct place *top, const json_t *object, st
     return STATUS_OK;
 }
 
-/* The parts that may be absent: without an evaluation after this step, train.early_stopping, train.spike_factor, and
- * fp16. */
+/* Parts may be absent: without an evaluation after this step, train.early_stopping, train.spike_factor, and fp16. */
 static enum status read_position(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct train_position *position = &manifest->facts.position;

@@ -52,7 +52,6 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
 /* Writes the table and fsyncs the file. */
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err);
 
-/* Closes the file, finished or not. NULL is allowed. */
 void rankfile_writer_free(struct rankfile_writer *writer);
 
 /* ---- reading ------------------------------------------------------------- */
@@ -102,5 +101,4 @@ void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t 
                    struct read_ahead_piece *piece);
 /* Reads a piece's frame from `file`, which was opened anew. */
 enum status rankfile_read_again(struct rankfile *file, struct read_ahead_piece *piece, struct error *err);
-/* The rank that wrote the file of a piece. */
 int rankfile_rank(const struct read_ahead_piece *piece);

@@ -42,8 +42,7 @@ void rankfile_scratch_free(struct frame_scratch *scratch, int threads)
 }
 
 /* Byte planes of floats hardly repeat, so short matches do not pay: up to level 3 only long ones are searched, in a
- * small table (2.3 times as fast as zstd's level 3, and smaller: docs/checkpoint-format.md). Higher levels are zstd's.
- */
+ * small table (2.3 times as fast as zstd's level 3, and smaller: docs/checkpoint-format.md). */
 static void set_frame_level(ZSTD_CCtx *compress, int level)
 {
     bool ok = !ZSTD_isError(ZSTD_CCtx_setParameter(compress, ZSTD_c_compressionLevel, level));

@@ -265,8 +265,7 @@ struct first_fault {
     struct error err;
 };
 
-/* Takes the next frame of a stream, verifies it unless an earlier one has failed, and copies what is wanted of it.
- * Called by a team. */
+/* Called by a team. A frame after one that has failed is not verified. */
 static void unpack_next(struct rankfile_stream *stream, float *out, struct first_fault *fault)
 {
     struct read_ahead_piece *piece = read_ahead_take(stream->ahead);

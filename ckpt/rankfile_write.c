@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rankfile_write.c: writes rank files, front to back: a team of threads compresses a batch of frames, and the calling
- * thread appends it. (In an ordered section threads would wait for each other at every frame: three times as slow on a
- * busy machine.) */
+/* rankfile_write.c: a team of threads compresses a batch of frames, and the calling thread appends it. (In an ordered
+ * section threads would wait for each other at every frame: three times as slow on a busy machine.) */
 #include "ckpt/rankfile_frames.h"
 #include "core/faults.h"
 #include "core/heartbeat.h"
@@ -160,8 +159,7 @@ fail:
     return status;
 }
 
-/* Splits a frame into planes, compresses them into `stored` (FRAME_MAX_STORED bytes), and fills in everything of the
- * frame but its offset. Called by a team. */
+/* Into `stored` (FRAME_MAX_STORED bytes); fills in everything of the frame but its offset. Called by a team. */
 static void frame_compress(const struct rankfile_writer *writer, const float *slice, struct frame *frame,
                            uint8_t *stored)
 {

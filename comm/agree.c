@@ -118,7 +118,6 @@ enum status agree_by_key(struct bootstrap *boot, const char *key, struct outcome
     return agree_through(&ranks, own, bytes, all, status, lowest, err);
 }
 
-/* What a rank brings to agree_at_start(). */
 struct start {
     struct outcome outcome;
     uint64_t fingerprint;

@@ -109,7 +109,6 @@ struct word {
 };
 _Static_assert(sizeof(struct word) <= BOOTSTRAP_EXCHANGE_MAX, "a word is exchanged at once");
 
-/* The opening of several nodes. */
 struct opening {
     struct bootstrap *boot;
     struct comm *comm;
@@ -180,7 +179,6 @@ static enum status share_node_memory(struct opening *o, struct error *err)
     return exchange_node_words(o, "second", &second, status, err);
 }
 
-/* Raises the limit of open files, if necessary. */
 static void allow_descriptors(int count)
 {
     struct rlimit limit;

@@ -110,7 +110,6 @@ static bool match_rank_to_gpu(struct matching *m, int r)
     return false;
 }
 
-/* The number of different GPUs that the ranks see together. */
 static int count_gpus(const struct gpu_view *views, int count)
 {
     int different = 0;
@@ -168,7 +167,6 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
 
 /* ---- over the ranks of a job --------------------------------------------- */
 
-/* Fills the fields that do not depend on the node. */
 static enum status check_views(const struct bootstrap *boot, struct gpu_view *views, struct gpu_binding *binding,
                                struct error *err)
 {

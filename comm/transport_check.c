@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport_check.c: a first operation of each kind and type between GPUs, compared with its result. It runs before
- * memory is planned, as NCCL then takes memory of the GPU. A library, GPU or link that computes wrong sums ends the run
- * here. */
+ * memory is planned, as NCCL then takes memory of the GPU. */
 #include "comm/transport_gpu.h"
 
 #include "core/memory.h"
@@ -44,7 +43,6 @@ static void transport_check_copy(const struct check *c, void *to, const void *fr
     stream_sync(c->stream);
 }
 
-/* Afterwards `host` has the result. */
 static enum status transport_check_submit(const struct check *c, const struct data_op *op, size_t bytes,
                                           struct error *err)
 {
@@ -112,8 +110,7 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     return STATUS_OK;
 }
 
-/* As many bits as fp32 has: most sums are rounded, so that another order has other bits. rank -1: what is there before
- * the contributions. */
+/* As many bits as fp32 has, so that another order of sums has other bits. rank -1: what is there before. */
 static float transport_ordered(int rank, int slice, size_t i)
 {
     const uint32_t seed = (uint32_t)i * 2654435761u + (uint32_t)(rank + 1) * 2246822519u + (uint32_t)slice * 40503u;

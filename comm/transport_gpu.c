@@ -17,7 +17,6 @@ enum { BUFFER_BYTES = 8 << 20 };
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* Two ranks with the same GPU; -1: there are none. */
 static enum status find_shared_gpu(struct comm *comm, const struct device *device, int *first, int *second,
                                    struct error *err)
 {
@@ -58,7 +57,6 @@ enum status transport_gpu_new(struct comm *comm, struct device *device, bool may
 {
     enum status status;
     void *send = NULL, *recv = NULL;
-    *out = NULL;
     struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
     gpu->comm = comm;
     gpu->device = device;

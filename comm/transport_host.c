@@ -56,7 +56,6 @@ static uint64_t host_transport_offset(const struct comm *comm, const void *buffe
     return at - start;
 }
 
-/* Looks at the job's health and beats between pieces. */
 static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
@@ -459,7 +458,6 @@ static void host_transport_run(void *argument)
     pthread_mutex_unlock(&comm->mutex);
 }
 
-/* World 1: there is nobody to meet. */
 static void host_transport_run_alone(void *argument)
 {
     const struct data_op *op = argument;

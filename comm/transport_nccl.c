@@ -108,8 +108,7 @@ static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *w
 
 /* ---- the watcher --------------------------------------------------------- */
 
-/* Whether this thread has to abort the communicator, which it owns then. A thread that holds the mutex for a call
- * checks the job itself. */
+/* Whether this thread has to abort the communicator. A thread that holds the mutex for a call checks the job itself. */
 static bool look_at_nccl(struct nccl *n)
 {
     ncclResult_t result = ncclSuccess;
@@ -192,7 +191,6 @@ static enum status start_watcher(struct nccl *n, struct error *err)
 
 /* ---- opening and closing ------------------------------------------------- */
 
-/* Waits until the call has ended, the job has failed, or it has taken too long. */
 static enum status settle_call(struct nccl *n, const char *what, struct error *err)
 {
     const struct timespec shortly = {.tv_nsec = 50 * 1000}, pause = {.tv_nsec = 2 * 1000 * 1000};
@@ -223,13 +221,11 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
     }
 }
 
-/* Waits for a call that has returned `result`. */
 static enum status settle_result(struct nccl *n, ncclResult_t result, const char *what, struct error *err)
 {
     return nccl_is_fine(result) ? settle_call(n, what, err) : nccl_error(n, result, what, err);
 }
 
-/* Exchanged before joining. */
 struct opening {
     int32_t code;    /* enum status */
     int32_t version; /* of the library */
@@ -311,7 +307,6 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     return status;
 }
 
-/* ctas: see transport_nccl_new(). */
 static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, struct error *err)
 {
     static const char what[] = "cannot join the communicator";
@@ -486,7 +481,6 @@ static void enqueue_group(struct nccl *n, const struct data_op *ops, int count, 
     finish_call(n, nccl_is_fine(result) ? ended : result, what);
 }
 
-/* Several that do not depend on each other. */
 static void submit_group(struct nccl *n, const struct data_op *ops, int count, struct stream *stream)
 {
     pthread_mutex_lock(&n->mutex);
@@ -523,8 +517,7 @@ static int turn_of(const struct nccl *n, int rank)
     return rank;
 }
 
-/* Sends all slices to their owners and receives the contributions to the own one. Each rank begins with its right
- * neighbour, so that not all send to the same one. Under the mutex. */
+/* Each rank begins with its right neighbour, so that not all send to the same one. Under the mutex. */
 static void exchange_slices(struct nccl *n, const struct data_op *op, cudaStream_t stream)
 {
     const int rank = n->comm->rank, world = n->comm->world;
@@ -606,8 +599,7 @@ static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
     return result;
 }
 
-/* Registers the memory by n->way. n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the
- * registration, if there is one. */
+/* n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the registration, if there is one. */
 static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
 {
     pthread_mutex_lock(&n->mutex);
@@ -659,7 +651,6 @@ enum status transport_nccl_new(struct comm *comm, struct device *device, int cta
     enum status status;
     ncclUniqueId id;
     int version = 0;
-    *out = NULL;
     struct nccl *n = memory_zeroed(1, sizeof *n);
     n->base = (struct transport_nccl){nccl_submit, nccl_launch, nccl_share, nccl_free};
     n->comm = comm;

@@ -179,8 +179,7 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
     return fs_has_suffix(name, "rotary_emb.inv_freq");
 }
 
-/* Whether there is no folder, or the tensor is an adapter's, the head of a new classifier, or the pooler, which a
- * folder of BertForMaskedLM lacks. */
+/* An adapter's tensor, the head of a new classifier, or the pooler, which a folder of BertForMaskedLM lacks. */
 static bool starts_fresh(const struct huggingface_reader *import, const struct tensor_info *tensor)
 {
     const bool pooler = tensor->role == ROLE_POOLER_W || tensor->role == ROLE_POOLER_B;
@@ -500,7 +499,6 @@ static void import_initial_values(const struct huggingface_reader *import, int t
     }
 }
 
-/* Elements [first, first + count) of a tensor of the table. */
 static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct huggingface_reader *import = context;

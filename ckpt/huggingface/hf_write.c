@@ -67,7 +67,6 @@ struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tens
     return entry;
 }
 
-/* Divides the tensors among files. */
 static void hf_choose_files(struct hf_writer *writer)
 {
     const int64_t most = writer->folder->max_bytes ? writer->folder->max_bytes : 5000000000;
@@ -126,7 +125,6 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
     return header;
 }
 
-/* Syncs and closes the file that is open, if one is. */
 static enum status close_written_file(struct hf_writer *writer, struct error *err)
 {
     const int fd = writer->fd;

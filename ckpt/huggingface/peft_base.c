@@ -29,7 +29,6 @@ static enum status find_peft_base(const struct checkpoint *checkpoint, const cha
     return error_hint(err, "--base DIR names the folder with these weights, wherever it is now");
 }
 
-/* A list of texts in the spec of the run. */
 static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {
     size_t i;

@@ -175,7 +175,6 @@ static enum status compare_peft_head(struct peft_import *import, int64_t first, 
                      import->path, import->head->name);
 }
 
-/* out (count) = elements [first, first + count) of tensor i */
 static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct peft_import *import = context;

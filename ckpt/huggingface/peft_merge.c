@@ -201,8 +201,7 @@ static bool merge_unties(const struct model_desc *desc, const struct tensor_tabl
                           tensor_find_part(table, tensor_table_head(table), ROLE_LM_HEAD, PART_LORA_A));
 }
 
-/* The tensors of the base, in the order of the model, then the head of a tied one, as if it were a tensor. Returns how
- * many there are without it. */
+/* The tensors of the base, in the order of the model; [count]: the head of a tied one. Returns count. */
 static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors)
 {
     const struct tensor_table *table = merge->table;

@@ -196,7 +196,6 @@ void safetensors_header_release(struct safetensors_header *header)
     memset(header, 0, sizeof *header);
 }
 
-/* "(50257, 768)" */
 static const char *shape_text(int ndim, const int64_t *shape, char out[192])
 {
     int used = snprintf(out, 192, "(");

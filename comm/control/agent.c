@@ -109,7 +109,6 @@ static void collect_news(struct agent *agent)
     }
 }
 
-/* Returns the bytes that the socket took. */
 static size_t agent_send(struct connection *c, const char *data, size_t bytes)
 {
     ssize_t n = send(c->fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -118,7 +117,6 @@ static size_t agent_send(struct connection *c, const char *data, size_t bytes)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* False: its socket does not take everything now. */
 static bool flush_connection(struct agent *agent, struct connection *c)
 {
     while (!atomic_load(&c->mute)) {
@@ -148,7 +146,6 @@ static bool flush_connection(struct agent *agent, struct connection *c)
     return true;
 }
 
-/* Returns the number of connections that did not take everything. */
 static nfds_t flush_all(struct agent *agent)
 {
     nfds_t behind = 0;
@@ -396,7 +393,6 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     a->polls = memory_zeroed(nodes + ranks, sizeof *a->polls);
     a->writable = memory_zeroed(nodes, sizeof *a->writable);
     a->scratch = memory_alloc(SCRATCH_BYTES);
-    *agent = NULL;
     for (int i = 0; i < count; i++) {
         a->connections[i] = (struct connection){.node = links[i].node, .fd = links[i].fd, .lost = -1};
         a->connections[i].heartbeat = memory_alloc(agent_heartbeat_bytes(a->local_world));

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agent_messages.c: see agent_messages.h. */
 #include "comm/control/agent_messages.h"
 
 #include "core/memory.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control.c: see control.h. */
 #include "comm/control/control.h"
 
 #include "core/clock.h"
@@ -160,7 +159,6 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
 
 /* ---- attaching and leaving ----------------------------------------------- */
 
-/* False: the block is wrong. */
 static bool read_places(struct control *c)
 {
     if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)

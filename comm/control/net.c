@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net.c: see net.h. */
 #include "comm/control/net.h"
 
 #include "core/clock.h"
@@ -29,7 +28,6 @@ struct head {
     uint64_t count;
 };
 
-/* One direction of a connection. */
 struct lane {
     uint32_t sequence; /* of the last operation whose head is complete */
     size_t head_done;  /* bytes of the current head */
@@ -200,8 +198,7 @@ static bool has_turn(struct net *net, const struct net_part *part)
     return true;
 }
 
-/* Whether the network to a peer is down: its machine does not acknowledge bytes that TCP sent again and again. (A busy
- * process's machine acknowledges; a full window does not count here.) */
+/* Whether the network to a peer is down: its machine does not acknowledge bytes that TCP sent again and again. */
 static bool stuck(const struct net *net, int fd)
 {
     struct tcp_info info;

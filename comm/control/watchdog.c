@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watchdog.c: see watchdog.h. */
 #include "comm/control/watchdog.h"
 
 #include "core/clock.h"
@@ -23,8 +22,8 @@ static struct control_rank *watchdog_agent(struct control *control, int node)
 
 /* ---- naming the culprit -------------------------------------------------- */
 
-/* Fails the job: "rank 3 on HOST (process 7) HOW while rank 0 waited for it in a barrier; hint: …". waited_for: the
- * rank for which this one waits in `what`; -1: none. hint: without "; hint: " */
+/* "rank 3 on HOST (process 7) HOW while rank 0 waited for it in a barrier; hint: …". waited_for: the rank for which
+ * this one waits in `what`; -1: none. */
 static void watchdog_fail_culprit(struct control *control, int rank, int waited_for, enum failure failure,
                                   const char *what, const char *how, const char *hint)
 {

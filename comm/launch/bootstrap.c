@@ -233,7 +233,6 @@ static int bootstrap_slurm_cores(void)
     return job && here && env_number(here) > 0 ? env_number(here) : -1;
 }
 
-/* The smaller of a and b, where b < 1 means no limit. */
 static int fewer_cores(int a, int b)
 {
     return b > 0 && b < a ? b : a;

@@ -228,7 +228,6 @@ enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void
                           struct error *err)
 {
     struct kv_client *c = memory_zeroed(1, sizeof *c);
-    *client = NULL;
     *c = (struct kv_client){.fd = fd, .world = world, .ended = ended, .context = context, .grace = grace};
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->sending, NULL);

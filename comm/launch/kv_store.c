@@ -328,8 +328,6 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     enum status status = STATUS_DEVICE;
     int pair[2] = {-1, -1};
     struct kv_server *s = memory_zeroed(1, sizeof *s);
-    *server = NULL;
-    *own = -1;
     s->world = world;
     s->num_doors = count;
     for (int d = 0; d < count; d++)

@@ -118,7 +118,6 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
         {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &pmi2.finalize}, {"PMI2_Abort", &pmi2.abort},
         {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &pmi2.fence},   {"PMI2_KVS_Get", &pmi2.get},
     };
-    *launcher = NULL;
     TRY(pmi_library_open("libpmi2.so.0",
                          "install Slurm's PMI-2 library (Debian: libpmi2-0) on every node, or set LD_LIBRARY_PATH to "
                          "the folder that has it",

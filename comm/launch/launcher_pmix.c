@@ -174,7 +174,6 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
         {"PMIx_Fence", &pmix.fence},         {"PMIx_Get", &pmix.get},   {"PMIx_Error_string", &pmix.error},
     };
     char hint[192];
-    *launcher = NULL;
     snprintf(hint, sizeof hint,
              "install it (Debian: libpmix2) on every node, set LD_LIBRARY_PATH to the folder that has it, or use srun "
              "--mpi=pmi2 -n %d ztrain ...",

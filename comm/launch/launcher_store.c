@@ -46,7 +46,6 @@ struct store {
 
 /* ---- where rank 0 is ----------------------------------------------------- */
 
-/* The i-th port to try. */
 static uint16_t port_choice(const struct launcher_rendezvous *rendezvous, int i)
 {
     if (rendezvous->port)
@@ -252,7 +251,6 @@ static const struct launcher_verbs store_verbs = {
 enum status launcher_store_new(int rank, int world, const struct launcher_rendezvous *rendezvous,
                                struct launcher **launcher, struct error *err)
 {
-    *launcher = NULL;
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     struct store *store = memory_zeroed(1, sizeof *store);

@@ -140,7 +140,6 @@ static enum status call_failed(const struct launcher *launcher, const struct pmi
     return STATUS_PEER;
 }
 
-/* Calls put, or fence with empty texts. */
 static enum status pmi_call(struct launcher *launcher, const struct pmi_function *function, const char *key,
                             const char *own, double seconds, struct error *err)
 {

@@ -110,7 +110,6 @@ static void wire_compose(struct link *link)
     crypto_auth((unsigned char *)talk + message_end[link->message] - MAC_BYTES, input, length, link->self->secret);
 }
 
-/* Checks the peer's message. Returns NULL, or why it is not valid. */
 static const char *wire_examine(struct link *link)
 {
     unsigned char input[1 + sizeof link->talk], job[JOB_BYTES];
@@ -180,7 +179,6 @@ static void wire_set_option(int fd, int level, int option, int value)
     setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* See wire_self for the timeouts. */
 static void wire_set_options(const struct link *link)
 {
     bool watched = link->service != WIRE_DATA && link->self->timeout_seconds > 0;
@@ -243,7 +241,6 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
 enum status wire_server_new(const struct wire_self *self, int listener, struct wire_server **server, struct error *err)
 {
     ASSERT(listener >= 0);
-    *server = NULL;
     struct wire_server *s = memory_zeroed(1, sizeof *s);
     struct epoll_event event = {.events = EPOLLIN};
     *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
@@ -256,7 +253,6 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
     return STATUS_OK;
 }
 
-/* Frees the link; its descriptor stays open. */
 static void remove_link(struct wire_server *server, struct link *link)
 {
     int i = 0;
@@ -373,7 +369,6 @@ static void drop_slow_handshakes(struct wire_server *server)
     }
 }
 
-/* Does what is ready now. */
 static void serve(struct wire_server *server)
 {
     struct epoll_event events[64];
@@ -480,7 +475,6 @@ static void dial_step(struct dial *dial)
     }
 }
 
-/* Closes a connection that no peer waits for. */
 static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
                             struct wire_peer *peers, int count)
 {
@@ -541,7 +535,6 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
         err, "look for a firewall between the nodes, or an interface that does not connect them (comm.interface)");
 }
 
-/* One call of wire_connect(). */
 struct rendezvous {
     const struct wire_self *self;
     struct wire_server *server; /* NULL: no connection is waited for */
@@ -562,8 +555,7 @@ static bool wire_all_connected(const struct rendezvous *m)
     return true;
 }
 
-/* Leaves an address that does not answer, where there are others: a listener that is silent after the hello may be
- * another program; one that has answered may take its time. */
+/* Where there are others: a listener that is silent after the hello may be another program. */
 static void wire_leave_silent_address(struct dial *dial, double now)
 {
     if (dial->link.fd < 0 || dial->peer->num_addresses == 1 || dial->link.message > CHALLENGE ||

@@ -150,7 +150,6 @@ static bool same_network(const struct wire_host_address *a, const struct wire_ho
     return true;
 }
 
-/* "10.0.0.1/24" */
 static bool parse_network(const char *text, struct wire_host_address *out)
 {
     const char *slash = strchr(text, '/');
@@ -163,7 +162,6 @@ static bool parse_network(const char *text, struct wire_host_address *out)
     return !*end && is_network(out);
 }
 
-/* Whether the user's `interface` (see wire_host_read) means this one. */
 static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
 {
     struct wire_host_address network;
@@ -188,7 +186,6 @@ static bool usable(const struct ifaddrs *one, const char *interface, unsigned fl
     return (one->ifa_flags & flags) == flags;
 }
 
-/* IPv4 first. */
 static void add_usable(const struct ifaddrs *list, const char *interface, unsigned flags, struct wire_host *host)
 {
     const int families[] = {AF_INET, AF_INET6};
