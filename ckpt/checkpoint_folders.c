@@ -223,7 +223,8 @@ enum status checkpoint_rename(const char *dir, const char *from, const char *to,
                                      : STATUS_OK;
 }
 
-enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err)
+enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char to[FS_PATH_MAX],
+                                  struct error *err)
 {
     char target[FS_PATH_MAX], aside[CHECKPOINT_NAME_MAX + 64];
     int n = 0;
@@ -232,8 +233,7 @@ enum status checkpoint_move_aside(const char *dir, const char *name, const char 
         TRY(fs_join(target, dir, aside, STATUS_CHECKPOINT, err));
     } while (fs_exists(target));
     TRY(checkpoint_rename(dir, name, aside, 0, err));
-    if (to)
-        memcpy(to, target, sizeof target);
+    memcpy(to, target, sizeof target);
     return STATUS_OK;
 }
 

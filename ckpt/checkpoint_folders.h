@@ -53,8 +53,9 @@ enum status checkpoint_sync(const char *dir, struct error *err);
 /* dir/FROM becomes dir/TO; flags of renameat2(). */
 enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err);
 
-/* dir/NAME becomes dir/NAME.KIND-N with the first free N. `to` (may be NULL): the new path. */
-enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char *to, struct error *err);
+/* dir/NAME becomes dir/NAME.KIND-N with the first free N. to: the new path. */
+enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char to[FS_PATH_MAX],
+                                  struct error *err);
 
 /* Points dir/LINK ("latest", "best") at NAME, atomically. A failure is a warning: the link serves people only. */
 void checkpoint_point(const char *dir, const char *link, const char *name);

@@ -104,11 +104,9 @@ static json_t *units_to_manifest(const struct tensor_table *table, const struct 
         const int64_t slice = table->units[u].stored_bytes
                                   ? shard_slice_of(table, table->units[u].numel, layout->world, layout->parts)
                                   : layout->slice[u];
-        json_t *unit = json_pack("{s:s, s:I, s:I}", "name", table->units[u].name, "numel",
-                                 (json_int_t)table->units[u].numel, "slice", (json_int_t)slice);
-        if (u >= layout->num_trained)
-            json_object_set_new(unit, "frozen", json_true());
-        json_array_append_new(units, unit);
+        json_array_append_new(units, json_pack("{ss, sI, sI, so*}", "name", table->units[u].name, "numel",
+                                               (json_int_t)table->units[u].numel, "slice", (json_int_t)slice, "frozen",
+                                               u >= layout->num_trained ? json_true() : NULL));
     }
     return units;
 }
@@ -131,23 +129,16 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
 {
     json_t *list = json_array();
     for (int i = 0; i < num_files; i++) {
-        json_t *file = json_pack("{s:s, s:I}", "name", files[i].name, "bytes", (json_int_t)files[i].bytes);
-        if (files[i].num_frames)
-            json_object_set_new(file, "frames", json_integer(files[i].num_frames));
-        json_object_set_new(file, files[i].num_frames ? "index_checksum" : "checksum", manifest_hex(files[i].checksum));
-        json_array_append_new(list, file);
+        const int64_t frames = files[i].num_frames;
+        json_array_append_new(list,
+                              json_pack("{ss, sI, so*, so}", "name", files[i].name, "bytes", (json_int_t)files[i].bytes,
+                                        "frames", frames ? json_integer(frames) : NULL,
+                                        frames ? "index_checksum" : "checksum", manifest_hex(files[i].checksum)));
     }
     return list;
 }
 
 /* ---- the whole manifest -------------------------------------------------- */
-
-/* A member that may be absent; the value is borrowed. */
-static void set_manifest_member(json_t *object, const char *name, const json_t *value)
-{
-    if (value)
-        json_object_set_new(object, name, json_incref((json_t *)(uintptr_t)value));
-}
 
 static json_t *hashes_to_manifest(const uint64_t *hashes, int num_states)
 {
@@ -159,12 +150,8 @@ static json_t *hashes_to_manifest(const uint64_t *hashes, int num_states)
 
 static json_t *base_to_manifest(const struct checkpoint_base *base)
 {
-    json_t *object = json_object();
-    json_object_set_new(object, "hash", manifest_hex(base->hash));
-    if (base->folder)
-        json_object_set_new(object, "folder", json_string(base->folder));
-    json_object_set_new(object, "seed", json_integer((json_int_t)base->seed));
-    return object;
+    return json_pack("{so, so*, sI}", "hash", manifest_hex(base->hash), "folder",
+                     base->folder ? json_string(base->folder) : NULL, "seed", (json_int_t)base->seed);
 }
 
 static int manifest_version(const struct checkpoint_writer *writer, int num_states)
@@ -174,6 +161,11 @@ static int manifest_version(const struct checkpoint_writer *writer, int num_stat
     if (writer->adapter)
         return 4;
     return writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
+}
+
+static json_t *borrowed(const json_t *value)
+{
+    return json_incref((json_t *)(uintptr_t)value);
 }
 
 static json_t *all_members(const struct checkpoint_writer *writer, const struct train_position *position,
@@ -187,33 +179,29 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_t *states = json_array(), *root = json_object();
     for (int s = 0; s < num_states; s++)
         json_array_append_new(states, json_string(state_kind_names[s]));
+    const uint64_t data = writer->data_fingerprint.first, sampled = writer->data_fingerprint.sampled;
+    /* a member without a value (NULL) is left out */
     json_object_set_new(root, "format", json_string(FORMAT));
     json_object_set_new(root, "format_version", json_integer(manifest_version(writer, num_states)));
     json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
     json_object_set_new(root, "time", json_string(now));
     json_object_set_new(root, "position", position_to_manifest(position, writer->dtype));
     json_object_set_new(root, "world", json_integer(writer->layout->world));
-    if (writer->virtual_ranks)
-        json_object_set_new(root, "virtual_ranks", json_integer(writer->virtual_ranks));
+    json_object_set_new(root, "virtual_ranks", writer->virtual_ranks ? json_integer(writer->virtual_ranks) : NULL);
     json_object_set_new(root, "dtype", json_string(dtype_name(writer->dtype)));
     json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
     json_object_set_new(root, "states", states);
-    if (writer->table->moment_blocks)
-        json_object_set_new(root, "moment_block", json_integer(MOMENT_BLOCK));
-    if (hashes)
-        json_object_set_new(root, "hashes", hashes_to_manifest(hashes, num_states));
+    json_object_set_new(root, "moment_block", writer->table->moment_blocks ? json_integer(MOMENT_BLOCK) : NULL);
+    json_object_set_new(root, "hashes", hashes ? hashes_to_manifest(hashes, num_states) : NULL);
     json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
-    set_manifest_member(root, "spec", writer->spec);
-    set_manifest_member(root, "model", writer->model);
-    set_manifest_member(root, "machine", writer->machine);
-    set_manifest_member(root, "evaluation_part", writer->evaluation_part);
-    set_manifest_member(root, "adapter", writer->adapter);
-    if (writer->adapter)
-        json_object_set_new(root, "base", base_to_manifest(&writer->base));
-    if (writer->data_fingerprint.first)
-        json_object_set_new(root, "data_fingerprint", manifest_hex(writer->data_fingerprint.first));
-    if (writer->data_fingerprint.sampled)
-        json_object_set_new(root, "data_sample_fingerprint", manifest_hex(writer->data_fingerprint.sampled));
+    json_object_set_new(root, "spec", borrowed(writer->spec));
+    json_object_set_new(root, "model", borrowed(writer->model));
+    json_object_set_new(root, "machine", borrowed(writer->machine));
+    json_object_set_new(root, "evaluation_part", borrowed(writer->evaluation_part));
+    json_object_set_new(root, "adapter", borrowed(writer->adapter));
+    json_object_set_new(root, "base", writer->adapter ? base_to_manifest(&writer->base) : NULL);
+    json_object_set_new(root, "data_fingerprint", data ? manifest_hex(data) : NULL);
+    json_object_set_new(root, "data_sample_fingerprint", sampled ? manifest_hex(sampled) : NULL);
     json_object_set_new(root, "units", units_to_manifest(writer->table, writer->layout));
     json_object_set_new(root, "tensors", tensors_to_manifest(writer->table));
     json_object_set_new(root, "files", files_to_json(files, num_files));

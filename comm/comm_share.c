@@ -56,7 +56,7 @@ static enum status extend_share(struct comm *comm, size_t total, struct error *e
     if (total > machine.available)
         error_set(&local, STATUS_DEVICE, "%d ranks on one node need %.1f MiB of shared memory, %.1f MiB are available",
                   comm->topology.local_world, shared_mebibytes(total), shared_mebibytes(machine.available));
-    else if (fd >= 0 && ftruncate(fd, (off_t)(comm->control->segments + total)) != 0)
+    else if (fd >= 0 && ftruncate(fd, (off_t)(comm->control->at.segments + total)) != 0)
         error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", shared_mebibytes(total),
                   strerror(errno));
     if (local.code == STATUS_OK)
@@ -75,7 +75,7 @@ static enum status share_segments(struct comm *comm, size_t bytes, size_t stride
     const size_t total = stride * (size_t)comm->topology.local_world;
     int fd = comm->control->fd;
     void *map = fd < 0 ? mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                       : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)comm->control->segments);
+                       : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)comm->control->at.segments);
     if (map == MAP_FAILED)
         return error_set(err, STATUS_DEVICE, "cannot map %.1f MiB of shared memory: %s", shared_mebibytes(total),
                          strerror(errno));

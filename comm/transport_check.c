@@ -43,18 +43,10 @@ static void transport_check_copy(const struct check *c, void *to, const void *fr
     stream_sync(c->stream);
 }
 
-static enum status transport_check_submit(const struct check *c, const struct data_op *op, size_t bytes,
-                                          struct error *err)
-{
-    transport_gpu_submit(op, 1, c->stream);
-    stream_sync(c->stream);
-    TRY(comm_status(c->comm, err));
-    transport_check_copy(c, c->host, op->recv, bytes);
-    return comm_status(c->comm, err);
-}
-
-/* Runs the operation with slices of `count` elements; `host` has what is sent, and then the result. */
-static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, size_t count, struct error *err)
+/* Runs the operation with slices of `count` elements; `host` has what is sent, and then the result. The buffer of
+ * results has room for the inbox of an ordered one, which is short. */
+static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, size_t count, bool ordered,
+                       struct error *err)
 {
     const size_t slice = count * dtype_size(dtype), all = slice * (size_t)c->comm->world;
     const bool gathers = kind == OP_ALL_GATHER;
@@ -64,10 +56,17 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .recv_dtype = dtype,
                                .send = c->send,
                                .recv = c->recv,
+                               .inbox = (char *)c->recv + slice,
                                .count = count,
-                               .stride = count};
+                               .stride = count,
+                               .accumulate = ordered,
+                               .ordered = ordered};
     transport_check_copy(c, c->send, c->host, gathers ? slice : all);
-    return transport_check_submit(c, &op, gathers ? all : slice, err);
+    transport_gpu_submit(&op, 1, c->stream);
+    stream_sync(c->stream);
+    TRY(comm_status(c->comm, err));
+    transport_check_copy(c, c->host, op.recv, gathers ? all : slice);
+    return comm_status(c->comm, err);
 }
 
 static enum status compare(const struct check *c, const char *operation, enum dtype dtype, size_t i, float want,
@@ -91,7 +90,7 @@ static enum status check_gather(struct check *c, size_t count, struct error *err
     const enum dtype dtype = DTYPE_F32;
     for (size_t i = 0; i < count; i++)
         transport_check_put(c, i, transport_gathered(c->comm->rank, i), dtype);
-    TRY(run(c, OP_ALL_GATHER, dtype, count, err));
+    TRY(run(c, OP_ALL_GATHER, dtype, count, false, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
             TRY(compare(c, operation_name(OP_ALL_GATHER), dtype, (size_t)r * count + i, transport_gathered(r, i), err));
@@ -104,7 +103,7 @@ static enum status check_reduce(struct check *c, enum dtype dtype, size_t count,
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
             transport_check_put(c, (size_t)s * count + i, transport_contribution(world, c->comm->rank, s, i), dtype);
-    TRY(run(c, OP_REDUCE_SCATTER, dtype, count, err));
+    TRY(run(c, OP_REDUCE_SCATTER, dtype, count, false, err));
     for (size_t i = 0; i < count; i++)
         TRY(compare(c, operation_name(OP_REDUCE_SCATTER), dtype, i, (float)(1 + i % 3), err));
     return STATUS_OK;
@@ -117,30 +116,16 @@ static float transport_ordered(int rank, int slice, size_t i)
     return (float)(int32_t)((seed ^ seed >> 15) * 2246822519u);
 }
 
-/* The buffer of results has room for the inbox as well: there are half as many elements as in other short ones. */
 static enum status check_ordered(struct check *c, size_t count, struct error *err)
 {
     const int rank = c->comm->rank, world = c->comm->world;
-    const size_t slice = count * sizeof(float);
-    const struct data_op op = {.comm = c->comm,
-                               .kind = OP_REDUCE_SCATTER,
-                               .dtype = DTYPE_F32,
-                               .recv_dtype = DTYPE_F32,
-                               .send = c->send,
-                               .recv = c->recv,
-                               .inbox = (char *)c->recv + slice,
-                               .count = count,
-                               .stride = count,
-                               .accumulate = true,
-                               .ordered = true};
+    for (size_t i = 0; i < count; i++)
+        transport_check_put(c, i, transport_ordered(-1, rank, i), DTYPE_F32);
+    transport_check_copy(c, c->recv, c->host, count * sizeof(float));
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
             transport_check_put(c, (size_t)s * count + i, transport_ordered(rank, s, i), DTYPE_F32);
-    transport_check_copy(c, c->send, c->host, (size_t)world * slice);
-    for (size_t i = 0; i < count; i++)
-        transport_check_put(c, i, transport_ordered(-1, rank, i), DTYPE_F32);
-    transport_check_copy(c, c->recv, c->host, slice);
-    TRY(transport_check_submit(c, &op, slice, err));
+    TRY(run(c, OP_REDUCE_SCATTER, DTYPE_F32, count, true, err));
     for (size_t i = 0; i < count; i++) {
         float sum = transport_ordered(-1, rank, i);
         for (int r = 0; r < world; r++)

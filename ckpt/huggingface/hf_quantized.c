@@ -4,7 +4,6 @@
 #include "core/fsutil.h"
 #include "core/memory.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

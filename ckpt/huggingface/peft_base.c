@@ -9,7 +9,6 @@
 #include "core/printable.h"
 #include "core/round_up.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

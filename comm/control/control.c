@@ -33,42 +33,30 @@ static const double join_timeout = 10, join_per_rank = 0.25; /* seconds until al
 
 /* ---- layout -------------------------------------------------------------- */
 
-static size_t control_block_bytes(int world)
+static struct control_layout control_layout(int world, int local_world)
 {
-    size_t bytes = sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank);
-    return (size_t)round_up((int64_t)bytes, PAGE_BYTES);
-}
-
-static size_t control_staging_offset(int world)
-{
-    return control_block_bytes(world) + (size_t)world * 2 * CONTROL_SLOT_BYTES;
-}
-
-static size_t control_rings_offset(int world, int local_world)
-{
-    return control_staging_offset(world) + (size_t)local_world * CONTROL_STAGING_BYTES;
-}
-
-static size_t control_segments_offset(int world, int local_world)
-{
-    size_t bytes = control_rings_offset(world, local_world) + (size_t)local_world * FLIGHT_RING_BYTES;
-    return (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN);
+    const size_t block = sizeof(struct control_block) + (size_t)world * sizeof(struct control_rank);
+    struct control_layout at = {.slots = (size_t)round_up((int64_t)block, PAGE_BYTES)};
+    at.staging = at.slots + (size_t)world * 2 * CONTROL_SLOT_BYTES;
+    at.rings = at.staging + (size_t)local_world * CONTROL_STAGING_BYTES;
+    at.segments = (size_t)round_up((int64_t)(at.rings + (size_t)local_world * FLIGHT_RING_BYTES), SEGMENT_ALIGN);
+    return at;
 }
 
 char *control_slot(const struct control *control, int rank, int turn)
 {
-    return control->memory + control->slots + ((size_t)rank * 2 + (size_t)turn) * CONTROL_SLOT_BYTES;
+    return control->memory + control->at.slots + ((size_t)rank * 2 + (size_t)turn) * CONTROL_SLOT_BYTES;
 }
 
 char *control_staging(const struct control *control, int local_rank)
 {
-    return control->memory + control->staging + (size_t)local_rank * CONTROL_STAGING_BYTES;
+    return control->memory + control->at.staging + (size_t)local_rank * CONTROL_STAGING_BYTES;
 }
 
 struct flight_ring *control_flight_ring(const struct control *control, int local_rank)
 {
     ASSERT(local_rank >= 0 && local_rank < control->local_world);
-    return (struct flight_ring *)(void *)(control->memory + control->rings) + local_rank;
+    return (struct flight_ring *)(void *)(control->memory + control->at.rings) + local_rank;
 }
 
 /* ---- making and opening -------------------------------------------------- */
@@ -115,16 +103,16 @@ enum status control_create(const struct control_shape *shape, int *fd, struct er
     if (file < 0)
         return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
-    size_t bytes = control_block_bytes(shape->world);
-    if (ftruncate(file, (off_t)control_segments_offset(shape->world, shape->local_world)) == 0)
-        block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const struct control_layout at = control_layout(shape->world, shape->local_world);
+    if (ftruncate(file, (off_t)at.segments) == 0)
+        block = mmap(NULL, at.slots, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (block == MAP_FAILED) {
         error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
         close(file);
         return STATUS_DEVICE;
     }
     fill_block(block, shape);
-    munmap(block, bytes);
+    munmap(block, at.slots);
     *fd = file;
     return STATUS_OK;
 }
@@ -144,7 +132,7 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
     }
     struct control_block head;
     if (fcntl(file, F_GET_SEALS) >= 0 && /* only a memfd has seals */
-        fstat(file, &info) == 0 && (size_t)info.st_size >= control_segments_offset(shape->world, shape->local_world) &&
+        fstat(file, &info) == 0 && (size_t)info.st_size >= control_layout(shape->world, shape->local_world).segments &&
         pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head && head.magic == CONTROL_MAGIC &&
         head.token == shape->token && head.world == (uint32_t)shape->world &&
         head.local_world == (uint32_t)shape->local_world && head.num_nodes == (uint32_t)shape->num_nodes) {
@@ -166,10 +154,9 @@ static bool read_places(struct control *c)
     c->locals = memory_alloc((size_t)c->local_world * sizeof *c->locals);
     c->pidfds = memory_alloc((size_t)c->local_world * sizeof *c->pidfds);
     c->agents = memory_alloc((size_t)c->num_nodes * sizeof *c->agents);
-    for (int i = 0; i < c->local_world; i++)
-        c->locals[i] = c->pidfds[i] = -1;
-    for (int n = 0; n < c->num_nodes; n++)
-        c->agents[n] = -1;
+    memset(c->locals, -1, (size_t)c->local_world * sizeof *c->locals);
+    memset(c->pidfds, -1, (size_t)c->local_world * sizeof *c->pidfds);
+    memset(c->agents, -1, (size_t)c->num_nodes * sizeof *c->agents);
     c->node = c->rank >= 0 ? c->block->ranks[c->rank].node : 0;
     for (int r = 0; r < c->world; r++) {
         const struct control_rank *entry = &c->block->ranks[r];
@@ -197,9 +184,9 @@ static enum status not_this_control_block(int fd, int world, struct error *err)
 
 static enum status map_memory(struct control *c, struct error *err)
 {
-    size_t bytes = control_block_bytes(c->world);
+    size_t bytes = control_layout(c->world, 1).slots;
     if (c->fd < 0) {
-        c->rings = bytes;
+        c->at.rings = bytes;
         bytes += FLIGHT_RING_BYTES;
     } else {
         struct stat info;
@@ -210,10 +197,8 @@ static enum status map_memory(struct control *c, struct error *err)
             return not_this_control_block(c->fd, c->world, err);
         c->local_world = (int)head.local_world;
         c->num_nodes = (int)head.num_nodes;
-        c->slots = bytes;
-        c->staging = control_staging_offset(c->world);
-        c->rings = control_rings_offset(c->world, c->local_world);
-        bytes = c->segments = control_segments_offset(c->world, c->local_world);
+        c->at = control_layout(c->world, c->local_world);
+        bytes = c->at.segments;
         if ((size_t)info.st_size < bytes)
             return not_this_control_block(c->fd, c->world, err);
     }

@@ -82,23 +82,26 @@ struct control_block {
 
 struct flight_ring;
 
+/* Byte offsets in the memory; the block is at 0. Private memory has no slots and no staging. */
+struct control_layout {
+    size_t slots, staging, rings;
+    size_t segments; /* in the memfd only */
+};
+
 /* One process's handle; read by everyone, written by control.c. */
 struct control {
     struct control_block *block;
-    char *memory;        /* block, slots, staging and the flight recorders' rings; for private memory block and ring */
-    size_t slots;        /* byte offsets in it; */
-    size_t staging;      /* … */
-    size_t rings;        /* … */
-    size_t segments;     /* … that of the segments, in the memfd */
-    int fd;              /* of the memfd; -1: private memory */
-    int rank, world;     /* rank -1: an observer */
-    int node, num_nodes; /* node: this one */
-    int local_world;     /* ranks of this node */
-    double timeout;      /* seconds */
-    double silence;      /* seconds of silence after which a rank is named, within the timeout */
-    int *locals;         /* (local_world) the ranks of this node */
-    int *agents;         /* (num_nodes) the rank whose process runs a node's agent: its first */
-    int *pidfds;         /* (local_world) -1: none */
+    char *memory; /* block, slots, staging and the flight recorders' rings; for private memory block and ring */
+    struct control_layout at;
+    int fd;                             /* of the memfd; -1: private memory */
+    int rank, world;                    /* rank -1: an observer */
+    int node, num_nodes;                /* node: this one */
+    int local_world;                    /* ranks of this node */
+    double timeout;                     /* seconds */
+    double silence;                     /* seconds of silence after which a rank is named, within the timeout */
+    int *locals;                        /* (local_world) the ranks of this node */
+    int *agents;                        /* (num_nodes) the rank whose process runs a node's agent: its first */
+    int *pidfds;                        /* (local_world) -1: none */
     _Atomic uint64_t *private_progress; /* the process's own counter, used before and after */
 };
 
@@ -150,7 +153,7 @@ uint32_t control_arrive(struct control *control, enum host_collectives channel);
 void control_arrival_wait(struct control *control, int rank, enum host_collectives channel, uint32_t seen,
                           double seconds);
 
-/* ---- waiting: control_wait.c --------------------------------------------- */
+/* ---- waiting: watchdog.c ------------------------------------------------- */
 
 /* Waits until all peers (data channel: those of this node) have arrived `target` times; every 20 ms it looks whether
  * the job has failed and the peer still lives (watchdog.h). One thread per channel. `what` names the operation for

@@ -76,8 +76,8 @@ static void test_places(void **state)
         for (int at = 0; at < CONTROL_STAGING_BYTES; at += CONTROL_STAGING_BYTES - 1)
             assert_int_equal(control_staging(peer, i)[at], 100 + i);
     assert_int_equal(peer->block->world, WORLD);
-    assert_true(control->segments % (2 << 20) == 0);
-    assert_int_equal(lseek(fd, 0, SEEK_END), control->segments);
+    assert_true(control->at.segments % (2 << 20) == 0);
+    assert_int_equal(lseek(fd, 0, SEEK_END), control->at.segments);
     control_detach(peer);
     control_detach(control);
     close(fd);
