@@ -78,6 +78,15 @@ static int64_t memory_plan_snapshot_bytes(const struct engine *t)
     return bytes;
 }
 
+/* Parameters that are trained, of all adapters. */
+static int64_t memory_plan_trained(const struct engine *t)
+{
+    int64_t trained = 0;
+    for (const struct engine *e = t; e; e = e->next)
+        trained += e->table.num_params - e->table.frozen_params;
+    return trained;
+}
+
 static int64_t memory_plan_disk_bytes(const struct engine *t)
 {
     int64_t bytes = 0;
@@ -420,8 +429,12 @@ static void memory_plan_print_layout(const struct engine *t)
 
 void memory_plan_print(const struct engine *t, bool bytes)
 {
-    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters", t->rank, t->world,
-               t->spec->zero.stage, dtype_name(t->spec->dtype), t->table.num_params);
+    char trained[64] = "";
+    if (t->table.adapted)
+        snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
+    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters%s", t->rank, t->world,
+               t->spec->zero.stage, dtype_name(t->spec->dtype), memory_plan_trained(t) + t->table.frozen_params,
+               trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
     if (t->device->memory_bytes > 0)

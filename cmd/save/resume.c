@@ -64,8 +64,8 @@ static bool resume_same_pretrained(const struct checkpoint *checkpoint, const st
 {
     const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
     const char *now = spec->model.pretrained;
-    if (!was || !now)
-        return !was && !now;
+    if (!was || !now || checkpoint->adapter) /* the hash of an adapter's base is checked */
+        return !was == !now;
     size_t length_was, length_now;
     was = resumed_folder_name(was, &length_was);
     now = resumed_folder_name(now, &length_now);

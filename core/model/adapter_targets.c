@@ -321,7 +321,8 @@ static enum status find_targets(struct target_search *s)
     }
     if (count > 0)
         return STATUS_OK;
-    error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s",
+    error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s%s",
+              s->settings->num_layers_to_transform ? " in the blocks of layers_to_transform and layers_pattern" : "",
               s->left_out ? " but those that exclude_modules and modules_to_save leave out" : "");
     if (s->settings->target_modules.expression)
         return error_hint(s->err, "a text is a regular expression for whole names, or all-linear; a list, such as "
