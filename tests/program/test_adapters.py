@@ -176,6 +176,15 @@ def test_a_resume_on_another_base_is_refused(folder):
     folder.train(lora(folder), more=["--resume", folder.run_folder()])
 
 
+def test_a_base_of_another_name_goes_on(folder):
+    changes = lora(folder)
+    whole = result(folder, changes, "whole")
+    folder.train(changes, "cut", sets=["train.max_steps=2"])
+    shutil.move(folder.at("base"), folder.at("renamed"))
+    folder.train(merged(changes, {"model": {"pretrained": folder.at("renamed")}}), "cut", more=["--resume", folder.run_folder("cut")])
+    assert (numbers_of(folder, "cut"), weights(folder, "cut")) == whole
+
+
 def test_checkpoints_do_not_hold_the_base(folder):
     def size(name):
         return sum(os.path.getsize(os.path.join(folder.latest(name), f)) for f in os.listdir(folder.latest(name)))
