@@ -552,6 +552,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
 {
     const bool cast_own = !zero_one_copy(z) && !z->state_whole[STATE_MASTER];
     zero_slots_clear(z);
+    zero_base_clear(z, compute);
     TRY(host_slice_write_back(z, err));
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && u < z->units; u++)

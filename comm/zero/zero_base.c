@@ -6,6 +6,8 @@
 #include "comm/zero/zero_internal.h"
 #include "core/model/stored_base.h"
 
+#include <string.h>
+
 static int base_slot(const struct zero *z, int unit)
 {
     const int slot = zero_slot(z, unit);
@@ -15,7 +17,8 @@ static int base_slot(const struct zero *z, int unit)
 void zero_base_layout(struct zero *z, struct arena *local)
 {
     const struct tensor_table *table = z->config.table;
-    int64_t room[SLOTS] = {0};
+    int64_t *room = z->decoded_numel;
+    memset(room, 0, sizeof z->decoded_numel);
     for (int u = 0; u < z->units; u++) {
         const struct unit_info *frozen = &table->units[zero_frozen(z, u)];
         if (zero_frozen(z, u) && frozen->stored_bytes)
@@ -24,6 +27,14 @@ void zero_base_layout(struct zero *z, struct arena *local)
     for (int p = 0; p < SLOTS; p++)
         if (room[p])
             z->decoded[p] = arena_take(local, MEM_PARAMS, (size_t)room[p] * dtype_size(z->config.dtype));
+}
+
+/* A padded head reads the gap after the embedding (transformer_new.c). */
+void zero_base_clear(struct zero *z, struct stream *compute)
+{
+    for (int p = 0; p < SLOTS; p++)
+        if (z->decoded[p])
+            stream_fill_zero(compute, z->decoded[p], (size_t)z->decoded_numel[p] * dtype_size(z->config.dtype));
 }
 
 const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct stream *compute)

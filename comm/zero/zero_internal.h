@@ -144,9 +144,10 @@ struct zero {
     /* Whether an array is kept whole; else it holds the own slices, one after the other. What is offloaded is in
      * `offload` instead. */
     bool params_whole, grads_whole, state_whole[STATE_KIND_COUNT];
-    char *params;                  /* compute dtype; of frozen units that are bytes, words of its size */
-    char *decoded[SLOTS];          /* compute dtype: the values of those bytes; NULL: unused */
-    int decoded_unit[SLOTS];       /* whose they are; -1: none's */
+    char *params;            /* compute dtype; of frozen units that are bytes, words of its size */
+    char *decoded[SLOTS];    /* compute dtype: the values of those bytes; NULL: unused */
+    int decoded_unit[SLOTS]; /* whose they are; -1: none's */
+    int64_t decoded_numel[SLOTS];
     char *state[STATE_KIND_COUNT]; /* zero_state_dtype(); state[STATE_MASTER] may be params */
     char *grads;                   /* config.grad_dtype */
     struct gather_slot slots[SLOTS];
@@ -505,8 +506,9 @@ static inline bool zero_is_summed(const struct zero *zero, const struct tensor_i
     return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
 }
 
-/* Takes the memory of decoded units. */
+/* Takes the memory of decoded units; zeroes it. */
 void zero_base_layout(struct zero *zero, struct arena *local);
+void zero_base_clear(struct zero *zero, struct stream *compute);
 
 /* The values of the frozen tensors of `unit`, which are at `bytes`, for work on `compute`: decoded, if they are stored,
  * unless the unit's are there. */
