@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from harness import CHECKPOINT, LLAMA, USAGE, merged, wait_for_checkpoint
+from harness import CHECKPOINT, LLAMA, USAGE, children, merged, wait_for_checkpoint
 from test_adapters import OFFLOAD, base_of, lora, numbers_of, plan_bytes, weights
 from virtual_case import DTYPES, digest_of
 
@@ -96,6 +96,11 @@ def test_runs_of_other_lengths(folder):
     assert len(steps) == 3 and len(set(steps.values())) > 1
 
 
+def test_evaluations_samples_and_hashes(folder):
+    check_equal(folder, {"train": {"eval_interval_steps": 1, "samples": [[1, 2, 3]], "hash_interval_steps": 2},
+                         "checkpoint": {"keep_best": 1, "interval_steps": 2}, "zero_optimization": {"stage": 1}}, 2)
+
+
 def test_the_base_is_gathered_once(folder):
     """What is sent in a step is the theory's: the base once for all."""
     done = folder.train(together(folder, {"zero_optimization": {"stage": 3}}, items(folder)), "all", ranks=2)
@@ -146,6 +151,19 @@ def test_killed_and_one_without_a_checkpoint(folder):
         folder.train(together(folder, changes, all_items), "cut", ranks=2, more=["--resume", folder.run_folder("cut")])
         for name in all_items:
             assert weights(folder, f"cut/{name}") == weights(folder, f"all/{name}")
+
+
+def test_restarted_after_a_rank_was_killed(folder):
+    changes, all_items = {"train": {"max_steps": 400}, "checkpoint": {"interval_steps": 2}, "zero_optimization": {"stage": 2}}, items(folder)
+    spec = folder.spec(together(folder, changes, all_items), "all")
+    process = folder.start("--config", spec, "--local-gpus", 2, "--max-restarts", 1)
+    wait_for_checkpoint(folder, process, name="all/gallo")
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    done = folder.wait(process)
+    assert done.code == 0 and "restart 1 of 1 from step" in done.out, done
+    folder.train(together(folder, changes, all_items), "whole", ranks=2)
+    for name in all_items:
+        assert weights(folder, f"all/{name}") == weights(folder, f"whole/{name}")
 
 
 def test_stopped_on_request(folder):
