@@ -4,7 +4,6 @@
 #include "cmd/init.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/log.h"
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
@@ -12,8 +11,6 @@
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

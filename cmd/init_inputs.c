@@ -4,7 +4,6 @@
 #include "cmd/init.h"
 #include "core/data/data_summary.h"
 #include "core/log.h"
-#include "core/machine.h"
 #include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/model/tensor_table.h"
@@ -16,7 +15,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,10 +301,8 @@ enum status init_take_shards(struct init *t, const struct string_list *shards, s
 
 enum status init_take_data(struct init *t, const char *text, struct error *err)
 {
-    char *items[] = {memory_text(text)};
-    const enum status status = init_take_shards(t, &(struct string_list){1, items}, err);
-    free(items[0]);
-    return status;
+    char *items[] = {(char *)(uintptr_t)text};
+    return init_take_shards(t, &(struct string_list){1, items}, err);
 }
 
 /* ---- validation data ----------------------------------------------------- */
@@ -314,7 +310,7 @@ enum status init_take_data(struct init *t, const char *text, struct error *err)
 enum status init_take_validation(struct init *t, const char *text, struct error *err)
 {
     struct token_set *set = NULL;
-    char *items[] = {memory_text(text)};
+    char *items[] = {(char *)(uintptr_t)text};
     const struct string_list shards = {1, items};
     enum status status = init_find_text(t, &shards, err);
     if (status == STATUS_OK)
@@ -325,7 +321,6 @@ enum status init_take_validation(struct init *t, const char *text, struct error 
     if (status == STATUS_OK)
         string_list_add(&t->validation, text);
     token_set_close(set);
-    free(items[0]);
     return status;
 }
 

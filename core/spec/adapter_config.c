@@ -12,14 +12,6 @@
 
 /* ---- reading ------------------------------------------------------------- */
 
-static bool config_lists(const char *const *keys, size_t count, const char *key)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(keys[i], key) == 0)
-            return true;
-    return false;
-}
-
 /* null, false, {}, []: a feature that is off. */
 static bool is_off(const json_t *value)
 {
@@ -31,9 +23,8 @@ static bool is_off(const json_t *value)
  * says how an adapter starts has no meaning for one that is trained, unless its start changed the base. */
 static bool is_plain_lora(const struct spec_key *row, const char *key, const json_t *value)
 {
-    static const char *const starts[] = {"gaussian", "orthogonal", "eva"}; /* they leave the base as it is */
     if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))
-        return config_lists(starts, COUNT_OF(starts), json_string_value(value));
+        return spec_has_word("gaussian orthogonal eva", json_string_value(value)); /* they leave the base as it is */
     if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE))
         return true;
     return row && spec_key_is_default(row, value);
@@ -205,16 +196,16 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
 {
     static const char *const heads[] = {"classifier", "score"}; /* as PEFT does for SEQ_CLS */
     const struct string_list *given = &settings->modules_to_save;
-    json_t *list = json_array();
-    for (int i = 0; i < given->count; i++)
-        json_array_append_new(list, json_string(given->items[i]));
-    for (size_t i = 0; i < COUNT_OF(heads) && desc->num_labels > 0; i++)
-        if (!config_lists((const char *const *)given->items, (size_t)given->count, heads[i]))
+    json_t *list = spec_list_json(given);
+    for (size_t i = 0; i < COUNT_OF(heads) && desc->num_labels > 0; i++) {
+        int k = 0;
+        while (k < given->count && strcmp(given->items[k], heads[i]) != 0)
+            k++;
+        list = list ? list : json_array();
+        if (k == given->count)
             json_array_append_new(list, json_string(heads[i]));
-    if (json_array_size(list))
-        return list;
-    json_decref(list);
-    return json_null();
+    }
+    return list ? list : json_null();
 }
 
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,

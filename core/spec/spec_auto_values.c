@@ -50,21 +50,11 @@ static const struct auto_rule *find_auto_rule(const char *path)
     return NULL;
 }
 
-static bool auto_starts_with(const char *text, const char *start)
-{
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
 /* Keys of ztrain's, and those that need a decision, do not take "auto". */
 bool spec_auto_is_allowed(const struct spec_key *key)
 {
-    static const char *const ours[] = {"run.", "model.", "data.", "train.", "comm."};
-    for (size_t i = 0; i < COUNT_OF(ours); i++)
-        if (auto_starts_with(key->path, ours[i]))
-            return false;
-    if (auto_starts_with(key->path, "checkpoint.") && key->verdict == VERDICT_USED)
-        return false;
-    return strcmp(key->path, "optimizer.type") != 0 && strcmp(key->path, "scheduler.type") != 0;
+    return !spec_has_word("run.* model.* data.* train.* comm.* optimizer.type scheduler.type", key->path) &&
+           !(spec_has_word("checkpoint.*", key->path) && key->verdict == VERDICT_USED);
 }
 
 json_t *spec_auto_value(const struct spec_key *key)

@@ -6,7 +6,6 @@
 #include "core/printable.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 struct spec_node *convert_take(struct convert *c, const char *name)

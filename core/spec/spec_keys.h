@@ -209,8 +209,6 @@ struct spec_foreign_name {
 extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;
 
-/* Whether one of the words, with blanks between them, is `word`, or its beginning before a star. */
-bool spec_has_word(const char *words, const char *word);
 const struct spec_foreign_name *spec_foreign_name_find(const char *name); /* NULL: there is none */
 void spec_print_names(FILE *out);                                         /* the table as Markdown */
 

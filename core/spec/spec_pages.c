@@ -142,9 +142,9 @@ enum { PAGE_CELL_WORDS = 25, PAGE_MAX_SECTIONS = 6 };
 struct spec_page {
     const char *file;
     const char *sections[PAGE_MAX_SECTIONS]; /* whose keys are on the page; TOP_LEVEL: the keys without a section */
-    void (*print)(FILE *out, const struct spec_page *page);
-    const char *about;   /* for the index */
-    const char *opening; /* title, what the page is for, a command */
+    void (*print)(FILE *out);                /* NULL: their tables */
+    const char *about;                       /* for the index */
+    const char *opening;                     /* title, what the page is for, a command */
 };
 
 #define TOP_LEVEL "At top level"
@@ -353,9 +353,8 @@ static void page_print_verdict(FILE *out, enum spec_verdict verdict, const char 
     }
 }
 
-static void page_print_refused(FILE *out, const struct spec_page *page)
+static void page_print_refused(FILE *out)
 {
-    (void)page;
     page_print_verdict(out, VERDICT_REFUSED, "Refused", "Switching one on is an error, which gives the reason.");
     page_print_verdict(out, VERDICT_LATER, "Not supported yet", "Any value but the accepted one is an error.");
     fputs("\n## Other values\n\n", out);
@@ -367,9 +366,8 @@ static void page_print_refused(FILE *out, const struct spec_page *page)
     }
 }
 
-static void page_print_without_effect(FILE *out, const struct spec_page *page)
+static void page_print_without_effect(FILE *out)
 {
-    (void)page;
     page_print_verdict(out, VERDICT_NOTICE, "No effect here",
                        "If the value differs from the default, a notice gives the reason why it has no effect.");
     fputs("\n## Old names\n\n", out);
@@ -378,26 +376,19 @@ static void page_print_without_effect(FILE *out, const struct spec_page *page)
             fprintf(out, "- `%s`: now `%s`\n", key->path, key->fallback);
 }
 
-static void page_print_names(FILE *out, const struct spec_page *page)
-{
-    (void)page;
-    fputs("\n## Names\n\n", out);
-    spec_print_names(out);
-}
-
 /* ---- pages --------------------------------------------------------------- */
 
 #define SEE_RUN_SPEC                                                              \
     "\n[run-spec.md](run-spec.md) says how a spec is read, and what the column\n" \
     "[resume](run-spec.md#resuming-with-a-changed-spec) means.\n"
 
-static void page_print_first(FILE *out, const struct spec_page *page);
+static void page_print_first(FILE *out);
 
-#define PAGE(file_, print_, about_) .file = file_, .print = page_print_##print_, .about = about_
-#define KEY_PAGE(file_, ...) PAGE(file_, keys, NULL), .sections = {__VA_ARGS__}
+#define PAGE(file_, print_, about_) .file = file_, .print = print_, .about = about_
+#define KEY_PAGE(file_, ...) .file = file_, .sections = {__VA_ARGS__}
 
 static const struct spec_page pages[] = {
-    {PAGE("run-spec.md", first, NULL),
+    {PAGE("run-spec.md", page_print_first, NULL),
      .opening =
          "# The run spec\n\n"
          "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n\n"
@@ -436,28 +427,27 @@ static const struct spec_page pages[] = {
                 "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n\n"
                 "    ztrain --config run.yaml --set flops_profiler.enabled=true --set "
                 "flops_profiler.profile_step=5\n" SEE_RUN_SPEC},
-    {PAGE("run-spec-deepspeed.md", without_effect, "keys of DeepSpeed and PEFT without effect here"),
+    {PAGE("run-spec-deepspeed.md", page_print_without_effect, "keys of DeepSpeed and PEFT without effect here"),
      .opening = "# The run spec: keys without effect\n\n"
                 "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
                 "prints a notice for each:\n\n"
                 "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
                 "[run-spec-refused.md](run-spec-refused.md) lists the keys that are errors.\n"},
-    {PAGE("run-spec-refused.md", refused, "keys of DeepSpeed and PEFT that are errors"),
+    {PAGE("run-spec-refused.md", page_print_refused, "keys of DeepSpeed and PEFT that are errors"),
      .opening = "# The run spec: keys that are refused\n\n"
                 "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
                 "one:\n\n"
                 "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
                 "A section that is switched off (`enabled: false`) is always accepted.\n"},
-    {PAGE("run-spec-names.md", names, "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune"),
+    {PAGE("run-spec-names.md", spec_print_names, "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune"),
      .opening = "# The run spec: names of other trainers\n\n"
                 "This page translates the names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl\n"
                 "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n\n"
                 "    ztrain --config run.yaml --dry-run\n"},
 };
 
-static void page_print_first(FILE *out, const struct spec_page *page)
+static void page_print_first(FILE *out)
 {
-    (void)page;
     fputs(how_to_read, out);
     fputs("\n## The sections\n\n| section | |\n|---|---|\n", out);
     for (size_t i = 0; i < COUNT_OF(pages); i++) {
@@ -476,6 +466,9 @@ void spec_print_pages(FILE *out)
     for (size_t i = 0; i < COUNT_OF(pages); i++) {
         fprintf(out, "<!-- %s: made by `make doc` from the key table in core/spec/spec_keys.c -->\n%s", pages[i].file,
                 pages[i].opening);
-        pages[i].print(out, &pages[i]);
+        if (pages[i].print)
+            pages[i].print(out);
+        else
+            page_print_keys(out, &pages[i]);
     }
 }

@@ -287,6 +287,17 @@ static void tree_replace(struct spec_node *node, const struct spec_node *value)
     node->key = key;
 }
 
+bool spec_has_word(const char *words, const char *word)
+{
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
+        const size_t length = strcspn(at, " ");
+        const bool star = at[length - 1] == '*';
+        if (strncmp(at, word, length - star) == 0 && (star || !word[length]))
+            return true;
+    }
+    return false;
+}
+
 bool spec_is_text(const struct spec_node *node, const char *text)
 {
     return node && node->text && strcmp(node->text, text) == 0;

@@ -123,6 +123,9 @@ struct spec_node *spec_copy(struct spec_context *ctx, const struct spec_node *no
 /* Takes a child out of a list or a mapping. */
 void spec_unlink(struct spec_node *parent, const struct spec_node *child);
 
+/* Whether one of the words, with blanks between them, is `word`, or its beginning before a star. */
+bool spec_has_word(const char *words, const char *word);
+
 /* Whether the value is this text; "auto"; a number, whose value is `real`. node may be NULL. */
 bool spec_is_text(const struct spec_node *node, const char *text);
 bool spec_is_auto(const struct spec_node *node);

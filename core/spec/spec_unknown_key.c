@@ -258,17 +258,6 @@ const struct spec_foreign_name spec_foreign_names[] = {
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
 
-bool spec_has_word(const char *words, const char *word)
-{
-    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
-        const size_t length = strcspn(at, " ");
-        const bool star = at[length - 1] == '*';
-        if (strncmp(at, word, length - star) == 0 && (star || !word[length]))
-            return true;
-    }
-    return false;
-}
-
 const struct spec_foreign_name *spec_foreign_name_find(const char *name)
 {
     for (int i = 0; i < spec_num_foreign_names; i++)
@@ -279,7 +268,7 @@ const struct spec_foreign_name *spec_foreign_name_find(const char *name)
 
 void spec_print_names(FILE *out)
 {
-    fputs("| their name | in a run spec | |\n|---|---|---|\n", out);
+    fputs("\n## Names\n\n| their name | in a run spec | |\n|---|---|---|\n", out);
     for (int i = 0; i < spec_num_foreign_names; i++) {
         const struct spec_foreign_name *row = &spec_foreign_names[i];
         const char *tick = row->key ? "`" : "";

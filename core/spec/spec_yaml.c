@@ -51,14 +51,6 @@ static struct spec_pos yaml_offset_pos(int source, const char *text, size_t size
 
 /* ---- scalars ------------------------------------------------------------- */
 
-static bool yaml_is_one_of(const char *text, const char *const *words)
-{
-    for (; *words; words++)
-        if (strcmp(text, *words) == 0)
-            return true;
-    return false;
-}
-
 /* [-+]? digits [. digits] [e[-+]digits], no leading zero before a digit. *integral: only sign and digits. */
 static bool yaml_looks_like_number(const char *text, bool *integral)
 {
@@ -72,18 +64,13 @@ static bool yaml_looks_like_number(const char *text, bool *integral)
 
 void spec_yaml_plain(struct spec_node *node)
 {
-    static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
-    static const char *const trues[] = {"true", "True", "TRUE", NULL};
-    static const char *const falses[] = {"false", "False", "FALSE", NULL};
-    static const char *const infinities[] = {".inf", ".Inf", ".INF", "inf", "Infinity", ".nan",
-                                             ".NaN", ".NAN", "nan",  "NaN", NULL};
     const char *text = node->text;
     bool integral;
-    if (yaml_is_one_of(text, nulls)) {
+    if (!*text || spec_has_word("~ null Null NULL", text)) {
         node->kind = NODE_NULL;
-    } else if (yaml_is_one_of(text, trues) || yaml_is_one_of(text, falses)) {
+    } else if (spec_has_word("true True TRUE false False FALSE", text)) {
         node->kind = NODE_BOOL;
-        node->boolean = yaml_is_one_of(text, trues);
+        node->boolean = *text == 't' || *text == 'T';
     } else if (yaml_looks_like_number(text, &integral)) {
         node->kind = NODE_REAL;
         node->real = strtod(text, NULL);
@@ -94,7 +81,8 @@ void spec_yaml_plain(struct spec_node *node)
             node->kind = NODE_INT;
             node->integer = integer;
         }
-    } else if (yaml_is_one_of(text + (*text == '-' || *text == '+'), infinities)) {
+    } else if (spec_has_word(".inf .Inf .INF inf Infinity .nan .NaN .NAN nan NaN",
+                             text + (*text == '-' || *text == '+'))) {
         node->kind = NODE_REAL;
         node->real = !strpbrk(text, "fF") ? NAN : *text == '-' ? -INFINITY : INFINITY;
     }
