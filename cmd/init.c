@@ -67,60 +67,6 @@ static enum status init_check_out(const struct init *t, struct error *err)
     return init_to_stdout(t) ? STATUS_OK : command_check_out(t->flags.out, t->flags.force, err);
 }
 
-/* ---- flags and answers --------------------------------------------------- */
-
-static enum status init_take_inputs(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
-    TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
-                       init_take_model, err));
-    TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full, lora or qlora)" : NULL, "full",
-                       init_take_method, err));
-    if (f->data.count > 0) {
-        if (init_take_shards(t, &f->data, err) != STATUS_OK)
-            return error_prefix(err, "--data");
-    } else {
-        TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
-    }
-    if (f->validation)
-        return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
-    return init_find_validation(t, err);
-}
-
-static enum status init_take_hardware(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
-    char text[INIT_TEXT];
-    const char *usual = init_usual_gpus(t, text);
-    TRY(init_take_flag(t, "gpus", f->gpus, f->device ? NULL : "GPUs (0: the CPU)", usual, init_take_gpus, err));
-    if (!t->cuda && !t->asks && !f->gpus && !f->device)
-        init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
-    const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
-    TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
-    if (!f->device && t->machine.gpus && t->memory > t->machine.memory)
-        t->memory = t->machine.memory;
-    if (f->memory)
-        TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
-    if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
-        init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
-                  t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,
-                  (double)t->memory / (double)(1 << 30));
-    return STATUS_OK;
-}
-
-static enum status init_take_length(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
-    const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
-    const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
-    char text[INIT_TEXT];
-    TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
-                       err));
-    TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
-    TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", epochs, init_take_epochs, err));
-    return init_take_flag(t, "lr", f->lr, NULL, lr, init_take_lr, err);
-}
-
 /* ---- settings by the plan ------------------------------------------------ */
 
 /* Reads what init_spec() writes. */
@@ -281,8 +227,6 @@ static enum status init_make(struct init *t, struct error *err)
         return error_prefix(err, "--method");
     TRY(init_check_out(t, err));
     TRY(init_take_inputs(t, err));
-    TRY(init_take_hardware(t, err));
-    TRY(init_take_length(t, err));
     TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
     TRY(init_build(t, true, err));
     return init_write(t, err);

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* init.h: the parts of `ztrain init`, in the order in which it calls them:
  *
- *   flags and answers, each checked at once -> model and data are read -> settings by the plan -> the run spec
- *
- * A flag and the answer to a question go through the same function, init_take_…(): it checks the text against what is
- * known by then, and keeps it. */
+ *   flags and answers, each checked at once -> model and data are read -> settings by the plan -> the run spec */
 #pragma once
 
 #include "cmd/plan.h"
@@ -67,36 +64,14 @@ struct init {
 /* "ztrain: note: …" on stderr. */
 void init_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- what a flag or an answer says --------------------------------------- */
-
-/* Parameters are checked and kept; a second call replaces the first. STATUS_USAGE, STATUS_DATA: what is wrong. */
-typedef enum status init_take(struct init *t, const char *text, struct error *err);
-init_take init_take_model, init_take_method, init_take_data, init_take_validation, init_take_gpus, init_take_device,
-    init_take_memory, init_take_seq_length, init_take_batch, init_take_epochs, init_take_lr;
+/* Takes flags and answers. STATUS_USAGE, STATUS_DATA: what is wrong. init_release() releases all but the flags. */
+enum status init_take_inputs(struct init *t, struct error *err);
+void init_release(struct init *t);
 
 /* The method of this name. STATUS_USAGE: no method has it. */
 enum status init_find_method(const char *name, enum init_method *method, struct error *err);
 
-/* The shards of flags.data, as init_take_data(). */
-enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err);
-
-/* Takes PREFIX-validation as validation data, if it is there. */
-enum status init_find_validation(struct init *t, struct error *err);
-
-/* What a flag is without a word of the user's. */
 enum { INIT_TEXT = 128 };
-const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT]);
-const char *init_usual_batch(const struct init *t, char text[INIT_TEXT]);
-const char *init_usual_gpus(struct init *t, char text[INIT_TEXT]); /* of this machine */
-const char *init_usual_device(const struct init *t);
-
-/* Releases everything but the flags. */
-void init_release(struct init *t);
-
-/* A flag: `given`, else the answer to `question` on a terminal (NULL: none is asked), else `usual`. STATUS_USAGE: there
- * is none of these, or no right answer in three. */
-enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
-                           init_take *take, struct error *err);
 
 /* The spec as YAML, for free(). */
 char *init_spec(const struct init *t);

@@ -23,6 +23,9 @@
 
 enum { INIT_TRIES = 3 };
 
+/* Checks a flag or an answer against what is known by then, and keeps it in the place of an earlier one. */
+typedef enum status init_take(struct init *t, const char *text, struct error *err);
+
 void init_note(const char *format, ...)
 {
     char text[1024], line[1100];
@@ -76,8 +79,10 @@ static enum status init_ask(struct init *t, const char *question, const char *us
     return error_hint(err, "flags answer as well: ztrain init --help");
 }
 
-enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question, const char *usual,
-                           init_take *take, struct error *err)
+/* A flag: `given`, else the answer to `question` on a terminal (NULL: none is asked), else `usual`. STATUS_USAGE: there
+ * is none of these, or no right answer in three. */
+static enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question,
+                                  const char *usual, init_take *take, struct error *err)
 {
     if (!given && question && t->asks)
         return init_ask(t, question, usual, take, err);
@@ -130,7 +135,7 @@ static bool init_has_weights(const char *folder, const struct model_desc *desc, 
     return !absent;
 }
 
-enum status init_take_model(struct init *t, const char *text, struct error *err)
+static enum status init_take_model(struct init *t, const char *text, struct error *err)
 {
     char folder[FS_PATH_MAX];
     TRY(init_check_text(text, err));
@@ -161,7 +166,7 @@ enum status init_find_method(const char *name, enum init_method *method, struct 
     return error_hint(err, "full, lora or qlora");
 }
 
-enum status init_take_method(struct init *t, const char *text, struct error *err)
+static enum status init_take_method(struct init *t, const char *text, struct error *err)
 {
     TRY(init_find_method(text, &t->method, err));
     if (t->method == INIT_FULL || t->pretrained)
@@ -280,7 +285,7 @@ static enum status init_read_labels(struct init *t, struct error *err)
     return model_desc_check_causal(&t->desc, err);
 }
 
-enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err)
+static enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err)
 {
     TRY(init_find_text(t, shards, err));
     token_set_close(t->set);
@@ -299,7 +304,7 @@ enum status init_take_shards(struct init *t, const struct string_list *shards, s
     return STATUS_OK;
 }
 
-enum status init_take_data(struct init *t, const char *text, struct error *err)
+static enum status init_take_data(struct init *t, const char *text, struct error *err)
 {
     char *items[] = {(char *)(uintptr_t)text};
     return init_take_shards(t, &(struct string_list){1, items}, err);
@@ -307,7 +312,7 @@ enum status init_take_data(struct init *t, const char *text, struct error *err)
 
 /* ---- validation data ----------------------------------------------------- */
 
-enum status init_take_validation(struct init *t, const char *text, struct error *err)
+static enum status init_take_validation(struct init *t, const char *text, struct error *err)
 {
     struct token_set *set = NULL;
     char *items[] = {(char *)(uintptr_t)text};
@@ -324,7 +329,7 @@ enum status init_take_validation(struct init *t, const char *text, struct error 
     return status;
 }
 
-enum status init_find_validation(struct init *t, struct error *err)
+static enum status init_find_validation(struct init *t, struct error *err)
 {
     for (int i = 0; i < t->data.count; i++) {
         const char *name = t->data.items[i];
@@ -382,7 +387,7 @@ static void init_find_gpus(struct init_machine *machine)
     device_close(device);
 }
 
-const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
+static const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
 {
     const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
     init_find_gpus(&t->machine);
@@ -391,7 +396,7 @@ const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
     return text;
 }
 
-enum status init_take_gpus(struct init *t, const char *text, struct error *err)
+static enum status init_take_gpus(struct init *t, const char *text, struct error *err)
 {
     const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
     int64_t gpus = 0;
@@ -408,7 +413,7 @@ enum status init_take_gpus(struct init *t, const char *text, struct error *err)
     return STATUS_OK;
 }
 
-const char *init_usual_device(const struct init *t)
+static const char *init_usual_device(const struct init *t)
 {
     struct gpu_model model;
     struct error err;
@@ -416,7 +421,7 @@ const char *init_usual_device(const struct init *t)
     return !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
 }
 
-enum status init_take_device(struct init *t, const char *text, struct error *err)
+static enum status init_take_device(struct init *t, const char *text, struct error *err)
 {
     const bool cpu = strcasecmp(text, "cpu") == 0;
     if (!cpu && !t->cuda)
@@ -430,7 +435,7 @@ enum status init_take_device(struct init *t, const char *text, struct error *err
     return STATUS_OK;
 }
 
-enum status init_take_memory(struct init *t, const char *text, struct error *err)
+static enum status init_take_memory(struct init *t, const char *text, struct error *err)
 {
     char size[SIZE_TEXT_MAX], whole[SIZE_TEXT_MAX];
     int64_t bytes;
@@ -451,7 +456,7 @@ enum status init_take_memory(struct init *t, const char *text, struct error *err
 /* ---- samples and steps --------------------------------------------------- */
 
 /* A power of two. With a mask: holds 99 % of the documents, and four average ones, so that samples are filled. */
-const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT])
+static const char *init_usual_seq_length(const struct init *t, char text[INIT_TEXT])
 {
     const int64_t documents = token_set_documents(t->set), tokens = token_set_tokens(t->set);
     const int64_t most = t->masked && t->desc.max_positions > 8192 ? 8192 : t->desc.max_positions;
@@ -489,7 +494,7 @@ static enum status init_count_samples(struct init *t, struct error *err)
                      t->seq_length, t->longest);
 }
 
-enum status init_take_seq_length(struct init *t, const char *text, struct error *err)
+static enum status init_take_seq_length(struct init *t, const char *text, struct error *err)
 {
     if (init_whole(text, 2, t->desc.max_positions, &t->seq_length, err) != STATUS_OK)
         return error_hint(err, "the model has %" PRId64 " positions", t->desc.max_positions);
@@ -509,7 +514,7 @@ enum status init_take_seq_length(struct init *t, const char *text, struct error 
 }
 
 /* About 128 Ki tokens, in a power of two of samples on each rank; fewer, if an epoch had less than 50 steps. */
-const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
+static const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
 {
     int64_t batch = t->ranks;
     while (2 * batch * t->seq_length <= 128 << 10 && t->samples / (2 * batch) >= 50)
@@ -529,7 +534,7 @@ static int init_virtual_ranks(const struct init *t)
     return virtual_ranks > 1 ? virtual_ranks : 0;
 }
 
-enum status init_take_batch(struct init *t, const char *text, struct error *err)
+static enum status init_take_batch(struct init *t, const char *text, struct error *err)
 {
     const int64_t ranks = t->ranks;
     TRY(init_whole(text, 1, t->samples, &t->batch, err));
@@ -541,14 +546,75 @@ enum status init_take_batch(struct init *t, const char *text, struct error *err)
     return error_hint(err, "%" PRId64 " is the next one", (t->batch / ranks + 1) * ranks);
 }
 
-enum status init_take_epochs(struct init *t, const char *text, struct error *err)
+static enum status init_take_epochs(struct init *t, const char *text, struct error *err)
 {
     TRY(init_real(text, 1e6, &t->epochs, err));
     t->steps = spec_run_length(t->epochs, 0, t->samples / t->batch);
     return STATUS_OK;
 }
 
-enum status init_take_lr(struct init *t, const char *text, struct error *err)
+static enum status init_take_lr(struct init *t, const char *text, struct error *err)
 {
     return init_real(text, 1, &t->lr, err);
+}
+
+/* ---- flags and answers --------------------------------------------------- */
+
+static enum status init_take_sources(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
+                       init_take_model, err));
+    TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full, lora or qlora)" : NULL, "full",
+                       init_take_method, err));
+    if (f->data.count > 0) {
+        if (init_take_shards(t, &f->data, err) != STATUS_OK)
+            return error_prefix(err, "--data");
+    } else {
+        TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
+    }
+    if (f->validation)
+        return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
+    return init_find_validation(t, err);
+}
+
+static enum status init_take_hardware(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    char text[INIT_TEXT];
+    const char *usual = init_usual_gpus(t, text);
+    TRY(init_take_flag(t, "gpus", f->gpus, f->device ? NULL : "GPUs (0: the CPU)", usual, init_take_gpus, err));
+    if (!t->cuda && !t->asks && !f->gpus && !f->device)
+        init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
+    const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
+    TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
+    if (!f->device && t->machine.gpus && t->memory > t->machine.memory)
+        t->memory = t->machine.memory;
+    if (f->memory)
+        TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
+    if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
+        init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
+                  t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,
+                  (double)t->memory / (double)(1 << 30));
+    return STATUS_OK;
+}
+
+static enum status init_take_length(struct init *t, struct error *err)
+{
+    const struct init_flags *f = &t->flags;
+    const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
+    const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
+    char text[INIT_TEXT];
+    TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
+                       err));
+    TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
+    TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", epochs, init_take_epochs, err));
+    return init_take_flag(t, "lr", f->lr, NULL, lr, init_take_lr, err);
+}
+
+enum status init_take_inputs(struct init *t, struct error *err)
+{
+    TRY(init_take_sources(t, err));
+    TRY(init_take_hardware(t, err));
+    return init_take_length(t, err);
 }
