@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cmd/report/run_metrics.h"
-#include "core/spec/spec_pairs.h"
+#include "core/spec/spec.h"
 #include "core/status.h"
 #include "core/string_list.h"
 

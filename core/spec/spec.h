@@ -236,6 +236,17 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
 void spec_print_help(FILE *out);
 void spec_print_pages(FILE *out);
 
+/* A run.yaml as a flat object, {"train.epochs": "2"}, to show and to compare. It is taken as it stands: it may be of
+ * another version of ztrain. A new reference. STATUS_CHECKPOINT: the file cannot be read or is no YAML mapping; *pairs
+ * is NULL. */
+enum status spec_pairs_read(json_t **pairs, const char *path, struct error *err);
+
+/* The value of a key; NULL: it is not set. */
+static inline const char *spec_pairs_find(const json_t *pairs, const char *key)
+{
+    return json_string_value(json_object_get(pairs, key));
+}
+
 /* ---- other trainers' configurations -------------------------------------- */
 
 struct convert_request {

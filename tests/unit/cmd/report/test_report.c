@@ -3,7 +3,7 @@
 #include "cmd/report/run_metrics.c"
 #include "cmd/report/terminal.c"
 #include "cmd/report/thin.c"
-#include "core/spec/spec_pairs.h"
+#include "core/spec/spec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
