@@ -74,16 +74,6 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
     alias_merge_at_top(ctx, root, section);
 }
 
-static void alias_to_top(struct spec_context *ctx, struct spec_node *root, struct spec_node *parent,
-                         struct spec_node *node, const char *path)
-{
-    spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)", path,
-                node->key);
-    spec_unlink(parent, node);
-    node->next = NULL;
-    alias_merge_at_top(ctx, root, node);
-}
-
 /* Python takes 0 and 1 as truth values, and so does DeepSpeed. */
 static void alias_as_bool(struct spec_node *node)
 {
@@ -138,12 +128,17 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
             continue;
         size_t length = spec_key_section_length(key->path), target = spec_key_section_length(key->fallback);
         struct spec_node *parent = length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root;
-        if (!length && target)
+        if (!length && target) {
             alias_to_section(ctx, root, node, key->fallback);
-        else if (length && !target)
-            alias_to_top(ctx, root, parent, node, key->path);
-        else
+        } else if (length && !target) {
+            spec_notice(ctx, node->key_pos, "'%s' is taken as %s, at top level (DeepSpeed ignores it in this section)",
+                        key->path, node->key);
+            spec_unlink(parent, node);
+            node->next = NULL;
+            alias_merge_at_top(ctx, root, node);
+        } else {
             rename_key(ctx, parent, node, spec_key_leaf(key->fallback));
+        }
     }
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;

@@ -340,25 +340,19 @@ static void convert_rest(struct convert *c)
 
 /* ---- the run spec -------------------------------------------------------- */
 
-/* Stores the optimizer and the schedule that the spec names: spec_key_applies() tells by them whose a parameter is. */
-static void convert_store_types(struct convert *c, struct spec_full *full)
-{
-    static const char *const types[] = {"optimizer.type", "scheduler.type"};
-    for (size_t i = 0; i < COUNT_OF(types); i++) {
-        const struct spec_key *key = spec_key_find(types[i]);
-        json_t *value = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
-        if (value)
-            spec_key_store(full, key, value);
-    }
-}
-
 /* The values as {"path": value}, in the order of the table; what is wrong becomes a note and is left out. */
 static json_t *convert_values(struct convert *c)
 {
+    static const char *const types[] = {"optimizer.type", "scheduler.type"};
     json_t *values = json_object();
     struct spec_full *full = spec_arena_alloc(c->ctx->arena, sizeof *full);
     struct string_list wrong = {0};
-    convert_store_types(c, full);
+    for (size_t i = 0; i < COUNT_OF(types); i++) { /* spec_key_applies() tells by them whose a parameter is */
+        const struct spec_key *key = spec_key_find(types[i]);
+        json_t *type = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
+        if (type)
+            spec_key_store(full, key, type);
+    }
     full->spec.adapter.on = spec_find(c->to, "peft") != NULL;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         const struct spec_node *node = key->size ? spec_find(c->to, key->path) : NULL;

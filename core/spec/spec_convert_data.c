@@ -364,17 +364,6 @@ static void data_factory(struct data_sets *sets)
 
 /* ---- Trainer, TRL -------------------------------------------------------- */
 
-static void data_sft_packing(struct convert *c)
-{
-    const bool packs = convert_take_switch(c, "packing");
-    const char *strategy = convert_take_text(c, "packing_strategy");
-    convert_take(c, "padding_free");
-    const bool cut = strategy && strcmp(strategy, "wrapped") == 0;
-    convert_set_yaml(c, "data.packing", !packs ? "false" : cut ? "true" : "first_fit");
-    if (packs)
-        convert_set_yaml(c, "data.document_mask", cut ? "false" : "true");
-}
-
 static void data_sft(struct data_sets *sets, const char *name, const char *split)
 {
     struct convert *c = sets->c;
@@ -432,7 +421,13 @@ static void data_trainer(struct data_sets *sets)
     else if (!sft && evaluates && !tests)
         sets->share = data_share_text(c, percentage ? percentage->real / 100 : 0.05);
     if (sft) {
-        data_sft_packing(c);
+        const bool packs = convert_take_switch(c, "packing");
+        const char *way = convert_take_text(c, "packing_strategy");
+        const bool cut = way && strcmp(way, "wrapped") == 0;
+        convert_take(c, "padding_free");
+        convert_set_yaml(c, "data.packing", !packs ? "false" : cut ? "true" : "first_fit");
+        if (packs)
+            convert_set_yaml(c, "data.document_mask", cut ? "false" : "true");
         data_sft(sets, OR(files, name), evaluates && !share && !tests ? OR(split, "test") : NULL);
     } else {
         struct data_set set = {.input = OR(files, name)};

@@ -171,18 +171,6 @@ static void deepspeed_precision(struct convert *c, const struct spec_node *root)
     }
 }
 
-/* Errors become notes: what is wrong, or unknown, was left out. */
-static void deepspeed_tell(struct convert *c)
-{
-    for (int i = 0; i < c->ctx->errors.count; i++) {
-        const char *text = c->ctx->errors.items[i].text;
-        const char *more = strstr(text, "; --set "); /* the advice to leave it out */
-        convert_note(c, "%s: left out: %.*s", spec_pos_text(c->ctx, c->ctx->errors.items[i].pos),
-                     (int)(more ? (size_t)(more - text) : strlen(text)), text);
-    }
-    c->ctx->errors.count = 0;
-}
-
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors, struct error *err)
 {
     struct spec_node *root = NULL;
@@ -212,6 +200,12 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
     deepspeed_batch(c, root);
     deepspeed_precision(c, root);
     spec_find_unknown(c->ctx, root, root, "");
-    deepspeed_tell(c);
+    for (int i = 0; i < c->ctx->errors.count; i++) { /* they become notes: what is wrong was left out */
+        const char *text = c->ctx->errors.items[i].text;
+        const char *more = strstr(text, "; --set "); /* the advice to leave it out */
+        convert_note(c, "%s: left out: %.*s", spec_pos_text(c->ctx, c->ctx->errors.items[i].pos),
+                     (int)(more ? (size_t)(more - text) : strlen(text)), text);
+    }
+    c->ctx->errors.count = 0;
     return STATUS_OK;
 }

@@ -79,17 +79,13 @@ static void check_model(const struct rules *r)
          "'data.seq_length' 1 leaves no target if data.packing is false or first_fit; hint: use 2 or more"},
     };
     apply_key_rules(r, rules, COUNT_OF(rules));
-    if (set)
-        snprintf(r->spec->model.where, sizeof r->spec->model.where, "%s", spec_pos_text(r->ctx, set->key_pos));
-}
-
-static void check_name(const struct rules *r)
-{
     const char *name = r->spec->run.name;
     if (name && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
         spec_error(r->ctx, find(r, "run.name")->pos,
                    "'run.name' must be the name of a folder, not '%s'; hint: run.dir is the folder that holds it",
                    spec_show(r->ctx, name));
+    if (set)
+        snprintf(r->spec->model.where, sizeof r->spec->model.where, "%s", spec_pos_text(r->ctx, set->key_pos));
 }
 
 size_t spec_text_stem(const char *name)
@@ -629,7 +625,6 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
     check_reduction(&rules);
     check_offload(&rules);
     check_recompute(&rules);
-    check_name(&rules);
     check_evaluations(&rules);
     check_comms_logger(&rules);
     check_shards(&rules, "data.train", &full->spec.data.train);
