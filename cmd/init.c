@@ -134,17 +134,6 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
 
-static void init_note_choice(const struct init *t)
-{
-    const int *values = t->choice.setting.values;
-    char node[SIZE_TEXT_MAX];
-    if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
-        init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
-                  size_round((int64_t)t->choice.node_bytes, node));
-    if (values[TUNABLE_STATES])
-        init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
-}
-
 /* The plan's choice for the spec as it is. */
 static enum status init_choose(struct init *t, struct error *err)
 {
@@ -163,6 +152,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
 {
     const int virtual_ranks = t->virtual_ranks;
     const double most = 1.1;
+    char node[SIZE_TEXT_MAX];
     struct error none;
     t->virtual_ranks = 0;
     TRY(init_choose(t, err));
@@ -178,7 +168,12 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     }
     if (!t->virtual_ranks)
         t->choice = without;
-    init_note_choice(t);
+    const int *values = t->choice.setting.values;
+    if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
+        init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
+                  size_round((int64_t)t->choice.node_bytes, node));
+    if (values[TUNABLE_STATES])
+        init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
     return STATUS_OK;
 }
 

@@ -70,17 +70,6 @@ static void adapter_keys(struct convert *c, bool on)
     }
 }
 
-static void adapter_defaults(struct convert *c)
-{
-    static const char *const sft[][2] = {{"peft.r", "16"}, {"peft.lora_alpha", "32"}, {"peft.lora_dropout", "0.05"}};
-    const struct spec_node *rank = spec_find(c->to, "peft.r");
-    for (size_t i = 0; i < COUNT_OF(sft) && c->kind == CONVERT_SFT; i++)
-        if (!spec_find(c->to, sft[i][0]))
-            convert_set_yaml(c, sft[i][0], sft[i][1]);
-    if (c->kind == CONVERT_FACTORY && !spec_find(c->to, "peft.lora_alpha") && spec_is_number(rank))
-        convert_set_yaml(c, "peft.lora_alpha", convert_text(c, "%.15g", 2 * rank->real));
-}
-
 /* Whether the targets have what is not among all linear ones: an embedding, the head, or an expression. */
 static bool adapter_has_more(const struct spec_node *targets)
 {
@@ -192,6 +181,7 @@ static const struct spec_node *adapter_other(struct convert *c, bool *on)
 
 void convert_adapter(struct convert *c)
 {
+    static const char *const sft[][2] = {{"peft.r", "16"}, {"peft.lora_alpha", "32"}, {"peft.lora_dropout", "0.05"}};
     bool on;
     const struct spec_node *other = adapter_other(c, &on);
     if (other)
@@ -202,8 +192,12 @@ void convert_adapter(struct convert *c)
     if (on && !trained)
         convert_set_text(c, "peft.peft_type", "LORA");
     adapter_keys(c, on && !trained);
-    if (on && !trained)
-        adapter_defaults(c);
+    const struct spec_node *rank = spec_find(c->to, "peft.r");
+    for (size_t i = 0; i < COUNT_OF(sft) && on && !trained && c->kind == CONVERT_SFT; i++)
+        if (!spec_find(c->to, sft[i][0]))
+            convert_set_yaml(c, sft[i][0], sft[i][1]);
+    if (on && !trained && c->kind == CONVERT_FACTORY && !spec_find(c->to, "peft.lora_alpha") && spec_is_number(rank))
+        convert_set_yaml(c, "peft.lora_alpha", convert_text(c, "%.15g", 2 * rank->real));
     adapter_all_linear(c, on && !trained);
     if (on && !trained && start && start->kind == NODE_STRING) /* which changes the result */
         convert_note(c, "'%s' %s: A starts uniform, B as zeros", start->key, convert_show(c, start));

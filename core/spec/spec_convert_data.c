@@ -460,20 +460,15 @@ static void data_length(struct convert *c)
                      convert_show(c, most));
 }
 
-static void data_tokenizer(struct convert *c)
-{
-    static const char *const names[] = {"tokenizer", "tokenizer_name", "tokenizer_name_or_path", "tokenizer_config"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const struct spec_node *node = convert_take(c, names[i]);
-        if (node && node->text && (!c->model || strcmp(node->text, c->model) != 0))
-            convert_set(c, "model.tokenizer", node);
-    }
-}
-
 void convert_data(struct convert *c)
 {
     struct data_sets sets = {.c = c, .train = convert_list(c), .validation = convert_list(c)};
-    data_tokenizer(c); /* which the commands name */
+    const char *names = "tokenizer tokenizer_name tokenizer_name_or_path tokenizer_config"; /* the commands name it */
+    for (const char *name; (name = convert_word(c, &names));) {
+        const struct spec_node *node = convert_take(c, name);
+        if (node && node->text && (!c->model || strcmp(node->text, c->model) != 0))
+            convert_set(c, "model.tokenizer", node);
+    }
     data_length(c);
     const char *share = data_share(c, convert_take(c, "val_set_size"));
     const char *other = data_share(c, convert_take(c, "val_size"));

@@ -181,23 +181,16 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
 
 /* ---- look up, merge, override -------------------------------------------- */
 
-/* HOME, if it is set and JSON can hold it; else NULL. */
-static const char *home_folder(void)
-{
-    const char *home = getenv("HOME");
-    json_t *text = home && *home ? json_string(home) : NULL;
-    json_decref(text);
-    return text ? home : NULL;
-}
-
 const char *spec_home_path(struct spec_context *ctx, const char *key, const struct spec_node *node)
 {
     if (node->text[0] != '~')
         return node->text;
     const char *rest = node->text + 1;
     const bool own = !*rest || *rest == '/';
-    const char *home = own ? home_folder() : NULL;
-    if (home)
+    const char *home = own ? getenv("HOME") : NULL;
+    json_t *text = home && *home ? json_string(home) : NULL; /* NULL: JSON cannot hold it */
+    json_decref(text);
+    if (text)
         return spec_arena_printf(ctx->arena, "%s%s", home, rest);
     return spec_error(ctx, node->pos,
                       "'%s' is '%s', %s; hint: write the whole path, or ./~ for a name that begins with ~", key,

@@ -21,13 +21,6 @@ static void write_real(FILE *out, double value)
         fputs(".0", out);
 }
 
-/* Whether YAML has the character as it stands: not the line breaks and the byte order mark. */
-static bool spec_is_printable(utf8proc_int32_t point)
-{
-    return ((point >= 0x20 && point < 0x7f) || point >= 0xa0) && point != 0x2028 && point != 0x2029 &&
-           point != 0xfeff && point != 0xfffe && point != 0xffff;
-}
-
 static void write_quoted(FILE *out, const char *text)
 {
     utf8proc_int32_t point;
@@ -36,7 +29,8 @@ static void write_quoted(FILE *out, const char *text)
         length = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &point); /* jansson has checked it */
         if (point == '"' || point == '\\')
             fprintf(out, "\\%c", (int)point);
-        else if (spec_is_printable(point))
+        else if (((point >= 0x20 && point < 0x7f) || point >= 0xa0) && point != 0x2028 && point != 0x2029 &&
+                 point != 0xfeff && point != 0xfffe && point != 0xffff) /* not line breaks and marks */
             fwrite(text, 1, (size_t)length, out);
         else
             fprintf(out, "\\u%04x", (unsigned)point);
