@@ -64,20 +64,6 @@ static enum status check_watch(struct report_options *options, struct error *err
     return STATUS_OK;
 }
 
-static enum status parse(int argc, char **argv, struct report_options *options, bool *helped, struct error *err)
-{
-    static const struct option_row rows[] = {OPTION(struct report_options, out, "out", "FILE"),
-                                             OPTION(struct report_options, interval, "interval", "SECONDS"),
-                                             OPTION(struct report_options, watch, "watch", NULL)};
-    static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
-                                             rows,     COUNT_OF(rows)};
-    *options = (struct report_options){.count = 0};
-    TRY(command_line_parse(&line, argc, argv, options, helped, err));
-    while (options->count < REPORT_RUNS && options->runs[options->count])
-        options->count++;
-    return *helped ? STATUS_OK : check_watch(options, err);
-}
-
 /* ---- watching ------------------------------------------------------------ */
 
 static volatile sig_atomic_t asked_to_end;
@@ -262,11 +248,19 @@ static enum status show_runs(const struct report_options *options, struct watche
 
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
-    struct report_options options;
+    static const struct option_row rows[] = {OPTION(struct report_options, out, "out", "FILE"),
+                                             OPTION(struct report_options, interval, "interval", "SECONDS"),
+                                             OPTION(struct report_options, watch, "watch", NULL)};
+    static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
+                                             rows,     COUNT_OF(rows)};
+    struct report_options options = {.count = 0};
     bool helped;
-    TRY(parse(argc, argv, &options, &helped, err));
+    TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
     if (helped)
         return STATUS_OK;
+    while (options.count < REPORT_RUNS && options.runs[options.count])
+        options.count++;
+    TRY(check_watch(&options, err));
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
     int opened = 0;
     enum status status = check_report_out(options.out, err);

@@ -160,12 +160,8 @@ static char why_state_now(const struct flight_head *head)
 /* "3.2 s", "5 min" */
 static const char *why_age_text(double seconds, char out[32])
 {
-    if (seconds < 100)
-        snprintf(out, 32, "%.1f s", seconds);
-    else if (seconds < 6000)
-        snprintf(out, 32, "%.0f min", seconds / 60);
-    else
-        snprintf(out, 32, "%.0f h", seconds / 3600);
+    const bool minutes = seconds >= 100, hours = seconds >= 6000;
+    snprintf(out, 32, hours ? "%.0f h" : minutes ? "%.0f min" : "%.1f s", seconds / (hours ? 3600 : minutes ? 60 : 1));
     return out;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comms_report.c: see comms_report.h. Bandwidths are those of NCCL's tests, without the wait for the last rank: the
+/* comms_report.c: see reports.h. Bandwidths are those of NCCL's tests, without the wait for the last rank: the
  * algorithm's is the bytes of all ranks' slices over the time, the bus bandwidth (N-1)/N of it, which is what each rank
  * sends and receives. */
-#include "cmd/observe/comms_report.h"
+#include "cmd/observe/reports.h"
 
 #include "comm/comm_log.h"
 #include "core/fsutil.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/observe/flops_report.h"
+#include "cmd/observe/reports.h"
 
 #include "core/clock.h"
 #include "core/fsutil.h"

@@ -92,20 +92,6 @@ static const char *explain_finding(enum zero_finding finding)
     }
 }
 
-/* Ranks have gathered different parameters, and no more than half of them the same: none of them is accused. */
-static enum status end_undecided_corruption(struct run *run, const struct zero_check_result *v, struct error *err)
-{
-    const struct rank_place *places = run->boot->places;
-    error_set(err, STATUS_DIVERGED,
-              "step %" PRId64
-              ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered different "
-              "parameters of %s, and nobody knows which are right; the step is not made, and no checkpoint is written; "
-              "hint: %s",
-              run->position.step + 1, v->other, places[v->other].host, v->rank, places[v->rank].host, v->unit->name,
-              undecided_hint);
-    return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
-}
-
 enum status integrity_compare_passes(void *context, const double *losses, struct error *err)
 {
     struct run *run = context;
@@ -116,8 +102,17 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
         return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
     write_corruption_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
-    if (v.finding == FINDING_SPLIT)
-        return end_undecided_corruption(run, &v, err);
+    const struct rank_place *places = run->boot->places;
+    if (v.finding == FINDING_SPLIT) { /* no more than half of the ranks have gathered the same: none is accused */
+        error_set(
+            err, STATUS_DIVERGED,
+            "step %" PRId64 ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered "
+            "different parameters "
+            "of %s, and nobody knows which are right; the step is not made, and no checkpoint is written; hint: %s",
+            run->position.step + 1, v.other, places[v.other].host, v.rank, places[v.rank].host, v.unit->name,
+            undecided_hint);
+        return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
+    }
     if (v.ranks > 1)
         snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
     if (name)

@@ -168,16 +168,13 @@ static const char *terminal_figure(double value, const char *unit, char out[FIGU
 {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
     size_t p = 0;
-    if (!isfinite(value)) {
-        snprintf(out, FIGURE_MAX, "-");
-        return out;
-    }
     while (fabs(value) >= 999.5 && p + 1 < COUNT_OF(prefixes)) {
         value /= 1000;
         p++;
     }
     const int digits = p == 0 && value == floor(value) ? 0 : fabs(value) >= 99.95 ? 1 : 2;
-    snprintf(out, FIGURE_MAX, "%.*f%s%s%s", digits, value, *prefixes[p] || *unit ? " " : "", prefixes[p], unit);
+    snprintf(out, FIGURE_MAX, isfinite(value) ? "%.*f%s%s%s" : "-", digits, value, *prefixes[p] || *unit ? " " : "",
+             prefixes[p], unit);
     return out;
 }
 
@@ -193,10 +190,7 @@ const char *figure_bytes(double value, char out[FIGURE_MAX])
 
 const char *figure_percent(double share, char out[FIGURE_MAX])
 {
-    if (isfinite(share))
-        snprintf(out, FIGURE_MAX, "%.1f %%", 100 * share);
-    else
-        snprintf(out, FIGURE_MAX, "-");
+    snprintf(out, FIGURE_MAX, isfinite(share) ? "%.1f %%" : "-", 100 * share);
     return out;
 }
 

@@ -108,18 +108,6 @@ void console_break(struct console *console)
 
 /* ---- the summary --------------------------------------------------------- */
 
-/* "step 29", "steps 1 to 400", "316 of 400 steps, whose lines metrics.jsonl has,", all with what they "took" */
-static void console_name_steps(const struct metrics_summary *s, char *text, size_t size)
-{
-    if (s->missing)
-        snprintf(text, size, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
-                 s->steps + s->missing, s->steps == 1 ? "" : "s");
-    else if (s->steps == 1)
-        snprintf(text, size, "step %" PRId64, s->last_step);
-    else
-        snprintf(text, size, "steps %" PRId64 " to %" PRId64, s->first_step, s->last_step);
-}
-
 /* A time that rounds to nothing in milliseconds. */
 static void console_name_duration(double seconds, char *text, size_t size)
 {
@@ -132,7 +120,13 @@ static void console_name_duration(double seconds, char *text, size_t size)
 static void console_log_time(const struct metrics_summary *s, double process_seconds)
 {
     char which[128], steps[32], process[32], starts[64] = "";
-    console_name_steps(s, which, sizeof which);
+    if (s->missing)
+        snprintf(which, sizeof which, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
+                 s->steps + s->missing, s->steps == 1 ? "" : "s");
+    else if (s->steps == 1)
+        snprintf(which, sizeof which, "step %" PRId64, s->last_step);
+    else
+        snprintf(which, sizeof which, "steps %" PRId64 " to %" PRId64, s->first_step, s->last_step);
     console_name_duration(s->seconds, steps, sizeof steps);
     console_name_duration(process_seconds, process, sizeof process);
     if (s->starts > 1)

@@ -98,10 +98,10 @@ struct run {
     double collected_at;      /* seconds; when the last step was collected */
     struct comm_stats volume; /* sent by this rank in a step: the newest step whose operations were counted */
     struct comm_stats moved;  /* over the network since the start of this process */
-    struct op_profile profiled[OPS_COUNT]; /* --profile: the ops so far (flops_report.h) */
+    struct op_profile profiled[OPS_COUNT]; /* --profile: the ops so far (reports.h) */
     int num_profiled;
     double profile_start; /* seconds; of the step that flops_profiler profiles */
-    int64_t comms_from;   /* the last step before those whose collectives are recorded (comms_report.h) */
+    int64_t comms_from;   /* the last step before those whose collectives are recorded (reports.h) */
     struct vote vote;
     bool stop;          /* some rank was asked to stop, or the job's end is near; the same on all ranks */
     bool deadline_near; /* the job's end is near; the same on all ranks */

@@ -11,10 +11,9 @@
  * anything is done between two steps, all steps are collected (between_steps()). A vote to stop makes a checkpoint due
  * after the step; a vote within a step breaks that step off, and the checkpoint is one of the step before it. */
 /* clang-format on */
-#include "cmd/observe/comms_report.h"
 #include "cmd/observe/flight_recorder.h"
-#include "cmd/observe/flops_report.h"
 #include "cmd/observe/integrity.h"
+#include "cmd/observe/reports.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"

@@ -14,8 +14,8 @@
 /* clang-format on */
 #include "cmd/train/rank_main.h"
 
-#include "cmd/observe/comms_report.h"
 #include "cmd/observe/flight_recorder.h"
+#include "cmd/observe/reports.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/early_error.h"

@@ -107,12 +107,9 @@ int flight_file_create(struct flight_file *file, const char *path, const struct 
         return errno;
     static const char empty[HEAD_BYTES];
     int reason = flight_write_at(file->fd, empty, sizeof empty, 0);
-    if (!reason)
-        reason = file_write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
-    if (!reason)
-        reason = write_head(file, head, image);
-    if (!reason && rename(temporary, path) != 0)
-        reason = errno;
+    reason = reason ? reason : file_write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
+    reason = reason ? reason : write_head(file, head, image);
+    reason = reason || rename(temporary, path) == 0 ? reason : errno;
     file->last = *image;
     if (reason) {
         unlink(temporary);
@@ -130,8 +127,7 @@ int flight_file_renew(struct flight_file *file, const struct flight_head *head, 
             end = e + 1;
         }
     int reason = first < end ? file_write_entries(file->fd, image, first, end) : 0;
-    if (!reason)
-        reason = write_head(file, head, image);
+    reason = reason ? reason : write_head(file, head, image);
     if (!reason)
         file->last = *image;
     return reason;
