@@ -183,16 +183,6 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     return STATUS_OK;
 }
 
-static enum status show_documents(const struct data_view *view, struct error *err)
-{
-    const int64_t documents = token_set_documents(view->set), count = view->show < documents ? view->show : documents;
-    if (count && token_set_has_mask(view->set))
-        printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");
-    for (int64_t i = 0; i < count; i++)
-        TRY(show_document(view, i, err));
-    return STATUS_OK;
-}
-
 /* ---- the command --------------------------------------------------------- */
 
 static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
@@ -247,7 +237,12 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
         TRY(print_data_samples(view, &sum, err));
     if (view->labels)
         TRY(print_data_labels(view->labels, err));
-    return show_documents(view, err);
+    const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
+    if (shown && token_set_has_mask(view->set))
+        printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");
+    for (int64_t i = 0; i < shown; i++)
+        TRY(show_document(view, i, err));
+    return STATUS_OK;
 }
 
 enum status cmd_data(int argc, char **argv, struct error *err)

@@ -316,17 +316,6 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
                            : STATUS_DATA;
 }
 
-/* Gives the new export what stays of the folder whose place it takes. */
-static enum status inherit(const struct export_folder *folder, struct error *err)
-{
-    struct stat facts;
-    if (io_stat(folder->out, &facts) != 0)
-        return errno == ENOENT ? STATUS_OK : error_system(err, STATUS_DATA, errno, "cannot look at '%s'", folder->out);
-    TRY(for_each_export_entry(folder->out, keep_export_entry, (void *)folder->fresh, err));
-    TRY(take_export_rights(folder->fresh, &facts, err));
-    return fs_sync_dir(folder->fresh, STATUS_DATA, err);
-}
-
 /* Puts the new export in the place of an earlier one. */
 static enum status replace(struct export_folder *folder, struct error *err)
 {
@@ -349,7 +338,15 @@ static enum status replace(struct export_folder *folder, struct error *err)
 static enum status export_folder_publish(struct export_folder *folder, struct error *err)
 {
     char above[FS_PATH_MAX];
-    TRY(inherit(folder, err));
+    struct stat facts;
+    const int reason = io_stat(folder->out, &facts) ? errno : 0;
+    if (reason && reason != ENOENT)
+        return error_system(err, STATUS_DATA, reason, "cannot look at '%s'", folder->out);
+    if (!reason) { /* the new export gets what stays of the folder whose place it takes */
+        TRY(for_each_export_entry(folder->out, keep_export_entry, folder->fresh, err));
+        TRY(take_export_rights(folder->fresh, &facts, err));
+        TRY(fs_sync_dir(folder->fresh, STATUS_DATA, err));
+    }
     TRY(run_lock_check(folder->lock, err));
     if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
         if (errno != ENOTEMPTY && errno != EEXIST)

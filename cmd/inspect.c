@@ -66,29 +66,23 @@ static void inspect_members(const char *title, const json_t *object)
     }
 }
 
-static void inspect_unread(const char *folder)
+static void inspect_others(const char *dir)
 {
-    struct checkpoint_list list;
-    if (checkpoint_list_init(&list, folder, false, NULL) != STATUS_OK)
+    struct checkpoint_list list, aside;
+    char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
+    bool is_checkpoint;
+    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
         return;
-    for (int i = 0, n = 0; i < list.count; i++) {
+    const bool listed = checkpoint_list_init(&list, folder, false, NULL) == STATUS_OK;
+    for (int i = 0, n = 0; listed && i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
         if (entry->unread && !n++)
             printf("unread       checkpoints of this run that cannot be read now\n");
         if (entry->unread)
             printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
     }
-    checkpoint_list_release(&list);
-}
-
-static void inspect_others(const char *dir)
-{
-    struct checkpoint_list aside;
-    char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
-    bool is_checkpoint;
-    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
-        return;
-    inspect_unread(folder);
+    if (listed)
+        checkpoint_list_release(&list);
     if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK)
         return;
     if (aside.count)

@@ -134,17 +134,6 @@ static void write_neighbours_records(void)
     }
 }
 
-static void delete_own_record(void)
-{
-    char path[PATH_BYTES + 64];
-    flight_file_close(&recorder.file);
-    record_path(recorder.copy.rank, path);
-    unlink(path);
-    snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
-    rmdir(path);
-    rmdir(recorder.folder);
-}
-
 /* ---- earlier starts ------------------------------------------------------ */
 
 /* Deletes a start's records, or only what a rank that was killed has left half made; then the folder, if it is empty. A
@@ -179,18 +168,6 @@ static bool sweep_other_flight_starts(void)
     if (count >= 0)
         free(names);
     return others;
-}
-
-/* Rank 0: the run ends in order. Notes it where an earlier start's records would look like the run's end. */
-static void note_flight_end(void)
-{
-    struct flight_end end = {.wall = (int64_t)time(NULL)};
-    snprintf(end.start, sizeof end.start, "%s", recorder.start);
-    const int reason =
-        sweep_other_flight_starts() ? flight_ended_write(recorder.folder, &end) : flight_ended_delete(recorder.folder);
-    if (reason && !recorder.warned)
-        log_warn("cannot write '%s/ended', so ztrain why does not learn that the run ended in order: %s",
-                 recorder.folder, strerror(reason));
 }
 
 /* ---- the thread ---------------------------------------------------------- */
@@ -259,6 +236,7 @@ static void recorder_rest(void)
 
 static void *recorder_loop(void *unused)
 {
+    char path[PATH_BYTES + 64];
     (void)unused;
     pthread_setname_np(pthread_self(), "ztrain-flight");
     if (recorder.head.rank == 0)
@@ -270,10 +248,23 @@ static void *recorder_loop(void *unused)
     }
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);
-    if (recorder.copy.reason != FLIGHT_FAILURE && recorder.copy.rank == 0)
-        note_flight_end();
-    if (recorder.copy.reason == FLIGHT_RUNNING) {
-        delete_own_record();
+    if (recorder.copy.reason != FLIGHT_FAILURE && recorder.copy.rank == 0) {
+        struct flight_end end = {.wall = (int64_t)time(NULL)};
+        snprintf(end.start, sizeof end.start, "%s", recorder.start);
+        /* noted where an earlier start's records would look like the run's end */
+        const int reason = sweep_other_flight_starts() ? flight_ended_write(recorder.folder, &end)
+                                                       : flight_ended_delete(recorder.folder);
+        if (reason && !recorder.warned)
+            log_warn("cannot write '%s/ended', so ztrain why does not learn that the run ended in order: %s",
+                     recorder.folder, strerror(reason));
+    }
+    if (recorder.copy.reason == FLIGHT_RUNNING) { /* in order: the record goes */
+        flight_file_close(&recorder.file);
+        record_path(recorder.copy.rank, path);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/%s", recorder.folder, recorder.start);
+        rmdir(path);
+        rmdir(recorder.folder);
     } else if (recorder.copy.reason != FLIGHT_FAILURE) {
         flight_copy(recorder.ring, &recorder.image);
         recorder.copy.reason = FLIGHT_ENDED;

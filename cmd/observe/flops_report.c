@@ -272,23 +272,11 @@ static void print_totals(const struct step_profile *p)
     fprintf(p->out, "samples/second:         %.3f\n", p->seconds > 0 ? p->samples / p->seconds : 0);
 }
 
-static void deliver_flops_report(struct run *run, char *text, size_t bytes)
-{
-    const char *path = run->spec->flops_profiler.output_file;
-    struct error err;
-    if (path && named_file_write(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK) {
-        console_break(&run->console);
-        log_info("flops_profiler: %s has the tables of step %" PRId64, path, run->spec->flops_profiler.profile_step);
-        return;
-    }
-    if (path)
-        log_warn("flops_profiler: the tables are logged: %s", err.text);
-    log_flops_text(run, text);
-}
-
 static void report_step(struct run *run, double seconds)
 {
     const struct run_spec *spec = run->spec;
+    const char *path = spec->flops_profiler.output_file;
+    struct error err;
     struct op_profile rows[OPS_COUNT];
     struct step_profile p = {.run = run, .step = run->enqueued, .seconds = seconds};
     char *text;
@@ -302,8 +290,16 @@ static void report_step(struct run *run, double seconds)
     print_modules(&p);
     print_top(&p);
     fclose(p.out);
-    if (run->boot->rank == 0)
-        deliver_flops_report(run, text, bytes);
+    const bool written =
+        run->boot->rank == 0 && path && named_file_write(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK;
+    if (written) {
+        console_break(&run->console);
+        log_info("flops_profiler: %s has the tables of step %" PRId64, path, spec->flops_profiler.profile_step);
+    } else if (run->boot->rank == 0) {
+        if (path)
+            log_warn("flops_profiler: the tables are logged: %s", err.text);
+        log_flops_text(run, text);
+    }
     free(text);
     free(p.modules);
 }

@@ -115,17 +115,6 @@ static json_t *page_facts(const struct watched_run *run)
     return facts;
 }
 
-static json_t *page_formers(const struct watched_run *run)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < run->num_formers; i++) {
-        const struct former_file *former = &run->formers[i];
-        json_array_append_new(list, json_pack("{sisIsb}", "number", former->number, "step",
-                                              (json_int_t)former->last_step, "same", (int)former->same_history));
-    }
-    return list;
-}
-
 static void page_add_events(json_t *object, const struct run_metrics *m)
 {
     json_t *totals = json_object(), *list = json_array();
@@ -142,25 +131,23 @@ static void page_add_events(json_t *object, const struct run_metrics *m)
     json_object_set_new(object, "events", list);
 }
 
-static json_t *page_samples(const struct run_metrics *m)
-{
-    const struct report_sample *sample;
-    json_t *list = json_array();
-    for (int i = 0; (sample = report_sample_at(m, i)); i++)
-        json_array_append_new(list, json_pack("{sIsIsssssi}", "step", (json_int_t)sample->step, "number",
-                                              (json_int_t)sample->number, "prompt", sample->prompt, "text",
-                                              sample->text, "ids", (int)sample->ids));
-    return list;
-}
-
 static json_t *page_run(const struct watched_run *run)
 {
-    json_t *object = page_facts(run);
-    json_object_set_new(object, "formers", page_formers(run));
-    page_add_events(object, &run->metrics);
-    json_object_set_new(object, "num_samples", json_integer(run->metrics.num_samples));
-    json_object_set_new(object, "samples", page_samples(&run->metrics));
-    page_add_curves(object, &run->metrics);
+    const struct run_metrics *m = &run->metrics;
+    json_t *object = page_facts(run), *formers = json_array(), *samples = json_array();
+    for (const struct former_file *former = run->formers; former < run->formers + run->num_formers; former++)
+        json_array_append_new(formers, json_pack("{sisIsb}", "number", former->number, "step",
+                                                 (json_int_t)former->last_step, "same", (int)former->same_history));
+    const struct report_sample *sample;
+    for (int i = 0; (sample = report_sample_at(m, i)); i++)
+        json_array_append_new(samples, json_pack("{sIsIsssssi}", "step", (json_int_t)sample->step, "number",
+                                                 (json_int_t)sample->number, "prompt", sample->prompt, "text",
+                                                 sample->text, "ids", (int)sample->ids));
+    json_object_set_new(object, "formers", formers);
+    page_add_events(object, m);
+    json_object_set_new(object, "num_samples", json_integer(m->num_samples));
+    json_object_set_new(object, "samples", samples);
+    page_add_curves(object, m);
     return object;
 }
 

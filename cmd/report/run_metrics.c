@@ -186,19 +186,10 @@ static void take_step(struct run_metrics *metrics, const json_t *object, int64_t
         add_event(metrics, EVENT_SKIPPED, step, NULL);
 }
 
-static void take_best(struct run_metrics *metrics, const double *values, int64_t step)
+static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     static const enum eval_series series[] = {EVAL_LOSS, EVAL_ACCURACY, EVAL_F1};
     STATIC_ASSERT(COUNT_OF(series) == EVAL_METRIC_COUNT, "the metrics of eval_metric.h");
-    double value = values[series[metrics->metric]];
-    if (isfinite(value) && eval_metric_better(metrics->metric, metrics->mode, value, metrics->best)) {
-        metrics->best = value;
-        metrics->best_step = step;
-    }
-}
-
-static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
-{
     double values[EVAL_SERIES];
     uint64_t present = 1ULL << EVAL_TOKENS | 1ULL << EVAL_TIME;
     for (int s = 0; s < EVAL_VALUES; s++) {
@@ -216,7 +207,11 @@ static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t
     thin_add(&metrics->evals, step, values, present);
     memcpy(metrics->last_eval, values, sizeof values);
     metrics->last_eval_step = step;
-    take_best(metrics, values, step);
+    const double value = values[series[metrics->metric]];
+    if (isfinite(value) && eval_metric_better(metrics->metric, metrics->mode, value, metrics->best)) {
+        metrics->best = value;
+        metrics->best_step = step;
+    }
 }
 
 /* The ids of a prompt or a sample without text, "17, 4, 99". */

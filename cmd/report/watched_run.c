@@ -20,20 +20,6 @@ const char *const run_state_words[] = {"running", "finished", "ended early", "st
 
 /* ---- the newest checkpoint ----------------------------------------------- */
 
-static int64_t count_watched_parameters(const json_t *tensors)
-{
-    int64_t all = 0;
-    size_t i, d;
-    json_t *tensor, *size;
-    json_array_foreach(tensors, i, tensor)
-    {
-        int64_t numel = 1;
-        json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
-        all += numel;
-    }
-    return all;
-}
-
 /* Reads the manifest, again after each new checkpoint. */
 static void read_model(struct watched_run *run)
 {
@@ -41,6 +27,8 @@ static void read_model(struct watched_run *run)
     struct error why;
     char folder[FS_PATH_MAX];
     bool any;
+    size_t i, d;
+    json_t *tensor, *size;
     const int64_t events = run->metrics.events[EVENT_CHECKPOINT].total;
     if ((run->model.known && run->model.events == events) ||
         fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
@@ -56,7 +44,13 @@ static void read_model(struct watched_run *run)
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
     run->model.known = true;
     run->model.events = events;
-    run->model.parameters = count_watched_parameters(json_object_get(checkpoint->manifest, "tensors"));
+    run->model.parameters = 0;
+    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
+    {
+        int64_t numel = 1;
+        json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
+        run->model.parameters += numel;
+    }
     run->model.world = checkpoint->world;
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));

@@ -287,18 +287,6 @@ static void places_reason(const struct places *places, int there, int most, char
     }
 }
 
-static void places_say(const struct places *places, const struct places_wish *wish, const char *reason)
-{
-    char where[64] = "", bits[128] = "the bits change with the number of ranks (train.virtual_ranks is not set)";
-    if (wish->step >= 0)
-        snprintf(where, sizeof where, " from step %" PRId64, wish->step);
-    if (wish->spec->train.virtual_ranks)
-        snprintf(bits, sizeof bits, "the bits stay the same (train.virtual_ranks %" PRId64 ")",
-                 wish->spec->train.virtual_ranks);
-    log_info("%s on %d of %d %s%s%s%s; %s", wish->resume ? "continuing" : "starting", places->count, wish->most,
-             places->gpus ? "GPUs" : "ranks", where, *reason ? ": " : "", reason, bits);
-}
-
 /* left: places that could be used. */
 static enum status places_refuse(const struct places *places, const struct places_wish *wish, int left,
                                  const char *reason, struct error *err)
@@ -317,7 +305,9 @@ static enum status places_refuse(const struct places *places, const struct place
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err)
 {
     struct place_list list;
-    char reason[1024];
+    char reason[1024], where[64] = "";
+    char bits[128] = "the bits change with the number of ranks (train.virtual_ranks is not set)";
+    const int64_t virtual_ranks = wish->spec->train.virtual_ranks;
     int left = 0;
     const int before = places->count;
     TRY(places_list(wish->spec->train.device, wish->most, places->gpus, &list, err));
@@ -331,8 +321,14 @@ enum status places_choose(struct places *places, const struct places_wish *wish,
     places->count = left < wish->most ? places_most_ranks(wish, left) : left;
     if (places->count == 0)
         return places_refuse(places, wish, left, reason, err);
-    if (places->count < wish->most || (before > 0 && before < places->count))
-        places_say(places, wish, reason);
+    if (places->count == wish->most && (before == 0 || before >= places->count))
+        return STATUS_OK;
+    if (wish->step >= 0)
+        snprintf(where, sizeof where, " from step %" PRId64, wish->step);
+    if (virtual_ranks)
+        snprintf(bits, sizeof bits, "the bits stay the same (train.virtual_ranks %" PRId64 ")", virtual_ranks);
+    log_info("%s on %d of %d %s%s%s%s; %s", wish->resume ? "continuing" : "starting", places->count, wish->most,
+             places->gpus ? "GPUs" : "ranks", where, *reason ? ": " : "", reason, bits);
     return STATUS_OK;
 }
 

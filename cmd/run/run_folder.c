@@ -71,30 +71,23 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
     return STATUS_OK;
 }
 
-/* Deletes the files that fs_write_file() leaves when a run is killed in it. */
-static void sweep_torn_files(const struct run_folder *folder)
-{
-    static const char *const written[] = {"run.yaml", "metrics.jsonl", "comms.json", "kernels-"};
-    DIR *entries = io_opendir(folder->path);
-    if (!entries)
-        return;
-    for (struct dirent *entry; (entry = io_readdir(entries));)
-        for (size_t i = 0; i < COUNT_OF(written); i++)
-            if (!strncmp(entry->d_name, written[i], strlen(written[i])) && strstr(entry->d_name, ".tmp-") &&
-                unlinkat(dirfd(entries), entry->d_name, 0))
-                log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
-    io_closedir(entries);
-}
-
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err)
 {
+    static const char *const written[] = {"run.yaml", "metrics.jsonl", "comms.json", "kernels-"};
     char *text = NULL, path[3300];
     size_t length = 0;
+    DIR *entries = io_opendir(folder->path);
     FILE *out = memory_stream(&text, &length);
     spec_write_yaml(spec, out, true);
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
-    sweep_torn_files(folder);
+    for (struct dirent *entry; entries && (entry = io_readdir(entries));) /* what kills in fs_write_file() have left */
+        for (size_t i = 0; i < COUNT_OF(written); i++)
+            if (!strncmp(entry->d_name, written[i], strlen(written[i])) && strstr(entry->d_name, ".tmp-") &&
+                unlinkat(dirfd(entries), entry->d_name, 0))
+                log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
+    if (entries)
+        io_closedir(entries);
     enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
     if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
         error_hint(err, "free space there, and start the run again");

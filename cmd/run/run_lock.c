@@ -532,35 +532,31 @@ fail:
     return status;
 }
 
-static enum status taken_over(const struct run_lock *lock, const struct run_owner *by, struct error *err)
-{
-    char who[512];
-    const char *name = lock->config.words.folder;
-    describe_owner(by, who);
-    if (*by->nonce)
-        error_set(err, STATUS_USAGE, "another job has taken over this %s, '%s' (%s)", name, lock->folder, who);
-    else
-        error_set(err, STATUS_USAGE,
-                  "another job has taken over this %s, '%s', and has ended (its file '" OWNER_NAME
-                  "' no longer names this one)",
-                  name, lock->folder);
-    return error_hint(err, "this one was silent for too long, or was requeued; it writes nothing more there");
-}
-
 enum status run_lock_check(struct run_lock *lock, struct error *err)
 {
+    const char *name = lock->config.words.folder;
     struct reading reading;
     struct stat now;
+    char who[512];
     TRY(owner_read(lock, &reading, err));
     lock->lost = strcmp(reading.owner.nonce, lock->config.self.nonce) != 0;
     if (!lock->lost)
         return STATUS_OK;
     const bool there = io_stat(lock->folder, &now) == 0, gone = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
     const bool same = there && now.st_ino == lock->identity.st_ino && now.st_dev == lock->identity.st_dev;
-    if (there ? same && !fs_is_absent(lock->lock_path) : !gone) /* no run deletes its `lock` */
-        return taken_over(lock, &reading.owner, err);
-    error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted",
-              lock->config.words.folder, lock->folder);
+    if (there ? same && !fs_is_absent(lock->lock_path) : !gone) { /* no run deletes its `lock` */
+        describe_owner(&reading.owner, who);
+        if (*reading.owner.nonce)
+            error_set(err, STATUS_USAGE, "another job has taken over this %s, '%s' (%s)", name, lock->folder, who);
+        else
+            error_set(err, STATUS_USAGE,
+                      "another job has taken over this %s, '%s', and has ended (its file '" OWNER_NAME
+                      "' no longer names this one)",
+                      name, lock->folder);
+        return error_hint(err, "this one was silent for too long, or was requeued; it writes nothing more there");
+    }
+    error_set(err, STATUS_CHECKPOINT, "the %s '%s' is gone: it was moved or deleted, or its disk was unmounted", name,
+              lock->folder);
     error_hint(err, "nothing more is written there; --resume takes it where it is now");
     return error_cause(err, RUN_LOCK_GONE);
 }

@@ -37,24 +37,19 @@ bool stop_signal_is_another(double seconds)
     return seconds > 0.2; /* no user presses Ctrl-C twice in less time */
 }
 
-static void count_stop_interrupt(void)
-{
-    double now = seconds_now();
-    bool first = !atomic_exchange(&interrupted, true), another = stop_signal_is_another(now - interrupted_at);
-    interrupted_at = now;
-    if (!interrupts || (!first && !another))
-        return;
-    write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
-    if (!first)
-        _exit(STATUS_INTERRUPTED);
-}
-
 static void take_stop_signal(int signal_number)
 {
-    int reason = errno;
+    const int reason = errno;
     pending = signal_number;
-    if (signal_number == SIGINT)
-        count_stop_interrupt();
+    if (signal_number == SIGINT) {
+        const double now = seconds_now();
+        const bool first = !atomic_exchange(&interrupted, true), another = stop_signal_is_another(now - interrupted_at);
+        interrupted_at = now;
+        if (interrupts && (first || another))
+            write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
+        if (interrupts && !first && another)
+            _exit(STATUS_INTERRUPTED);
+    }
     errno = reason;
 }
 
