@@ -47,19 +47,6 @@ static const char *doctor_bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
 
 /* ---- small readers ------------------------------------------------------- */
 
-/* The first line of a file without its line end; false if there is none. */
-static bool doctor_read_line(const char *path, char *out, size_t size)
-{
-    FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return false;
-    bool found = fgets(out, (int)size, file) != NULL;
-    fclose(file);
-    if (found)
-        out[strcspn(out, "\n")] = '\0';
-    return found;
-}
-
 /* Whether a program of that name is on PATH; its path is left in out. */
 static bool doctor_find_program(const char *name, char *out, size_t size)
 {
@@ -134,9 +121,12 @@ static void doctor_memory(void)
     print_line("available", "%s", doctor_bytes_text(memory.available, available));
     bool limited = memory.limit != UINT64_MAX;
     print_line("limit", "%s", limited ? doctor_bytes_text(memory.limit, limit) : "none set by the control group");
-    bool known = doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
-    print_line("huge pages", "transparent: %s; reserved: %" PRId64, known ? text : "unknown",
-               (int64_t)memory.huge_page_count);
+    FILE *file = memory_fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    const bool known = file && fgets(text, sizeof text, file);
+    print_line("huge pages", "transparent: %.*s; reserved: %" PRId64, known ? (int)strcspn(text, "\n") : 7,
+               known ? text : "unknown", (int64_t)memory.huge_page_count);
+    if (file)
+        fclose(file);
 }
 
 /* Also the ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */

@@ -99,13 +99,6 @@ static enum status for_each_export_entry(const char *dir, visitor *visit, void *
     return status;
 }
 
-/* Whether an earlier export's file of this name goes; tokenizer files stay. */
-static bool is_of_export(const char *name)
-{
-    return is_export_config(name) || fs_has_suffix(name, ".safetensors") ||
-           fs_has_suffix(name, ".safetensors.index.json") || !strncmp(name, old_temporary, strlen(old_temporary));
-}
-
 struct content {
     bool any, ours, foreign, config, run;
 };
@@ -233,20 +226,6 @@ static enum status lock_work(struct export_folder *folder, struct error *err)
     return status == STATUS_CHECKPOINT ? err->code = STATUS_DATA : status;
 }
 
-/* Cleans up after an export that was killed. */
-static enum status recover(const struct export_folder *folder, struct error *err)
-{
-    if (fs_exists(folder->former)) {
-        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
-        if (!reason)
-            log_info("an export into %s was killed; the one before it has its name again", folder->out);
-        else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
-            return error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->former, folder->out);
-    }
-    TRY(checkpoint_remove_tree(folder->fresh, err));
-    return checkpoint_remove_tree(folder->former, err);
-}
-
 /* Chooses `fresh`, and keeps other exports out. STATUS_USAGE: `out` cannot be replaced, or another process exports into
  * it. The caller closes the folder also after an error. */
 static enum status export_folder_open(struct export_folder *folder, const char *out, struct error *err)
@@ -261,7 +240,15 @@ static enum status export_folder_open(struct export_folder *folder, const char *
     TRY(fs_join(folder->fresh, folder->work, "new", STATUS_DATA, err));
     TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
     TRY(lock_work(folder, err));
-    TRY(recover(folder, err));
+    if (fs_exists(folder->former)) { /* an export was killed */
+        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
+        if (!reason)
+            log_info("an export into %s was killed; the one before it has its name again", folder->out);
+        else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
+            return error_system(err, STATUS_DATA, reason, "cannot rename '%s' to '%s'", folder->former, folder->out);
+    }
+    TRY(checkpoint_remove_tree(folder->fresh, err));
+    TRY(checkpoint_remove_tree(folder->former, err));
     return check_export_content(folder->out, err);
 }
 
@@ -305,7 +292,10 @@ static enum status keep_export_entry(void *context, const char *dir, const char 
 {
     char to[FS_PATH_MAX];
     TRY(fs_join(to, context, name, STATUS_DATA, err));
-    return is_of_export(name) || fs_exists(to) ? STATUS_OK : link_export_entry(context, dir, name, err);
+    const bool replaced = is_export_config(name) || fs_has_suffix(name, ".safetensors") ||
+                          fs_has_suffix(name, ".safetensors.index.json") ||
+                          !strncmp(name, old_temporary, strlen(old_temporary)); /* tokenizer files stay */
+    return replaced || fs_exists(to) ? STATUS_OK : link_export_entry(context, dir, name, err);
 }
 
 static enum status cannot_publish(const struct export_folder *folder, struct error *err)

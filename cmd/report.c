@@ -74,16 +74,6 @@ static void ask_report_to_end(int number)
     asked_to_end = 1;
 }
 
-/* A signal ends the watching, after the page is whole. */
-static void report_catch_signals(void)
-{
-    const struct sigaction action = {.sa_handler = ask_report_to_end};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    if (!stop_signal_is_ignored(SIGHUP)) /* nohup */
-        sigaction(SIGHUP, &action, NULL);
-}
-
 /* In parts: a signal that comes right before a sleep does not shorten it. */
 static void pause_report(double seconds)
 {
@@ -127,11 +117,15 @@ static enum status write_patiently(const struct report_options *options, struct 
 static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
                               struct error *err)
 {
+    const struct sigaction end = {.sa_handler = ask_report_to_end}; /* after the page is whole */
     bool changed, goes_on = false;
     if (named_file_is_special(options->out))
         return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
                          options->out);
-    report_catch_signals();
+    sigaction(SIGINT, &end, NULL);
+    sigaction(SIGTERM, &end, NULL);
+    if (!stop_signal_is_ignored(SIGHUP)) /* nohup */
+        sigaction(SIGHUP, &end, NULL);
     for (int r = 0; r < count; r++)
         goes_on |= runs[r].state == RUN_RUNNING;
     if (goes_on)

@@ -468,22 +468,6 @@ static enum status read_sample_ids(const char *text, struct task *task, struct e
     }
 }
 
-/* An empty prompt begins with the model's bos_token_id, if the tokenizer puts nothing before it. */
-static enum status read_text(const struct sample_model *model, const char *text, struct task *task, struct error *err)
-{
-    token_list_release(&task->prompt);
-    tokenizer_free(task->tokenizer);
-    task->tokenizer = NULL;
-    enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
-    if (status == STATUS_USAGE) /* there is none that ztrain reads */
-        error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
-    TRY(status);
-    TRY(tokenizer_encode(task->tokenizer, text, strlen(text), true, &task->prompt, err));
-    if (task->prompt.count == 0 && model->ends.begin >= 0 && model->ends.begin <= INT32_MAX)
-        token_list_add(&task->prompt, (int32_t)model->ends.begin);
-    return STATUS_OK;
-}
-
 /* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read. */
 static void sample_note_tokenizer(const char *folder)
 {
@@ -576,8 +560,18 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
                            struct error *err)
 {
     TRY(open_model(model, a, err));
-    if (a->prompt)
-        TRY(read_text(model, a->prompt, task, err));
+    if (a->prompt) {
+        token_list_release(&task->prompt);
+        tokenizer_free(task->tokenizer);
+        task->tokenizer = NULL;
+        const enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
+        if (status == STATUS_USAGE) /* there is none that ztrain reads */
+            error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
+        TRY(status);
+        TRY(tokenizer_encode(task->tokenizer, a->prompt, strlen(a->prompt), true, &task->prompt, err));
+        if (task->prompt.count == 0 && model->ends.begin >= 0 && model->ends.begin <= INT32_MAX)
+            token_list_add(&task->prompt, (int32_t)model->ends.begin); /* as the tokenizer puts nothing before it */
+    }
     TRY(check_prompt(model, task, err));
     const int64_t num_prompt = (int64_t)task->prompt.count;
     const int64_t room = model->desc.max_positions - num_prompt;

@@ -211,26 +211,17 @@ static void why_print_row(const struct flight_view *view, int rank, double now, 
            since, why_age_text(now - view->moved, age), why_source_text(view, now, source));
 }
 
-/* The width of the column that says where. */
-static int why_where_width(const struct flight_records *all)
-{
-    int width = 20;
-    char where[WHERE_MAX] = "", since[32];
-    for (int r = 0; r < all->world; r++) {
-        if (!all->views[r].record)
-            continue;
-        why_say_where(&all->views[r], where, since);
-        width = (int)strlen(where) > width ? (int)strlen(where) : width;
-    }
-    return width;
-}
-
 static void why_print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
     const double now = clock_seconds(CLOCK_REALTIME);
-    const int width = why_where_width(all);
+    char where[WHERE_MAX] = "", since[32], age[32];
     double written = 0;
-    char age[32];
+    int width = 20; /* of the column that says where */
+    for (int r = 0; r < all->world; r++)
+        if (all->views[r].record) {
+            why_say_where(&all->views[r], where, since);
+            width = (int)strlen(where) > width ? (int)strlen(where) : width;
+        }
     for (int i = 0; i < all->count; i++)
         written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
     printf("\n  %5s  %-16s %8s  %8s %8s  %-*s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", width,

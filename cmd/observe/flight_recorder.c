@@ -280,9 +280,21 @@ static void *recorder_loop(void *unused)
 
 /* ---- for the run --------------------------------------------------------- */
 
-static void recorder_describe_rank(const struct run *run)
+void flight_recorder_take_quits(void)
+{
+    const struct sigaction action = {.sa_handler = recorder_take_quit, .sa_flags = SA_RESTART};
+    sigset_t quit;
+    sigaction(SIGQUIT, &action, NULL);
+    sigemptyset(&quit);
+    sigaddset(&quit, SIGQUIT);
+    pthread_sigmask(SIG_UNBLOCK, &quit, NULL); /* a supervisor starts its ranks with it blocked */
+}
+
+enum status flight_recorder_start(struct run *run, struct error *err)
 {
     const double interval = run->boot->world / files_a_second;
+    struct timespec now;
+    ASSERT(!recorder.runs);
     recorder.comm = run->comm;
     recorder.ring = comm_flight_ring(run->comm);
     recorder.timeout = run->spec->comm.timeout_seconds;
@@ -296,23 +308,6 @@ static void recorder_describe_rank(const struct run *run)
                                          .interval = interval > 1 ? interval : 1};
     snprintf(recorder.head.host, sizeof recorder.head.host, "%.63s", run->boot->host);
     snprintf(recorder.folder, sizeof recorder.folder, "%s/flight", run->folder.path);
-}
-
-void flight_recorder_take_quits(void)
-{
-    const struct sigaction action = {.sa_handler = recorder_take_quit, .sa_flags = SA_RESTART};
-    sigset_t quit;
-    sigaction(SIGQUIT, &action, NULL);
-    sigemptyset(&quit);
-    sigaddset(&quit, SIGQUIT);
-    pthread_sigmask(SIG_UNBLOCK, &quit, NULL); /* a supervisor starts its ranks with it blocked */
-}
-
-enum status flight_recorder_start(struct run *run, struct error *err)
-{
-    struct timespec now;
-    ASSERT(!recorder.runs);
-    recorder_describe_rank(run);
     clock_gettime(CLOCK_REALTIME, &now);
     if (run->boot->rank == 0) /* it names the start */
         flight_start_name(flight_start_next(recorder.folder), now, recorder.start);

@@ -44,22 +44,6 @@ static json_t *page_values(const struct thin *thin, int series, enum part part)
     return list;
 }
 
-/* A series: its means, where buckets hold several rows the extremes, with their places if they are drawn, and [bucket,
- * count] of the values that are not finite. */
-static json_t *page_series(const struct thin *thin, int series, bool places)
-{
-    static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};
-    json_t *object = json_object(), *bad = json_array();
-    const int count = thin->per == 1 ? 1 : places ? 5 : 3;
-    for (int i = 0; i < count; i++)
-        json_object_set_new(object, names[i], page_values(thin, series, (enum part)i));
-    for (int b = 0; b < thin->count; b++)
-        if (thin_at(thin, b, series)->bad)
-            json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
-    json_object_set_new(object, "bad", bad);
-    return object;
-}
-
 /* The buckets; page_add_series() adds the series. */
 static json_t *page_thin(const struct thin *thin, int tokens, int time)
 {
@@ -72,11 +56,23 @@ static json_t *page_thin(const struct thin *thin, int tokens, int time)
                      page_values(thin, tokens, MAX), "time", page_values(thin, time, MAX), "series");
 }
 
-static void page_add_series(json_t *object, const char *name, const struct thin *thin, int series, bool places)
+/* A series: its means, where buckets hold several rows the extremes, with their places if they are drawn, and [bucket,
+ * count] of the values that are not finite. */
+static void page_add_series(json_t *curves, const char *name, const struct thin *thin, int series, bool places)
 {
+    static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};
     const struct thin_cell all = thin_total(thin, series);
-    if (all.count || all.bad)
-        json_object_set_new(json_object_get(object, "series"), name, page_series(thin, series, places));
+    const int count = thin->per == 1 ? 1 : places ? 5 : 3;
+    if (!all.count && !all.bad)
+        return;
+    json_t *object = json_object(), *bad = json_array();
+    for (int i = 0; i < count; i++)
+        json_object_set_new(object, names[i], page_values(thin, series, (enum part)i));
+    for (int b = 0; b < thin->count; b++)
+        if (thin_at(thin, b, series)->bad)
+            json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
+    json_object_set_new(object, "bad", bad);
+    json_object_set_new(json_object_get(curves, "series"), name, object);
 }
 
 static void page_add_curves(json_t *object, const struct run_metrics *m)

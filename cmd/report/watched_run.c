@@ -130,24 +130,21 @@ static enum run_state state_of(struct watched_run *run)
 
 /* ---- the folder ---------------------------------------------------------- */
 
-static void warn_about_lines(const struct run_metrics *h, int64_t damaged_before, int64_t unordered_before)
-{
-    if (h->damaged > damaged_before)
-        log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
-                 h->damaged == 1 ? " is" : "s are", h->first_damaged);
-    if (h->unordered > unordered_before)
-        log_warn("'%s': %" PRId64 " line%s left out: an earlier line has the step", h->path, h->unordered,
-                 h->unordered == 1 ? " is" : "s are");
-}
-
 enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err)
 {
     struct run_metrics *h = &run->metrics;
-    const int64_t damaged = h->damaged, unordered = h->unordered;
+    int64_t damaged = h->damaged, unordered = h->unordered;
     const enum run_state state = run->state;
     const ino_t inode = h->inode;
     TRY(run_metrics_read(h, changed, err));
-    warn_about_lines(h, h->inode == inode ? damaged : 0, h->inode == inode ? unordered : 0);
+    if (h->inode != inode)
+        damaged = unordered = 0;
+    if (h->damaged > damaged)
+        log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
+                 h->damaged == 1 ? " is" : "s are", h->first_damaged);
+    if (h->unordered > unordered)
+        log_warn("'%s': %" PRId64 " line%s left out: an earlier line has the step", h->path, h->unordered,
+                 h->unordered == 1 ? " is" : "s are");
     if (h->lines && h->damaged == h->lines)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' has no sound line; hint: it should be the metrics.jsonl of a run", h->path);

@@ -117,9 +117,17 @@ static void console_name_duration(double seconds, char *text, size_t size)
         console_duration(seconds, text, size);
 }
 
-static void console_log_time(const struct metrics_summary *s, double process_seconds)
+void console_summary(const struct run_spec *spec, const char *metrics_path, const char *checkpoints,
+                     double process_seconds)
 {
-    char which[128], steps[32], process[32], starts[64] = "";
+    struct metrics_summary summary, *s = &summary;
+    struct error err;
+    char which[128], steps[32], process[32], starts[64] = "", where[4096];
+    if (metrics_summarise(metrics_path, checkpoints, spec->checkpoint.metric, spec->checkpoint.mode, s, &err) !=
+        STATUS_OK) {
+        log_warn("the run's summary: %s", err.text);
+        return;
+    }
     if (s->missing)
         snprintf(which, sizeof which, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
                  s->steps + s->missing, s->steps == 1 ? "" : "s");
@@ -131,13 +139,9 @@ static void console_log_time(const struct metrics_summary *s, double process_sec
     console_name_duration(process_seconds, process, sizeof process);
     if (s->starts > 1)
         snprintf(starts, sizeof starts, ", over %" PRId64 " starts", s->starts);
-    log_info("time: %s took %s%s: %.0f tokens/s on average; this process ran for %s", which, steps, starts,
-             (double)s->tokens / s->seconds, process);
-}
-
-static void console_log_best(const struct metrics_summary *s, const char *checkpoints)
-{
-    char where[4096];
+    if (s->steps && s->seconds > 0)
+        log_info("time: %s took %s%s: %.0f tokens/s on average; this process ran for %s", which, steps, starts,
+                 (double)s->tokens / s->seconds, process);
     if (!*s->best_checkpoint)
         snprintf(where, sizeof where, "no checkpoint of this history is left");
     else if (s->checkpoint_step == s->best_step)
@@ -145,26 +149,10 @@ static void console_log_best(const struct metrics_summary *s, const char *checkp
     else
         snprintf(where, sizeof where, "its checkpoint is not kept, the nearest is %s/%s", checkpoints,
                  s->best_checkpoint);
-    if (isnan(s->best_accuracy))
+    if (s->best_step && isnan(s->best_accuracy))
         log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, perplexity %.2f; %s", s->best_step,
                  s->best_loss, exp(s->best_loss), where);
-    else
+    else if (s->best_step)
         log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, accuracy %.4f, f1 %.4f; %s", s->best_step,
                  s->best_loss, s->best_accuracy, s->best_f1, where);
-}
-
-void console_summary(const struct run_spec *spec, const char *metrics_path, const char *checkpoints,
-                     double process_seconds)
-{
-    struct metrics_summary summary;
-    struct error err;
-    if (metrics_summarise(metrics_path, checkpoints, spec->checkpoint.metric, spec->checkpoint.mode, &summary, &err) !=
-        STATUS_OK) {
-        log_warn("the run's summary: %s", err.text);
-        return;
-    }
-    if (summary.steps && summary.seconds > 0)
-        console_log_time(&summary, process_seconds);
-    if (summary.best_step)
-        console_log_best(&summary, checkpoints);
 }

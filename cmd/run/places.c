@@ -93,23 +93,16 @@ static struct place_out *places_find_out(struct places *places, const char *name
     return NULL;
 }
 
-/* A checkpoint was gained: what was tried again is sound, and the rest is tried again. */
-static void places_return(struct places *places)
-{
-    int kept = 0;
-    for (int i = 0; i < places->num_out; i++)
-        if (!places->out[i].tried) {
-            places->out[kept] = places->out[i];
-            places->out[kept++].tried = true;
-        }
-    places->num_out = kept;
-}
-
 bool places_failed(struct places *places, int rank, enum status code, bool gained)
 {
     const char *name = rank >= 0 && rank < places->count ? places->used[rank] : "";
-    if (gained)
-        places_return(places);
+    int kept = 0;
+    for (int i = 0; i < places->num_out && gained; i++)
+        if (!places->out[i].tried) { /* what was tried again is sound, and the rest is tried again */
+            places->out[kept] = places->out[i];
+            places->out[kept++].tried = true;
+        }
+    places->num_out = gained ? kept : places->num_out;
     struct place_out *out = places_find_out(places, name);
     const bool again = !gained && (out || !strcmp(name, places->suspect));
     if (!*name || (code != STATUS_BROKEN && !again) || (!out && places->num_out == PLACES_MAX)) {

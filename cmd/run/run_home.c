@@ -39,14 +39,6 @@ static bool find_real_home_paths(const char *path, struct real_paths *paths)
     return realpath(parent, paths->entry);
 }
 
-/* Whether `resume` is inside the run folder, or among its checkpoints, which may be a link to another disk. */
-static bool belongs_to_home(const struct real_paths *resume, const char *folder)
-{
-    char checkpoints[FS_PATH_MAX];
-    return home_has(folder, resume) || (fs_join(checkpoints, folder, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
-                                        home_has(checkpoints, resume));
-}
-
 static bool is_run_of(const char *folder, const char *name)
 {
     char path[FS_PATH_MAX];
@@ -165,8 +157,12 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return STATUS_OK;
     }
     home->start = resume ? RUN_RESUMED : RUN_NEW;
-    if (!resume || !find_real_home_paths(resume, &real) || belongs_to_home(&real, home->path))
-        return STATUS_OK; /* opening it will report that it does not exist */
+    if (!resume || !find_real_home_paths(resume, &real)) /* opening it will report that it does not exist */
+        return STATUS_OK;
+    if (home_has(home->path, &real) || /* or its checkpoints, which may be a link to another disk */
+        (fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
+         home_has(checkpoints, &real)))
+        return STATUS_OK;
     home->moved = !fs_exists(home->path) && find_moved_home(real.target, spec->run.name, moved);
     if (!home->moved) {
         home->start = RUN_BRANCHED;

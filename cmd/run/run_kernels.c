@@ -48,18 +48,6 @@ static bool kernels_file_above(const char *checkpoint, const char *name, char pa
     return kernels_file_in(folder, name, path);
 }
 
-/* The file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link. */
-static bool find_kernels_file(const struct device *device, const struct run_home *home,
-                              const struct checkpoint *checkpoint, char path[FS_PATH_MAX])
-{
-    char name[NAME_SIZE], real[PATH_MAX];
-    kernels_file_name(device, name);
-    if (home->start == RUN_RESUMED)
-        return kernels_file_in(home->path, name, path);
-    return kernels_file_above(checkpoint->path, name, path) ||
-           (realpath(checkpoint->path, real) && kernels_file_above(real, name, path));
-}
-
 /* NULL: the device cannot take it, as its head is not that of the device's own. */
 static char *read_kernels_text(const char *path, const char *own)
 {
@@ -80,10 +68,17 @@ static char *read_kernels_text(const char *path, const char *own)
 char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint)
 {
     static const char *const words[] = {"again"};
-    char path[FS_PATH_MAX], *text = NULL;
+    char path[FS_PATH_MAX], name[NAME_SIZE], real[PATH_MAX], *text = NULL;
     int word;
-    if (!checkpoint || !find_kernels_file(device, home, checkpoint, path) ||
-        (env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, NULL) == STATUS_OK && word == 0))
+    kernels_file_name(device, name);
+    /* the file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link
+     */
+    const bool found =
+        checkpoint &&
+        (home->start == RUN_RESUMED ? kernels_file_in(home->path, name, path)
+                                    : kernels_file_above(checkpoint->path, name, path) ||
+                                          (realpath(checkpoint->path, real) && kernels_file_above(real, name, path)));
+    if (!found || (env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, NULL) == STATUS_OK && word == 0))
         return NULL;
     char *own = device_choices(device);
     if (own)

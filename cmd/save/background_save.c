@@ -68,27 +68,22 @@ struct background_save {
 
 /* ---- the writer's thread ------------------------------------------------- */
 
-/* A checkpoint follows the lines of its steps. */
-static void flush_metrics(struct background_save *b)
+static void do_job(struct background_save *b, enum job job)
 {
-    int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (job != JOB_WORK) {
+        checkpoint_saving_free(b->saving, true);
+        b->saving = NULL;
+        return;
+    }
+    /* a checkpoint follows the lines of its steps */
+    const int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (b->flush && (fd < 0 || fault_fsync(fd)))
         log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
                  strerror(errno));
     b->flush = false;
     if (fd >= 0)
         io_close(fd);
-}
-
-static void do_job(struct background_save *b, enum job job)
-{
-    if (job == JOB_WORK) {
-        flush_metrics(b);
-        checkpoint_saving_work(b->saving);
-    } else {
-        checkpoint_saving_free(b->saving, true);
-        b->saving = NULL;
-    }
+    checkpoint_saving_work(b->saving);
 }
 
 static void *write_in_background(void *argument)

@@ -276,34 +276,27 @@ static enum status resume_verify_together(void *context, const struct checkpoint
     return STATUS_PEER; /* ends the search: an older checkpoint is not an answer to this */
 }
 
-/* Rank 0: opens the checkpoint, in a run folder the newest whose contents all ranks have verified. */
-static enum status choose(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
-{
-    checkpoint_verifier *verify = resume_names_run(resume) ? resume_verify_together : NULL;
-    struct retry again = *all->retry;
-    enum status status;
-    do
-        status = checkpoint_open_verified(resume, verify, all, checkpoint, err);
-    while (retry_again(&again, &status, err));
-    if (status == STATUS_OK)
-        (*checkpoint)->retry = *all->retry;
-    else if (status == STATUS_CHECKPOINT && !resume_names_run(resume) && !error_is_unreadable(err))
-        error_hint(err, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
-    return status;
-}
-
-/* Rank 0: chooses, then tells the others what to take. */
+/* Rank 0: opens the checkpoint, in a run folder the newest whose contents all ranks have verified, then tells the
+ * others what to take. */
 static enum status lead(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
 {
     struct error failure;
     struct order order = {.kind = ORDER_END};
-    enum status status = choose(all, resume, checkpoint, &failure);
+    const bool run = resume_names_run(resume);
+    struct retry again = *all->retry;
+    enum status status;
+    do
+        status = checkpoint_open_verified(resume, run ? resume_verify_together : NULL, all, checkpoint, &failure);
+    while (retry_again(&again, &status, &failure));
     if (status == STATUS_OK) {
+        (*checkpoint)->retry = *all->retry;
         order.kind = ORDER_TAKE;
         snprintf(order.path, sizeof order.path, "%s", (*checkpoint)->path);
     } else if (all->unseen) {
         failure = all->why;
         status = failure.code;
+    } else if (status == STATUS_CHECKPOINT && !run && !error_is_unreadable(&failure)) {
+        error_hint(&failure, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
     }
     TRY(comm_broadcast(all->comm, &order, sizeof order, 0, err));
     if (status != STATUS_OK)

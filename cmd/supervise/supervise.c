@@ -436,20 +436,6 @@ static int job_exit_code(struct job *job, struct error *unsaid)
     return STATUS_OK;
 }
 
-/* The signalfd gets them instead. Where SIGCHLD stayed ignored, the kernel would reap the ranks itself. */
-static void supervise_block_signals(sigset_t *mask, sigset_t *old_mask)
-{
-    signal(SIGCHLD, SIG_DFL);
-    sigemptyset(mask);
-    sigaddset(mask, SIGCHLD);
-    if (!stop_signal_is_ignored(SIGTSTP))
-        sigaddset(mask, SIGTSTP);
-    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        if (forwarded[i].from != SIGHUP || !stop_signal_is_ignored(SIGHUP))
-            sigaddset(mask, forwarded[i].from);
-    sigprocmask(SIG_BLOCK, mask, old_mask);
-}
-
 /* Starts the ranks, passes on a stop signal from before they could get it, and waits until all have ended. */
 static enum status run_ranks(struct job *job, struct error *err)
 {
@@ -470,30 +456,36 @@ static enum status run_ranks(struct job *job, struct error *err)
     return status;
 }
 
-static void job_init(struct job *job, int ranks, const char *visible, char **argv, double timeout_seconds)
+/* Also blocks the signals: the signalfd gets them instead. */
+static enum status job_open(struct job *job, int ranks, const char *visible, char **argv, double timeout_seconds,
+                            struct error *err)
 {
+    const struct control_shape shape = {.world = ranks, .local_world = ranks, .num_nodes = 1};
+    sigset_t mask;
     *job = (struct job){.ranks = ranks,
                         .visible = visible,
                         .argv = argv,
                         .timeout = timeout_seconds,
                         .fd = -1,
-                        .signals = -1,
                         .memory_kills = machine_memory_kills("")};
     job->failed_at = job->left_at = job->interrupted_at = INFINITY;
     bootstrap_host(job->host, sizeof job->host);
     for (int r = 0; r < ranks; r++)
-        for (int i = 0; i < 2; i++)
-            job->children[r].pumps[i].from = -1;
-}
-
-static enum status job_open(struct job *job, const sigset_t *mask, struct error *err)
-{
-    const struct control_shape shape = {.world = job->ranks, .local_world = job->ranks, .num_nodes = 1};
-    job->signals = signalfd(-1, mask, SFD_CLOEXEC | SFD_NONBLOCK);
+        job->children[r].pumps[0].from = job->children[r].pumps[1].from = -1;
+    signal(SIGCHLD, SIG_DFL); /* where it stayed ignored, the kernel would reap the ranks itself */
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    if (!stop_signal_is_ignored(SIGTSTP))
+        sigaddset(&mask, SIGTSTP);
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
+        if (forwarded[i].from != SIGHUP || !stop_signal_is_ignored(SIGHUP))
+            sigaddset(&mask, forwarded[i].from);
+    sigprocmask(SIG_BLOCK, &mask, &job->old_mask);
+    job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (job->signals < 0)
         return error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
     TRY(control_create(&shape, &job->fd, err));
-    return control_attach(job->fd, -1, job->ranks, job->host, job->timeout, &job->control, err);
+    return control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err);
 }
 
 enum status supervise(int ranks, const char *visible, char **argv, double timeout_seconds, struct supervise_end *end,
@@ -504,11 +496,8 @@ enum status supervise(int ranks, const char *visible, char **argv, double timeou
     TRY(bootstrap_check_launcher(err));
     struct job *job = memory_alloc(sizeof *job);
     struct error unsaid;
-    sigset_t mask;
-    job_init(job, ranks, visible, argv, timeout_seconds);
-    supervise_block_signals(&mask, &job->old_mask);
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
-    enum status status = job_open(job, &mask, err);
+    enum status status = job_open(job, ranks, visible, argv, timeout_seconds, err);
     if (status == STATUS_OK)
         status = run_ranks(job, err);
     if (status == STATUS_OK) {

@@ -53,19 +53,6 @@ static void print_flight_head(char text[HEAD_BYTES], const struct flight_head *h
              image->phase_since, image->step, image->micro, image->next, flight_median_step(image));
 }
 
-static void file_make_head(char block[HEAD_BYTES], uint64_t count, const struct flight_head *head,
-                           const struct flight_image *image)
-{
-    char text[HEAD_BYTES];
-    memset(block, 0, HEAD_BYTES);
-    print_flight_head(text, head, image);
-    const size_t length = strlen(text);
-    int n = snprintf(block, HEAD_BYTES, "ztrain-flight %d %016" PRIx64 " %zu %" PRIu64 "\n", VERSION,
-                     (uint64_t)XXH3_64bits(text, length), length, count);
-    ASSERT(n > 0 && (size_t)n + length <= HEAD_BYTES);
-    memcpy(block + n, text, length);
-}
-
 /* ---- writing ------------------------------------------------------------- */
 
 static int flight_write_at(int fd, const void *data, size_t bytes, off_t at)
@@ -90,9 +77,13 @@ static int file_write_entries(int fd, const struct flight_image *image, int firs
 
 static int write_head(struct flight_file *file, const struct flight_head *head, const struct flight_image *image)
 {
-    char block[HEAD_BYTES];
-    file->count++;
-    file_make_head(block, file->count, head, image);
+    char block[HEAD_BYTES] = "", text[HEAD_BYTES];
+    print_flight_head(text, head, image);
+    const size_t length = strlen(text);
+    const int n = snprintf(block, HEAD_BYTES, "ztrain-flight %d %016" PRIx64 " %zu %" PRIu64 "\n", VERSION,
+                           (uint64_t)XXH3_64bits(text, length), length, ++file->count);
+    ASSERT(n > 0 && (size_t)n + length <= HEAD_BYTES);
+    memcpy(block + n, text, length);
     return flight_write_at(file->fd, block, sizeof block, (off_t)(file->count % 2) * HEAD_BYTES);
 }
 

@@ -570,15 +570,6 @@ static void add_times(struct cell *cells, const struct flight_record *record)
     }
 }
 
-/* Seconds from the first to the last start. */
-static double verdict_span(const struct flight_record *record)
-{
-    int64_t last = 0;
-    for (int i = 0; i < record->count; i++)
-        last = record->entries[i].start > last ? record->entries[i].start : last;
-    return 1e-9 * (double)(last - verdict_first_start(record));
-}
-
 /* A rank came last in `times` collectives; the others waited for it, on average. */
 struct lateness {
     int times;
@@ -621,7 +612,10 @@ static bool verdict_is_slow(struct trial *t)
     free(late);
     if (compared < SLOW_LEAST) /* else all ranks have records with entries */
         return false;
-    const double span = verdict_span(record);
+    int64_t last = 0;
+    for (int i = 0; i < record->count; i++)
+        last = record->entries[i].start > last ? record->entries[i].start : last;
+    const double span = 1e-9 * (double)(last - verdict_first_start(record)); /* from the first to the last start */
     const int64_t steps = record->entries[record->count - 1].step - record->entries[0].step + 1;
     if (worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
         worst.seconds < slow_step * (double)steps)
