@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base_hash.h: the hash of an adapter's frozen base, which its checkpoints name in its place. It depends on the bytes
- * and their places in the frozen units, and neither on the number of ranks nor on the ZeRO stage: the sum, modulo 2^64,
- * of the XXH3 of each block of 64 bytes, whose seed has the unit and the block's number. Gaps are zeros; padding is
- * left out.
+/* base_hash.h: the hash of an adapter's frozen base, which its checkpoints name in its place, whatever the number of
+ * ranks and the ZeRO stage: the sum, modulo 2^64, of the XXH3 of each block of 64 bytes, whose seed has the unit and
+ * the block's number. Gaps are zeros; padding is left out.
  *
  * The bytes are the fp32 values as they are read, before they are rounded to the compute dtype, so a run in another
  * dtype has the same base; those of a base that is read as stored bytes are these. */

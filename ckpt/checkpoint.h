@@ -127,8 +127,8 @@ void checkpoint_saving_free(struct checkpoint_saving *saving, bool clean);
 bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *dir, const struct checkpoint_keep *keep,
                               const struct train_position *position);
 
-/* On rank 0, on a resume from NAME of `position`, the newest one in `dir`: does again what follows a complete save, as
- * a kill may have come in between. Failures are warnings. */
+/* On rank 0, on a resume from NAME of `position`, the newest one in `dir`: does again what follows a complete save.
+ * Failures are warnings. */
 void checkpoint_save_tidy(struct checkpoint_save_cache *cache, const char *dir, const char *name,
                           const struct train_position *position, const struct checkpoint_keep *keep);
 
@@ -205,12 +205,10 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err);
 
-/* Checks the table, then reads this rank's slices of every state and unit into `slices`; fills each slice before it
- * asks for the next. */
+/* Checks the table, then fills this rank's slices of every state and unit, one after the other. */
 enum status checkpoint_load(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 
 /* Whether `dir` (<run>/checkpoints) holds a folder with the name of a checkpoint, which a user may have renamed;
- * history: with ztrain's name of one that was not moved aside. STATUS_CHECKPOINT: it exists and cannot be listed; else
- * a run would begin anew over its own checkpoints. */
+ * history: with ztrain's name of one that was not moved aside. STATUS_CHECKPOINT: it exists and cannot be listed. */
 enum status checkpoint_any(const char *dir, bool history, bool *any, struct error *err);

@@ -18,7 +18,6 @@ struct rewind_move {
     int64_t step; /* as in struct checkpoint_entry */
 };
 
-/* The changes that a resume has to make. */
 struct checkpoint_rewind {
     char dir[FS_PATH_MAX];          /* <run>/checkpoints */
     char metrics[FS_PATH_MAX];      /* <run>/metrics.jsonl */

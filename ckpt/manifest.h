@@ -54,8 +54,7 @@ struct manifest {
 };
 
 /* Encodes a checkpoint's manifest with num_states kinds of state, which have these hashes (state_hash.h; NULL: left
- * out), as manifest_decode() takes it. The caller frees *text. jansson is out of memory: the process has ended
- * (memory_serve_libraries()). */
+ * out), as manifest_decode() takes it. The caller frees *text. */
 enum status manifest_encode(const struct checkpoint_writer *writer, const struct train_position *position,
                             int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files,
                             char **text, size_t *bytes, struct error *err);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* agree.h: ranks compare their outcomes at points that all of them reach, and end together if one has failed, with the
  * exit code of the lowest such rank. Each error is printed by the lowest rank that has it; the others' are marked as
- * printed (error_mark_printed()) and are in their log files. Two ranks have the same error if their messages are equal
- * but for the hint, or if they say the same of the same rank, or each of itself (agree_likeness()). */
+ * printed. Two ranks have the same error if their messages are equal but for the hint, or agree_likeness() is. */
 #pragma once
 
 #include "comm/comm.h"
@@ -10,8 +9,8 @@
 
 #include <stdint.h>
 
-/* Collective. status and err: this rank's outcome. Returns the job's status; if it is not STATUS_OK, err is set: on a
- * rank without an error of its own, about the lowest that has (FAILURE_ERROR). */
+/* Collective. status and err: this rank's outcome. Returns the job's status; err of a rank without an error of its own
+ * is about the lowest that has one (FAILURE_ERROR). */
 enum status agree(struct comm *comm, enum status status, struct error *err);
 
 /* One rank's outcome; filled by the functions below. A record that ranks exchange begins with it. */

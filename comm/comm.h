@@ -55,7 +55,7 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
                                const char **way, struct error *err);
 void comm_detach_device(struct comm *comm);
 
-/* Whether data operations may be captured in a graph: only where the host has no part in them. */
+/* Whether data operations may be captured in a graph. */
 bool comm_can_capture(const struct comm *comm);
 
 /* Whether slices may be sent in pieces (stride > count), after comm_attach_device(). Not over NCCL, which needs no
@@ -68,8 +68,8 @@ void comm_launch(struct comm *comm, struct graph *graph);
 int comm_rank(const struct comm *comm);
 int comm_world(const struct comm *comm);
 
-/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched; with a GPU, device memory
- * that is best for data operations, until comm_detach_device(). Collective; once. */
+/* Gives this rank a shared segment of `bytes` (the same on every rank), zeroed and touched; with a GPU, device memory,
+ * until comm_detach_device(). Collective; once. */
 enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct error *err);
 
 /* What the values are, for those who count them (comm_log.h, --trace). */
@@ -138,10 +138,10 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err);
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err);
 
-/* The host memory that this rank's plan takes, for whoever explains its end. */
+/* bytes: of host memory in this rank's plan, for whoever explains its end. */
 void comm_note_plan(struct comm *comm, uint64_t bytes);
 
-/* STATUS_OK, or why the job cannot continue: the code that a peer gave to comm_abort(), or STATUS_PEER. Any thread. */
+/* STATUS_OK, or why the job cannot continue: a peer's error, or STATUS_PEER. Any thread. */
 enum status comm_status(struct comm *comm, struct error *err);
 
 /* Ends the job with this rank's `err`, whose code becomes that of its peers. The first call counts. Any thread. */
@@ -150,8 +150,7 @@ void comm_abort(struct comm *comm, const struct error *err);
 /* After a failure, before comm_close(): see control_await_end(). */
 bool comm_await_end(struct comm *comm, double seconds);
 
-/* Bytes that this rank sent and received in collectives since the last reset, as a bandwidth-optimal algorithm would:
- * (N-1)/N · P each way for an all-gather or a reduce-scatter of P bytes. */
+/* Since the last reset, as a bandwidth-optimal algorithm would: (N-1)/N · P each way for a collective of P bytes. */
 struct comm_stats {
     int64_t all_gather_calls, all_gather_bytes;
     int64_t reduce_scatter_calls, reduce_scatter_bytes;
@@ -163,8 +162,7 @@ void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
 
 /* ---- flight recorders ---------------------------------------------------- */
 
-/* Each rank records (core/flight/flight.h) in memory of its node, so that a neighbour can write the record of a rank
- * that was killed. */
+/* Ranks record in memory of their node, so that a neighbour can write the record of one that was killed. */
 struct flight_ring;
 
 /* A rank of this node. */

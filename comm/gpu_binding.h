@@ -38,9 +38,8 @@ struct gpu_host {
     bool supervised; /* by --local-gpus, not by a launcher */
 };
 
-/* views: (count) the ranks of one node, in rank order. *index: the GPU of views[self] among those that it sees. Ranks
- * that see the same GPUs get the one with the number of their local rank. STATUS_USAGE if a rank is left without one
- * (the same on all ranks of the node). */
+/* views: (count) the ranks of one node, in rank order. *index: the GPU of views[self] among those that it sees; that of
+ * its local rank if all see the same. STATUS_USAGE, on all ranks of the node, if one is left without. */
 enum status gpu_binding_choose(const struct gpu_view *views, int count, int self, const struct gpu_host *host,
                                int *index, struct error *err);
 

@@ -239,7 +239,11 @@ static enum status match_quantized(struct huggingface_reader *import, int file, 
         import->places[index] = hf_place_of(file, entry);
         import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32;
     }
-    return hf_quantized_add(&import->quantized[index], part, file, path, entry, err);
+    struct hf_place *place = &import->quantized[index].parts[part];
+    if (place->found)
+        return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
+    *place = hf_place_of(file, entry);
+    return STATUS_OK;
 }
 
 static enum status match_entry(struct huggingface_reader *import, int file, const char *path,

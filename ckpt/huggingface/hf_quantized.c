@@ -49,16 +49,6 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
            snprintf(matrix, HF_NAME_MAX, "%s", entry->name) < HF_NAME_MAX;
 }
 
-enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, int file, const char *path,
-                             const struct safetensors_entry *entry, struct error *err)
-{
-    struct hf_place *place = &quantized->parts[part];
-    if (place->found)
-        return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
-    *place = hf_place_of(file, entry);
-    return STATUS_OK;
-}
-
 /* ---- checks -------------------------------------------------------------- */
 
 static enum status hf_bad_part(const struct hf_quantized *quantized, const struct tensor_info *tensor,

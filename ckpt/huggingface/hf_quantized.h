@@ -26,10 +26,6 @@ struct hf_quantized {
 bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry, char matrix[HF_NAME_MAX],
                        enum hf_part *part);
 
-/* STATUS_DATA: the part occurs twice. */
-enum status hf_quantized_add(struct hf_quantized *quantized, enum hf_part part, int file, const char *path,
-                             const struct safetensors_entry *entry, struct error *err);
-
 /* Once all entries are known: checks that the matrix is whole, and as the config says. */
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
                               const struct tensor_info *tensor, struct hf_files *files, struct error *err);

@@ -276,14 +276,17 @@ static void look_at_connection(struct agent *agent, struct connection *c, double
 /* event: whether the pidfd is ready, for the process has ended */
 static void look_at_rank(struct agent *agent, struct local_rank *local, bool event, double slice)
 {
+    struct control_rank *entry = &agent->control->block->ranks[local->rank];
+    uint32_t joined = RANK_JOINED;
     if (local->gone >= 0)
         local->gone += slice;
     if (event) {
         local->gone = 0;
         local->pidfd = -1;
-        control_rank_ended(agent->control, local->rank);
+        if (atomic_compare_exchange_strong(&entry->state, &joined, RANK_DEAD))
+            control_ring(agent->control);
     }
-    uint32_t state = atomic_load(&agent->control->block->ranks[local->rank].state);
+    uint32_t state = atomic_load(&entry->state);
     if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
         peer_blame_rank(agent->control, local->rank, -1, NULL);
 }

@@ -10,8 +10,7 @@
  *     FAIL    rank: the one that the error is about, or AGENT_NOBODY · value: exit code + 256 × enum failure · text
  *     BYE     last
  *
- * Every number is checked before it is used: a message that does not fit (a rank of another node, a skipped arrival, a
- * payload of another length) ends the connection, and nothing else. */
+ * A message that does not fit (a rank of another node, a skipped arrival, another length) ends the connection. */
 #pragma once
 
 #include "comm/control/control.h"

@@ -397,13 +397,6 @@ void control_mark_dead(struct control *control, int rank, const struct error *er
     control_fail(control, err);
 }
 
-void control_rank_ended(struct control *control, int rank)
-{
-    uint32_t joined = RANK_JOINED;
-    if (atomic_compare_exchange_strong(&control->block->ranks[rank].state, &joined, RANK_DEAD))
-        control_ring(control);
-}
-
 void control_node_lost(struct control *control, int node, enum node_condition condition)
 {
     atomic_store(&control->block->ranks[control->agents[node]].condition, (uint32_t)condition);

@@ -125,7 +125,7 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
 /* rank -1: an observer (the supervisor). World 1 with fd -1: private memory. */
 enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
                            struct control **control, struct error *err);
-/* Waits until all ranks are attached: max(timeout, 10) s and 0.25 s for each rank. The agents must have started. */
+/* Waits until all ranks are attached: max(timeout, 10) s and 0.25 s for each rank. */
 enum status control_join(struct control *control, struct error *err);
 /* This rank leaves, after a failure or when all do. */
 void control_leave(struct control *control);
@@ -156,13 +156,12 @@ void control_arrival_wait(struct control *control, int rank, enum host_collectiv
 /* ---- waiting: watchdog.c ------------------------------------------------- */
 
 /* Waits until all peers (data channel: those of this node) have arrived `target` times; every 20 ms it looks whether
- * the job has failed and the peer still lives (watchdog.h). One thread per channel. `what` names the operation for
- * messages. Returns STATUS_OK, or the job's failure (control_status has the text). */
+ * the peer still lives (watchdog.h). One thread per channel. `what` names the operation for messages. Returns
+ * STATUS_OK, or the job's failure (control_status has the text). */
 enum status control_wait(struct control *control, enum host_collectives channel, uint32_t target, const char *what);
 
-/* After the job has failed and control_leave(): waits until this rank may end. true: all ranks have left or are gone,
- * or a lower rank waits for the rest (a node's first rank also waits for its node). false: after `seconds` a rank is
- * left. */
+/* After the job has failed and control_leave(): waits, at most `seconds`, until this rank may end: all ranks have left
+ * or are gone, or a lower rank waits for the rest (a node's first rank also waits for its node). */
 bool control_await_end(struct control *control, double seconds);
 
 /* ---- failure ------------------------------------------------------------- */
@@ -198,7 +197,6 @@ void control_ring(struct control *control);
 /* Notes an arrival on another node, when its op and slot are in place. */
 void control_arrived(struct control *control, int rank, uint32_t count);
 
-/* A rank of this node ended without leaving; another node is lost. Ranks that wait for it fail the job with a message
- * that names their operation; the agent does it a second later (peer_blame_rank, peer_blame_node). */
-void control_rank_ended(struct control *control, int rank);
+/* Another node is lost. Ranks that wait for it fail the job with a message that names their operation; the agent does
+ * it a second later (peer_blame_node). */
 void control_node_lost(struct control *control, int node, enum node_condition condition);

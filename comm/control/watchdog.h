@@ -4,11 +4,10 @@
  *     gone       the process of the peer has ended, as a pidfd, the supervisor or an agent shows
  *     silent     the peer has not advanced its progress counter (core/heartbeat.h) for nine tenths of the timeout
  *
- * A rank that waits beats, so that the message names the culprit. Silence is counted in the waiter's own slices of
- * time: if the whole job is stopped and continued, nobody is accused. A rank on another node is judged by that node's
- * agent; while that is silent, this node's agent judges the node; a silent or dead agent of this node is the culprit.
- *
- * Whoever finds a culprit fails the job (control_fail). Any thread. */
+ * Silence is counted in the waiter's own slices of time: if the whole job is stopped and continued, nobody is accused.
+ * A rank on another node is judged by that node's agent; while that is silent, this node's agent judges the node; a
+ * silent or dead agent of this node is the culprit. Whoever finds a culprit fails the job (control_fail). Any thread.
+ */
 #pragma once
 
 #include "comm/control/control.h"

@@ -67,7 +67,7 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
 {
     struct launcher_rendezvous rendezvous = {.several_nodes = true};
     const char *address = env_variable("MASTER_ADDR"), *port = env_variable("MASTER_PORT"),
-               *name = claimant_name(claimant);
+               *name = claimant == CLAIM_SLURM ? "srun" : "torchrun";
     char line[SRUN_LINE];
     if (!env_variable(secret_name)) {
         error_set(err, STATUS_USAGE, "%s started rank %d of %d, but %s is not set",

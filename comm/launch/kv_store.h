@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store.h: a small store at rank 0, for ranks whose launcher has none: every rank gives a text and gets those of
- * all.
+/* kv_store.h: a store at rank 0, for ranks whose launcher has none: every rank gives a text and gets those of all.
  *
  * Server: a thread of rank 0. It accepts authenticated connections (wire.h) until every rank has one, then closes its
  * doors (listening servers). Client: every rank, rank 0 over a socket pair; a thread reads the server's messages.

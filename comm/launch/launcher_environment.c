@@ -155,11 +155,6 @@ static const struct evidence_row {
 
 /* ---- small pieces -------------------------------------------------------- */
 
-const char *claimant_name(enum claimant claimant)
-{
-    return claimants[claimant].name;
-}
-
 const char *srun_line(int world, char line[SRUN_LINE])
 {
     const char *nodes = env_variable("SLURM_STEP_NUM_NODES");

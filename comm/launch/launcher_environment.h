@@ -24,8 +24,6 @@ struct claims {
 /* Refuses an environment that is incomplete or contradicts itself. On failure rank and world are the best guess. */
 enum status claims_read(struct claims *claims, struct error *err);
 
-/* "PMIx", "srun" */
-const char *claimant_name(enum claimant claimant);
 bool claim_is_whole(const struct claim *claim);
 
 /* "SLURM_PROCID=1, SLURM_NTASKS=2" */
