@@ -36,28 +36,19 @@ void state_hash_add(struct state_hash *hash, enum state_kind kind, int unit, con
     }
 }
 
-/* Copies what the ranks have of [first, first + count) of their hashes to all[rank × own + first …]. */
-static enum status state_hash_exchange(const struct state_hash *hash, struct comm *comm, size_t first, size_t count,
-                                       uint64_t *all, struct error *err)
-{
-    const size_t own = (size_t)hash->layout->parts * (size_t)hash->states, world = (size_t)hash->layout->world;
-    uint64_t *exchanged = memory_alloc(world * count * sizeof *exchanged);
-    enum status status = comm_exchange(comm, hash->parts + first, count * sizeof *exchanged, exchanged, err);
-    for (size_t r = 0; r < world && status == STATUS_OK; r++)
-        memcpy(all + r * own + first, exchanged + r * count, count * sizeof *all);
-    free(exchanged);
-    return status;
-}
-
 enum status state_hash_join(const struct state_hash *hash, struct comm *comm, uint64_t *hashes, struct error *err)
 {
     const size_t states = (size_t)hash->states, own = (size_t)hash->layout->parts * states;
     const size_t slices = (size_t)hash->layout->world * (size_t)hash->layout->parts;
+    const size_t world = (size_t)hash->layout->world, most = own < EXCHANGED_HASHES ? own : EXCHANGED_HASHES;
     uint64_t *all = memory_alloc(slices * states * sizeof *all), *kind = memory_alloc(slices * sizeof *kind);
+    uint64_t *exchanged = memory_alloc(world * most * sizeof *exchanged);
     enum status status = STATUS_OK;
-    for (size_t first = 0; first < own && status == STATUS_OK; first += EXCHANGED_HASHES) {
-        const size_t rest = own - first;
-        status = state_hash_exchange(hash, comm, first, rest < EXCHANGED_HASHES ? rest : EXCHANGED_HASHES, all, err);
+    for (size_t first = 0, n; first < own && status == STATUS_OK; first += n) {
+        n = own - first < most ? own - first : most;
+        status = comm_exchange(comm, hash->parts + first, n * sizeof *exchanged, exchanged, err);
+        for (size_t r = 0; r < world && status == STATUS_OK; r++)
+            memcpy(all + r * own + first, exchanged + r * n, n * sizeof *all);
     }
     for (size_t s = 0; s < states && status == STATUS_OK; s++) {
         for (size_t v = 0; v < slices; v++)
@@ -66,6 +57,7 @@ enum status state_hash_join(const struct state_hash *hash, struct comm *comm, ui
     }
     free(all);
     free(kind);
+    free(exchanged);
     return status;
 }
 

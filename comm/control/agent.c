@@ -61,15 +61,14 @@ struct local_rank {
 
 struct agent {
     struct control *control;
-    double timeout, heartbeat_seconds;
+    double heartbeat_seconds;
     struct agent_outbox outbox;
     struct connection *connections; /* (count) owned */
     int count;
     struct local_rank *ranks; /* (local_world) owned */
-    int local_world;
-    struct pollfd *polls;    /* (count + local_world) owned; the listener's */
-    struct pollfd *writable; /* (count) owned; the sender's */
-    char *scratch;           /* (SCRATCH_BYTES) owned; the listener's */
+    struct pollfd *polls;     /* (count + local_world) owned; the listener's */
+    struct pollfd *writable;  /* (count) owned; the sender's */
+    char *scratch;            /* (SCRATCH_BYTES) owned; the listener's */
     bool failure_sent;
     atomic_bool stopping, sent_all;
     bool sender_runs, listener_runs;
@@ -86,7 +85,7 @@ static bool job_failed(const struct agent *agent)
 static void collect_news(struct agent *agent)
 {
     struct control_block *block = agent->control->block;
-    for (int i = 0; i < agent->local_world; i++) {
+    for (int i = 0; i < agent->control->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
         struct control_rank *entry = &block->ranks[local->rank];
         uint32_t state = atomic_load(&entry->state), arrived = atomic_load(&entry->arrivals[CHANNEL_CONTROL]);
@@ -130,7 +129,7 @@ static bool flush_connection(struct agent *agent, struct connection *c)
                 return true;
             agent_heartbeat_write(agent->control, c->heartbeat);
             c->heartbeat_sent = 0;
-            c->heartbeat_bytes = agent_heartbeat_bytes(agent->local_world);
+            c->heartbeat_bytes = agent_heartbeat_bytes(agent->control->local_world);
             c->heartbeat_due = false;
             continue;
         }
@@ -180,7 +179,7 @@ static void *agent_send_loop(void *argument)
                 agent->connections[i].heartbeat_due = true;
         }
         if (stopping && !isfinite(stop_limit)) {
-            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
+            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
             agent_outbox_put(&agent->outbox, AGENT_BYE, AGENT_NOBODY, 0, NULL, 0, NULL, 0);
             for (int i = 0; i < agent->count; i++)
                 agent->connections[i].heartbeat_due = false; /* nothing is sent after the BYE */
@@ -214,7 +213,7 @@ static bool machine_answers(const struct agent *agent, const struct connection *
         return true; /* not TCP: there is no network in between */
     if (ioctl(c->fd, SIOCOUTQ, &queued) != 0)
         queued = 0;
-    return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->timeout;
+    return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->control->timeout;
 }
 
 static void node_lost(struct agent *agent, struct connection *c, enum node_condition condition)
@@ -310,7 +309,7 @@ static void *agent_listen_loop(void *argument)
             const struct connection *c = &agent->connections[i];
             agent->polls[n++] = (struct pollfd){.fd = c->ended ? -1 : c->fd, .events = POLLIN};
         }
-        for (int i = 0; i < agent->local_world; i++)
+        for (int i = 0; i < agent->control->local_world; i++)
             agent->polls[n++] = (struct pollfd){.fd = agent->ranks[i].pidfd, .events = POLLIN};
         int ready = poll(agent->polls, n, SLICE_MS);
 
@@ -320,7 +319,7 @@ static void *agent_listen_loop(void *argument)
         for (int i = 0; i < agent->count; i++)
             if (ready > 0 && agent->polls[i].revents)
                 agent_receive(agent, &agent->connections[i]);
-        for (int i = 0; i < agent->local_world; i++)
+        for (int i = 0; i < agent->control->local_world; i++)
             look_at_rank(agent, &agent->ranks[i], ready > 0 && agent->polls[agent->count + i].revents, slice);
         if (!atomic_load(&agent->stopping)) {
             for (int i = 0; i < agent->count; i++)
@@ -328,7 +327,7 @@ static void *agent_listen_loop(void *argument)
             continue;
         }
         if (!isfinite(stop_limit))
-            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->timeout);
+            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
         if (now >= stop_limit || (atomic_load(&agent->sent_all) && all_ended(agent)))
             return NULL;
     }
@@ -365,7 +364,7 @@ static void agent_free(struct agent *agent)
 static enum status open_processes(struct agent *agent, struct error *err)
 {
     struct control_block *block = agent->control->block;
-    for (int i = 0; i < agent->local_world; i++) {
+    for (int i = 0; i < agent->control->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
         const struct control_rank *entry = &block->ranks[local->rank];
         if (local->rank == agent->control->rank || entry->pid <= 0)
@@ -388,9 +387,8 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     const size_t nodes = (size_t)count, ranks = (size_t)control->local_world;
     enum status status;
     struct agent *a = memory_zeroed(1, sizeof *a);
-    *a = (struct agent){.control = control, .timeout = control->timeout, .count = count};
-    a->heartbeat_seconds = fmin(a->timeout / 20, 0.5);
-    a->local_world = control->local_world;
+    *a = (struct agent){.control = control, .count = count};
+    a->heartbeat_seconds = fmin(control->timeout / 20, 0.5);
     a->connections = memory_zeroed(nodes, sizeof *a->connections);
     a->ranks = memory_zeroed(ranks, sizeof *a->ranks);
     a->polls = memory_zeroed(nodes + ranks, sizeof *a->polls);
@@ -398,12 +396,12 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     a->scratch = memory_alloc(SCRATCH_BYTES);
     for (int i = 0; i < count; i++) {
         a->connections[i] = (struct connection){.node = links[i].node, .fd = links[i].fd, .lost = -1};
-        a->connections[i].heartbeat = memory_alloc(agent_heartbeat_bytes(a->local_world));
+        a->connections[i].heartbeat = memory_alloc(agent_heartbeat_bytes(control->local_world));
         agent_inbox_init(&a->connections[i].inbox, control, links[i].node);
     }
-    for (int i = 0; i < a->local_world; i++)
+    for (int i = 0; i < control->local_world; i++)
         a->ranks[i] = (struct local_rank){.rank = control->locals[i], .pidfd = -1, .gone = -1};
-    agent_outbox_init(&a->outbox, a->local_world);
+    agent_outbox_init(&a->outbox, control->local_world);
 
     TRY_GOTO(open_processes(a, err));
     struct agent_hello hello = {block->world, block->num_nodes, block->local_world};

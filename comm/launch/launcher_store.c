@@ -240,23 +240,16 @@ static void store_release(struct launcher *launcher)
     free(store);
 }
 
-static const struct launcher_verbs store_verbs = {
-    .connect = store_connect,
-    .exchange = store_exchange,
-    .abort = store_abort,
-    .finish = store_finish,
-    .release = store_release,
-};
-
 enum status launcher_store_new(int rank, int world, const struct launcher_rendezvous *rendezvous,
                                struct launcher **launcher, struct error *err)
 {
+    static const struct launcher_verbs verbs = {store_connect, store_exchange, store_abort, store_finish,
+                                                store_release};
     if (sodium_init() < 0)
         return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     struct store *store = memory_zeroed(1, sizeof *store);
     store->rendezvous = *rendezvous;
-    store->base =
-        (struct launcher){.verbs = &store_verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};
+    store->base = (struct launcher){.verbs = &verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};
     store->self = (struct wire_self){
         .rank = rank, .world = world, .job = store->rendezvous.job_id, .secret = store->rendezvous.secret};
     *launcher = &store->base;

@@ -200,11 +200,7 @@ static void pmi_release(struct launcher *launcher)
 
 struct launcher *pmi_launcher_new(const struct pmi_library *library, int rank, int world)
 {
-    static const struct launcher_verbs verbs = {.connect = pmi_connect,
-                                                .exchange = pmi_exchange,
-                                                .abort = pmi_abort,
-                                                .finish = pmi_library_finish,
-                                                .release = pmi_release};
+    static const struct launcher_verbs verbs = {pmi_connect, pmi_exchange, pmi_abort, pmi_library_finish, pmi_release};
     struct pmi_launcher *pmi = memory_zeroed(1, sizeof *pmi);
     pmi->base = (struct launcher){.verbs = &verbs, .rank = rank, .world = world};
     pmi->library = library;
