@@ -35,7 +35,7 @@ bool checkpoint_own_name(const char *name, bool *aside);
 /* fs_find_dir() of a folder of a run, with a hint about a link in its place whose disk is not mounted. */
 enum status checkpoint_find_folder(const char *dir, bool *there, struct error *err);
 
-/* Whether an entry of dir is a folder, or a link to one; a link that leads nowhere now counts too. */
+/* Or a link to a folder; one that leads nowhere now counts too. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
 /* The inode of the folder that has this name now; false: there is none. */
@@ -80,5 +80,5 @@ enum status checkpoint_io_error(const char *what, const char *path, struct error
 enum status checkpoint_put_file(const char *folder, const char *name, const void *data, size_t bytes,
                                 struct error *err);
 
-/* Drops the cached pages of a file, so that the next read comes from the disk, if that works. */
+/* The next read of a file comes from the disk, if that works. */
 enum status checkpoint_reads_from_disk(const char *path, struct error *err);

@@ -34,7 +34,7 @@ struct rankfile_facts {
     uint64_t index_checksum; /* over the header and the table, including the table's skippable-frame head */
 };
 
-/* The number of frames of a file with this shape, or -1 if no file can have it (overflow). */
+/* Or -1 if no file can have this shape (overflow). */
 int64_t rankfile_num_frames(const struct rankfile_shape *shape);
 
 /* ---- writing ------------------------------------------------------------- */
@@ -86,8 +86,8 @@ struct rankfile_piece {
     int64_t at;            /* the place of the first of them in the output */
 };
 
-/* frames: of the whole stream, >= 1. The stream uses only context, next (which calls rankfile_name()) and again (which
- * calls rankfile_read_again()) of `source`. */
+/* frames: of the whole stream, >= 1. source: only context, next (which calls rankfile_name()) and again (which calls
+ * rankfile_read_again()). */
 enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t frames, struct rankfile_stream **stream,
                                 struct error *err);
 /* Unpacks the next `frames` frames into out. An error, that of the first frame that has one, ends the stream. */

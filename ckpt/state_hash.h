@@ -19,7 +19,7 @@ struct state_hash {
 void state_hash_init(struct state_hash *hash, const struct shard_layout *layout, int rank, int states);
 void state_hash_release(struct state_hash *hash); /* all zero is allowed */
 
-/* Adds this rank's slice of a unit (state_words() floats); the units of a kind in order. */
+/* Adds this rank's slice (state_words() floats); the units of a kind in order. */
 void state_hash_add(struct state_hash *hash, enum state_kind kind, int unit, const float *slice);
 
 /* Once all is added: hashes[states], the same on all ranks. Collective. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_internal.h: types and functions that the files of the communicator share; docs/architecture.md says which file
- * has what. Below them: comm/control. */
+/* comm_internal.h: what the files of the communicator share. Below them: comm/control. */
 #pragma once
 
 #include "comm/comm.h"
@@ -95,8 +94,8 @@ static inline void note_bad(int32_t *lowest, int32_t rank)
 
 /* ---- host_collectives.c -------------------------------------------------- */
 
-/* Publishes this rank's operation, waits for all ranks of the channel (data: this node's; control: all) and compares.
- * peers: their operations, in their order (NULL: not wanted). */
+/* Publishes this rank's operation, waits for all ranks of the channel (data: this node's) and compares. peers: their
+ * operations (NULL: not wanted). */
 enum status comm_start_operation(struct comm *comm, enum host_collectives channel, const struct control_op *own,
                                  struct control_op *peers);
 /* Arrives on the data channel and waits for this node's ranks. */

@@ -32,8 +32,7 @@ void transport_gpu_free(struct transport_gpu *gpu);
 /* Puts operations, which do not depend on each other, into the stream's order. */
 void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream);
 
-/* Device memory for what collectives read and write, zeroed, until transport_gpu_free(); `bytes` are the same on all
- * ranks. Collective. */
+/* Zeroed device memory for collectives, until transport_gpu_free(); `bytes`: the same on all ranks. Collective. */
 enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **memory, struct error *err);
 
 /* ---- transport_check.c --------------------------------------------------- */
@@ -57,8 +56,7 @@ struct transport_nccl {
     void (*free)(struct transport_nccl *nccl);
 };
 
-/* Each rank has another GPU. *way: "NCCL 2.28.3", lives as long as *out. Collective: all ranks fail if one does. ctas:
- * the communicator's maxCTAs; 0: NCCL's own. */
+/* *way: "NCCL 2.28.3", lives as long as *out. Collective: all ranks fail if one does. ctas: maxCTAs; 0: NCCL's own. */
 #if TRANSPORT_HAS_NCCL
 enum status transport_nccl_new(struct comm *comm, struct device *device, int ctas, struct transport_nccl **out,
                                const char **way, struct error *err);

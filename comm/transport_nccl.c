@@ -8,9 +8,8 @@
  * NCCL's, one operation alone as well: those that are due together are one group.
  *
  * Threads: the thread that owns the device enqueues operations. The watcher observes the peers, because this rank's
- * host may wait for its GPU while that waits for a dead peer's; it asks NCCL for asynchronous errors, and aborts the
- * communicator when the job has failed. `mutex` is held during calls that use the communicator; the thread that sets
- * `aborted` under it owns the communicator alone. */
+ * host may wait for its GPU while that waits for a dead peer's. `mutex` is held during calls that use the communicator;
+ * the thread that sets `aborted` under it owns the communicator alone. */
 #include "comm/transport_gpu.h"
 
 #if TRANSPORT_HAS_NCCL

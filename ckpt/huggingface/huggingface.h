@@ -20,10 +20,9 @@ struct huggingface_source {
 
 /* Reads this rank's slices of the weights into `slices` (master weights), only the byte ranges that it owns, from
  * model.safetensors or shards with an index, in fp32, bf16 or fp16. Names may lack the prefix of the family ("model.",
- * "transformer.", "bert."); rotary_emb.inv_freq, attn.bias and attn.masked_bias are skipped. A tied model's
- * lm_head.weight may replace the embedding, or repeat it. STATUS_DATA names a tensor that is missing, extra, misshapen
- * or truncated, or has a NaN or an infinity, and a tied head that is not the embedding; and a folder that has an
- * adapter beside the model.
+ * "transformer.", "bert."). A tied model's lm_head.weight may replace the embedding, or repeat it. STATUS_DATA: a
+ * tensor is missing, extra, misshapen, truncated or not finite, a tied head is not the embedding, or an adapter is
+ * beside the model.
  *
  * If desc->new_head is set, lm_head.weight is skipped, and the classifier's head gets initial values that depend on
  * `seed`. BERT's files may have LayerNorm.gamma and .beta; with new_head their heads of pretraining (cls.…) are left
@@ -31,7 +30,7 @@ struct huggingface_source {
 enum status huggingface_load(const struct huggingface_source *source, const struct shard_layout *layout, int rank,
                              uint64_t seed, struct state_slices slices, struct error *err);
 
-/* The same for one who reads piece by piece. After an error there is nothing to close. */
+/* The same piece by piece. After an error there is nothing to close. */
 struct huggingface_reader;
 enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
                              struct huggingface_reader **reader, struct error *err);
@@ -41,8 +40,8 @@ enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor
  * kept as bytes (stored_base.h) they are words. */
 enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                              struct error *err);
-/* The same, but values of units that are kept as bytes too: quantized matrices are decoded, after they were quantized
- * if the folder has values; other tensors are as the folder has them. */
+/* The same, but values of units that are kept as bytes too: of quantized matrices what is decoded of them, of other
+ * tensors what the folder has. */
 enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                                struct error *err);
 void huggingface_close(struct huggingface_reader *reader);
@@ -80,9 +79,8 @@ void peft_base_store(const struct checkpoint *checkpoint, const struct model_des
 enum status peft_base_check(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             struct huggingface_reader *reader, const char *folder, struct error *err);
 
-/* Reads this rank's slices of an adapter, its A and B and modules_to_save, from DIR/adapter_model.safetensors as PEFT
- * writes it, in fp32, bf16 or fp16: all trained units of the table. Copies of the base (base_layer) are skipped.
- * STATUS_DATA names a tensor that is missing, extra, misshapen or truncated, or has a NaN or an infinity. */
+/* Reads this rank's slices of all trained units, an adapter's A and B and modules_to_save, from a folder as PEFT writes
+ * it, in fp32, bf16 or fp16. STATUS_DATA: a tensor is missing, extra, misshapen, truncated or not finite. */
 enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                       const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store.c: the server's end of the store. See kv_store.h. One thread polls doors and connections. The answers to an
- * exchange are one buffer for all, in which each connection has a position; other bytes that cannot be sent wait in the
- * buffer of their connection. Only `stop` is shared with other threads. */
+/* kv_store.c: the server's end of the store: one thread, which shares only `stop`. The answers to an exchange are one
+ * buffer for all, in which each connection has a position; other bytes that cannot be sent wait in that of theirs. */
 #include "comm/launch/kv_store.h"
 
 #include "comm/wire/wire.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launcher.h: the programs that start ranks on several nodes, behind one table of verbs, for bootstrap.c, which checks
- * keys, values and sizes. All verbs but abort are called by one thread at a time; after one has failed, only abort and
- * release. */
+/* launcher.h: the programs that start ranks on several nodes, behind one table of verbs. All verbs but abort are called
+ * by one thread at a time; after one has failed, only abort and release. */
 #pragma once
 
 #include "comm/launch/bootstrap.h"

@@ -41,8 +41,8 @@ int env_number(const char *text);
 
 /* ---- Slurm --------------------------------------------------------------- */
 
-/* Whether srun started this process as a task. Batch scripts and shells are not tasks, though they have SLURM_PROCID=0,
- * SLURM_NTASKS, and in some versions a special step id. */
+/* Batch scripts and shells are not tasks, though they have SLURM_PROCID=0, SLURM_NTASKS, and in some versions a step
+ * id. */
 bool slurm_step_is_task(void);
 
 /* Whether there are variables of a step, even without those of a task. */

@@ -8,8 +8,7 @@
  * Address: rank 0 listens at comm.interface, else at the addresses of its name for the others; if that is loopback
  * (many /etc/hosts) and there are other nodes, at this machine's other addresses as well.
  *
- * No launcher ends the processes of such a job. So a rank that is told of the job's end, or has lost rank 0, ends
- * itself, after a pause in which it may end in order. */
+ * No launcher ends such a job. So a rank that is told of its end, or has lost rank 0, ends itself after a pause. */
 #include "comm/launch/kv_store.h"
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
