@@ -171,19 +171,14 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
     return stay ? STATUS_OK : remove_entry(now, entry, err);
 }
 
-static enum status read_needed(const struct retention *now, const struct train_position *position, struct error *err)
-{
-    TRY(checkpoint_list_update(now->known, now->dir, false, err));
-    TRY(checkpoint_list_read_later(now->known, now->dir, now->keep->best ? NULL : position, err));
-    return settle_retained_best(now->dir, now->known, now->keep, now->step, err);
-}
-
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,
                                 const struct checkpoint_keep *keep, struct checkpoint_list *known)
 {
     struct retention now = {.dir = dir, .name = name, .step = position->step, .keep = keep, .known = known, .kept = 1};
     struct error err;
-    if (read_needed(&now, position, &err) != STATUS_OK) {
+    if (checkpoint_list_update(known, dir, false, &err) != STATUS_OK ||
+        checkpoint_list_read_later(known, dir, keep->best ? NULL : position, &err) != STATUS_OK ||
+        settle_retained_best(dir, known, keep, now.step, &err) != STATUS_OK) {
         log_warn("%s", err.text);
         return;
     }

@@ -133,18 +133,6 @@ bool comm_await_end(struct comm *comm, double seconds)
 
 /* ---- data operations ----------------------------------------------------- */
 
-static void count_collective(const struct data_op *op)
-{
-    struct comm *comm = op->comm;
-    const size_t size = dtype_size(op->dtype);
-    int64_t bytes = (int64_t)(op->count * size) * (comm->world - 1);
-    bool gathers = op->kind == OP_ALL_GATHER;
-    pthread_mutex_lock(&comm->mutex);
-    *(gathers ? &comm->stats.all_gather_calls : &comm->stats.reduce_scatter_calls) += 1;
-    *(gathers ? &comm->stats.all_gather_bytes : &comm->stats.reduce_scatter_bytes) += bytes;
-    pthread_mutex_unlock(&comm->mutex);
-}
-
 /* The operation for the sinks of spans (gpu/spans.h); bytes of all ranks' slices together. */
 static struct span span_of_collective(const struct data_op *op, struct stream *stream)
 {
@@ -182,7 +170,12 @@ static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct d
         op->number = ++comm->submitted;
         spans[submitted] = span_of_collective(op, stream);
         if (comm->world > 1) {
-            count_collective(op);
+            const bool gathers = kind == OP_ALL_GATHER;
+            pthread_mutex_lock(&comm->mutex);
+            *(gathers ? &comm->stats.all_gather_calls : &comm->stats.reduce_scatter_calls) += 1;
+            *(gathers ? &comm->stats.all_gather_bytes : &comm->stats.reduce_scatter_bytes) +=
+                (int64_t)(op->count * dtype_size(op->dtype)) * (comm->world - 1);
+            pthread_mutex_unlock(&comm->mutex);
             span_begin(&spans[submitted]);
         }
         submitted++;

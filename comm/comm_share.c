@@ -32,20 +32,6 @@ static double shared_mebibytes(size_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* Another size on another rank is a bug. */
-static enum status compare_sizes(struct comm *comm, size_t bytes, struct error *err)
-{
-    uint64_t *all = comm->sizes, own = bytes;
-    TRY(comm_exchange(comm, &own, sizeof own, all, err));
-    for (int r = 0; r < comm->world; r++)
-        if (all[r] != own) {
-            error_set(err, STATUS_BUG, "rank %d shares %" PRIu64 " bytes, rank %d shares %" PRIu64, r, all[r],
-                      comm->rank, own);
-            return error_blame(err, r, FAILURE_NONE);
-        }
-    return STATUS_OK;
-}
-
 /* The node's first rank makes room for `total` bytes of segments. A failure ends the job for all ranks. */
 static enum status extend_share(struct comm *comm, size_t total, struct error *err)
 {
@@ -112,7 +98,14 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
 {
     ASSERT(!comm->segments);
     *memory = NULL;
-    TRY(compare_sizes(comm, bytes, err));
+    uint64_t *all = comm->sizes, size = bytes;
+    TRY(comm_exchange(comm, &size, sizeof size, all, err));
+    for (int r = 0; r < comm->world; r++)
+        if (all[r] != size) {
+            error_set(err, STATUS_BUG, "rank %d shares %" PRIu64 " bytes, rank %d shares %" PRIu64, r, all[r],
+                      comm->rank, size);
+            return error_blame(err, r, FAILURE_NONE);
+        }
     if (bytes == 0)
         return STATUS_OK;
     if (comm->gpu) {

@@ -114,19 +114,6 @@ end:
     return status;
 }
 
-/* The values of codes are part of the format. */
-static enum status hf_check_map(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                                struct hf_files *files, struct error *err)
-{
-    float map[NF4_VALUES];
-    TRY(hf_check_part(quantized, tensor, HF_MAP, NF4_VALUES, sizeof *map, err));
-    TRY(hf_files_read(files, &quantized->parts[HF_MAP], map, err));
-    for (int code = 0; code < NF4_VALUES; code++)
-        if (map[code] != nf4_value(code))
-            return hf_bad_part(quantized, tensor, HF_MAP, "the values of its codes are not those of nf4", err);
-    return STATUS_OK;
-}
-
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
                               const struct tensor_info *tensor, struct hf_files *files, struct error *err)
 {
@@ -144,7 +131,12 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
     }
     if (stored->format != QUANTIZED_NF4)
         return STATUS_OK;
-    TRY(hf_check_map(quantized, tensor, files, err));
+    float map[NF4_VALUES]; /* the values of codes are part of the format */
+    TRY(hf_check_part(quantized, tensor, HF_MAP, NF4_VALUES, sizeof *map, err));
+    TRY(hf_files_read(files, &quantized->parts[HF_MAP], map, err));
+    for (int code = 0; code < NF4_VALUES; code++)
+        if (map[code] != nf4_value(code))
+            return hf_bad_part(quantized, tensor, HF_MAP, "the values of its codes are not those of nf4", err);
     return hf_read_state(quantized, tensor, files, err);
 }
 

@@ -12,22 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status find_peft_base(const struct checkpoint *checkpoint, const char *moved, char folder[FS_PATH_MAX],
-                                  struct error *err)
-{
-    const char *was = checkpoint->base.folder;
-    if (!was)
-        return error_set(err, STATUS_USAGE,
-                         "the base of '%s' were initial values with run.seed %lld, which are in no folder; hint: leave "
-                         "--base out",
-                         checkpoint->path, (long long)checkpoint->base.seed);
-    if (model_folder_find(moved ? moved : was, folder))
-        return STATUS_OK;
-    error_set(err, STATUS_DATA, "the base of the adapter in '%s' is not there: '%s'", checkpoint->path,
-              PRINTABLE(moved ? moved : was));
-    return error_hint(err, "--base DIR names the folder with these weights, wherever it is now");
-}
-
 static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {
     size_t i;
@@ -61,9 +45,19 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
 {
     memset(base, 0, sizeof *base);
     base->source = (struct huggingface_source){.desc = desc, .table = table, .quiet = true};
-    if (!moved && !checkpoint->base.folder)
+    const char *was = checkpoint->base.folder, *name = moved ? moved : was;
+    if (!name)
         return STATUS_OK;
-    TRY(find_peft_base(checkpoint, moved, base->folder, err));
+    if (!was)
+        return error_set(err, STATUS_USAGE,
+                         "the base of '%s' were initial values with run.seed %lld, which are in no folder; hint: leave "
+                         "--base out",
+                         checkpoint->path, (long long)checkpoint->base.seed);
+    if (!model_folder_find(name, base->folder)) {
+        error_set(err, STATUS_DATA, "the base of the adapter in '%s' is not there: '%s'", checkpoint->path,
+                  PRINTABLE(name));
+        return error_hint(err, "--base DIR names the folder with these weights, wherever it is now");
+    }
     read_peft_list(checkpoint, "model.ignore_tensors", &base->ignore);
     base->source.dir = base->folder;
     base->source.ignore = &base->ignore;

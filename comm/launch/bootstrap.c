@@ -52,16 +52,6 @@ static void find_way_to_refuse(struct bootstrap *boot)
 
 /* ---- the choice ---------------------------------------------------------- */
 
-static enum status parse_secret(unsigned char secret[32], struct error *err)
-{
-    const char *text = env_variable(secret_name);
-    size_t length;
-    if (text && strlen(text) == 64 && sodium_hex2bin(secret, 32, text, 64, NULL, &length, NULL) == 0 && length == 32)
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
-    return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
-}
-
 /* Ranks without PMI meet at a key-value store of rank 0. */
 static enum status choose_store(struct bootstrap *boot, enum claimant claimant, struct error *err)
 {
@@ -75,7 +65,13 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
         return error_hint(err, "%s; or set it on all ranks: export %s=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')",
                           srun_line(boot->world, line), secret_name);
     }
-    TRY(parse_secret(rendezvous.secret, err));
+    const char *secret = getenv(secret_name);
+    size_t length;
+    if (strlen(secret) != 64 || sodium_hex2bin(rendezvous.secret, 32, secret, 64, NULL, &length, NULL) ||
+        length != 32) {
+        error_set(err, STATUS_USAGE, "%s is not 64 hexadecimal digits", secret_name);
+        return error_hint(err, "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' prints such digits");
+    }
     rendezvous.port = port ? env_number(port) : 0;
     if (rendezvous.port < 0 || rendezvous.port > 65535 || (port && !rendezvous.port))
         return error_set(

@@ -4,7 +4,6 @@
  * 4, 5 and 6 (the standard's stable ABI). Records that the library reads have spare room after them. */
 #include "comm/launch/pmi_library.h"
 
-#include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,14 +144,6 @@ static const char *pmix_explain(const struct pmi_function *function, int code, c
     return text;
 }
 
-/* The first number in "OpenPMIx 4.2.2, repo rev …", or -1. */
-static int pmix_major_version(const char *text)
-{
-    while (*text && !isdigit((unsigned char)*text))
-        text++;
-    return *text ? atoi(text) : -1;
-}
-
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
     static const struct pmi_library library = {.name = "PMIx",
@@ -179,8 +170,8 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
              "--mpi=pmi2 -n %d ztrain ...",
              world);
     TRY(pmi_library_open("libpmix.so.2", hint, symbols, COUNT_OF(symbols), err));
-    const char *version = pmix.version();
-    int major = pmix_major_version(version);
+    const char *version = pmix.version(); /* "OpenPMIx 4.2.2, repo rev …" */
+    int major = atoi(version + strcspn(version, "0123456789"));
     if (major < OLDEST_MAJOR || major > NEWEST_MAJOR) {
         error_set(err, STATUS_USAGE, "libpmix.so.2 is '%.60s', but ztrain supports PMIx %d to %d", version,
                   OLDEST_MAJOR, NEWEST_MAJOR);
