@@ -382,15 +382,6 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     return status;
 }
 
-/* The range of a unit that a rank owns; its slice may have padding after it, or hold nothing else. */
-static struct range own_read_range(const struct tensor_table *table, const struct shard_layout *layout, int rank,
-                                   int state, int unit)
-{
-    int64_t size = layout->slice[unit], first = size * rank, left = table->units[unit].numel - first;
-    int64_t count = left < 0 ? 0 : left < size ? left : size;
-    return (struct range){state, unit, count ? first : 0, count};
-}
-
 static enum status read_state_slices(struct stream *stream, int count, const struct shard_layout *layout,
                                      struct state_slices slices, struct error *err)
 {
@@ -421,8 +412,11 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
     struct range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
     int num = 0;
     for (int s = 0; s < slices.count; s++)
-        for (int u = 0; u < state_units(layout, (enum state_kind)s); u++)
-            ranges[num++] = own_read_range(table, layout, rank, s, u);
+        for (int u = 0; u < state_units(layout, (enum state_kind)s); u++) { /* a slice may hold nothing but padding */
+            const int64_t size = layout->slice[u], first = size * rank;
+            const int64_t own = max64(0, min64(size, table->units[u].numel - first));
+            ranges[num++] = (struct range){s, u, own ? first : 0, own};
+        }
     struct stream stream;
     enum status status = begin_ranges(&stream, checkpoint, ranges, num, err);
     if (status == STATUS_OK) {

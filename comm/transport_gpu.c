@@ -140,27 +140,22 @@ static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, si
     stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
-static void submit_staged(struct transport_gpu *gpu, const struct data_op *op, struct stream *stream)
-{
-    size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));
-    for (size_t at = 0; at < op->count; at += most) {
-        size_t count = op->count - at < most ? op->count - at : most;
-        if (op->kind == OP_ALL_GATHER)
-            gather_piece(gpu, op, at, count, stream);
-        else
-            reduce_piece(gpu, op, at, count, stream);
-    }
-}
-
 void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream)
 {
     struct transport_gpu *gpu = ops->comm->gpu;
+    const size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));
     ASSERT(stream_device(stream) == gpu->device);
-    for (int i = 0; i < count; i++)
+    for (const struct data_op *op = ops; op < ops + count; op++) {
         if (gpu->nccl)
-            flight_end(comm_flight_begin(&ops[i])); /* when it was enqueued: the host does not see its end */
-        else
-            submit_staged(gpu, &ops[i], stream);
+            flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
+        for (size_t at = 0; !gpu->nccl && at < op->count; at += most) {
+            const size_t n = op->count - at < most ? op->count - at : most;
+            if (op->kind == OP_ALL_GATHER)
+                gather_piece(gpu, op, at, n, stream);
+            else
+                reduce_piece(gpu, op, at, n, stream);
+        }
+    }
     if (gpu->nccl)
         gpu->nccl->submit(gpu->nccl, ops, count, stream);
 }

@@ -152,12 +152,6 @@ static enum status network_gather(const struct data_op *op)
 
 /* ---- between nodes: reduce-scatter --------------------------------------- */
 
-/* Elements of a slice that can be reduced at once. */
-static size_t network_reduce_piece(const struct comm *comm, size_t size)
-{
-    return network_round_down(network_scratch_bytes(comm) / ((size_t)comm->topology.num_remotes * size), LINE_ELEMENTS);
-}
-
 /* Sends contributions to other nodes' slices, in step with what network_reduce() receives: elements [at, at + count) of
  * the own slice from each of their ranks, to which comm->in points afterwards. */
 static enum status network_reduce_begin(const struct data_op *op)
@@ -357,7 +351,8 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
     int32_t bad = RANK_NONE;
     size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
     if (comm->net) {
-        size_t most = network_reduce_piece(comm, size);
+        size_t most = network_scratch_bytes(comm) / ((size_t)t->num_remotes * size);
+        most = network_round_down(most, LINE_ELEMENTS);
         piece = piece < most ? piece : most;
         TRY(network_reduce_begin(op));
     }

@@ -404,28 +404,23 @@ static ncclDataType_t nccl_type_of(enum dtype dtype)
     return dtype == DTYPE_F32 ? ncclFloat32 : dtype == DTYPE_BF16 ? ncclBfloat16 : ncclFloat16;
 }
 
-/* Ends the job before anyone uses memory that was not gathered or reduced. */
-static void end_job(struct nccl *n)
-{
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
-    for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
-    }
-    comm_abort(n->comm, &n->failure);
-}
-
 /* Waits for a call in progress. Under the mutex. */
 static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
 {
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
     keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
         struct error err;
         if (settle_call(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
             n->failure = err;
     }
-    if (n->failure.code != STATUS_OK)
-        end_job(n);
+    if (n->failure.code == STATUS_OK)
+        return;
+    for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
+        nanosleep(&pause, NULL);
+        heartbeat_beat();
+    }
+    comm_abort(n->comm, &n->failure); /* before anyone uses memory that was not gathered or reduced */
 }
 
 static bool is_usable(const struct nccl *n)

@@ -417,19 +417,6 @@ int64_t huggingface_not_finite(const float *x, int64_t count)
     return count;
 }
 
-static enum status check_finite(const struct huggingface_reader *import, const struct tensor_info *tensor,
-                                const struct hf_place *place, int64_t first, const float *x, int64_t count,
-                                struct error *err)
-{
-    int64_t i = huggingface_not_finite(x, count);
-    if (i == count)
-        return STATUS_OK;
-    error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->files.path,
-              (long long)(place->begin + (first + i) * (int64_t)dtype_size(place->dtype)), tensor->name,
-              isnan(x[i]) ? "NaN" : "an infinity");
-    return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
-}
-
 static enum status compare_tied_head(struct huggingface_reader *import, int64_t first, int64_t count,
                                      const float *embedding, struct error *err)
 {
@@ -517,7 +504,13 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
         return import_decode(import, tensor, &import->quantized[tensor].stored, &codes, first, count, out, err);
     }
     TRY(hf_files_values(&import->files, place, first, count, out, err));
-    TRY(check_finite(import, info, place, first, out, count, err));
+    const int64_t i = huggingface_not_finite(out, count);
+    if (i < count) {
+        error_set(err, STATUS_DATA, "'%s' at byte %lld: tensor '%s' holds %s", import->files.path,
+                  (long long)(place->begin + (first + i) * (int64_t)dtype_size(place->dtype)), info->name,
+                  isnan(out[i]) ? "NaN" : "an infinity");
+        return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
+    }
     if (info->role == ROLE_WTE && import->tied_head.found)
         return compare_tied_head(import, first, count, out, err);
     return STATUS_OK;

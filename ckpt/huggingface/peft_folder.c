@@ -163,18 +163,6 @@ static enum status read_peft_transposed(struct peft_import *import, const struct
     return STATUS_OK;
 }
 
-/* The head of a tied matrix has the same values. */
-static enum status compare_peft_head(struct peft_import *import, int64_t first, int64_t count, const float *embedding,
-                                     struct error *err)
-{
-    import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
-    TRY(read_peft_values(import, import->head, first, count, import->row, err));
-    if (memcmp(import->row, embedding, (size_t)count * sizeof *embedding) == 0)
-        return STATUS_OK;
-    return error_set(err, STATUS_DATA, "%s: tensor '%s' differs from the embedding, and the model ties them",
-                     import->path, import->head->name);
-}
-
 static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct peft_import *import = context;
@@ -184,8 +172,13 @@ static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t
         TRY(read_peft_transposed(import, tensor, entry, first, count, out, err));
     else
         TRY(read_peft_values(import, entry, first, count, out, err));
-    if (import->head && tensor->role == ROLE_WTE)
-        TRY(compare_peft_head(import, first, count, out, err));
+    if (import->head && tensor->role == ROLE_WTE) { /* the head of a tied matrix has the same values */
+        import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
+        TRY(read_peft_values(import, import->head, first, count, import->row, err));
+        if (memcmp(import->row, out, (size_t)count * sizeof *out) != 0)
+            return error_set(err, STATUS_DATA, "%s: tensor '%s' differs from the embedding, and the model ties them",
+                             import->path, import->head->name);
+    }
     const int64_t bad = huggingface_not_finite(out, count);
     if (bad == count)
         return STATUS_OK;

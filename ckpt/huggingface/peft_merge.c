@@ -75,13 +75,6 @@ static enum status read_merge_update(struct peft_merge *merge, int unit, enum te
     return STATUS_OK;
 }
 
-static void release_merge_update(struct merge_update *update)
-{
-    free(update->left);
-    free(update->right);
-    *update = (struct merge_update){.r = 0};
-}
-
 /* ---- the arithmetic ------------------------------------------------------ */
 
 /* sum (columns) = left (r) · right (r, columns) */
@@ -188,7 +181,9 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
     enum status status = read_merge_update(merge, unit, as_head ? ROLE_LM_HEAD : tensor->role, err);
     if (status == STATUS_OK)
         status = write_merged(merge, writer, entry, err);
-    release_merge_update(&merge->update);
+    free(merge->update.left);
+    free(merge->update.right);
+    merge->update = (struct merge_update){.r = 0};
     return status;
 }
 

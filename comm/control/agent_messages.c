@@ -98,17 +98,12 @@ void agent_inbox_release(struct agent_inbox *inbox)
     inbox->payload = NULL;
 }
 
-static struct control_rank *entry_of(const struct agent_inbox *inbox, uint32_t rank)
-{
-    struct control_block *block = inbox->control->block;
-    return rank < block->world && block->ranks[rank].node == inbox->node ? &block->ranks[rank] : NULL;
-}
-
 static bool header_fits(const struct agent_inbox *inbox)
 {
     const struct agent_header *header = &inbox->header;
-    const struct control_block *block = inbox->control->block;
-    struct control_rank *entry = entry_of(inbox, header->rank);
+    struct control_block *block = inbox->control->block;
+    const bool known = header->rank < block->world && block->ranks[header->rank].node == inbox->node;
+    struct control_rank *entry = known ? &block->ranks[header->rank] : NULL;
     if (inbox->bye || inbox->hello != (header->type != AGENT_HELLO))
         return false;
     switch ((enum agent_message)header->type) {

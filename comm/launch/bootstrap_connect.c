@@ -45,12 +45,6 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 
 /* ---- exchange ------------------------------------------------------------ */
 
-static bool connect_decode_hex(const char *text, void *bytes, size_t count)
-{
-    size_t length;
-    return sodium_hex2bin(bytes, count, text, strlen(text), NULL, &length, NULL) == 0 && length == count;
-}
-
 static bool is_connect_refusal(const char *value, enum status *code)
 {
     if (strncmp(value, refused, sizeof refused - 1) != 0)
@@ -85,7 +79,9 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
-        if (connect_decode_hex(value, (char *)all + (size_t)r * bytes, bytes))
+        unsigned char *to = (unsigned char *)all + (size_t)r * bytes;
+        size_t length;
+        if (!sodium_hex2bin(to, bytes, value, strlen(value), NULL, &length, NULL) && length == bytes)
             continue;
         if (is_connect_refusal(value, &status)) {
             bootstrap->failed_together = true;

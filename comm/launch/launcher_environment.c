@@ -336,16 +336,6 @@ static enum status check_pmi2(const struct claims *claims, struct error *err)
                       one_set ? "it is" : "they are", "PMI_FD PMI_RANK PMI_SIZE", srun_line(claims->world, line));
 }
 
-/* Checks that all variables are there that srun --mpi=pmix and mpirun set together. */
-static enum status check_pmix(const struct claims *claims, struct error *err)
-{
-    bool space = env_variable("PMIX_NAMESPACE") != NULL, rank = env_variable("PMIX_RANK") != NULL;
-    if (space == rank || claims->world == 1 || env_variable("PMI_FD"))
-        return STATUS_OK;
-    return refuse_half(space ? "PMIX_NAMESPACE" : "PMIX_RANK", space ? "PMIX_RANK" : "PMIX_NAMESPACE", "PMIx",
-                       claims->world, err);
-}
-
 /* ---- reading all of them ------------------------------------------------- */
 
 static enum status check_claims(struct claims *claims, struct error *err)
@@ -364,7 +354,12 @@ static enum status check_claims(struct claims *claims, struct error *err)
         return refuse_half("SLURM_STEP_ID", "SLURM_PROCID", "srun", claims->world, err);
     TRY(check_step(claims, err));
     TRY(check_pmi2(claims, err));
-    return check_pmix(claims, err);
+    /* srun --mpi=pmix and mpirun set these two together */
+    const bool space = env_variable("PMIX_NAMESPACE"), rank = env_variable("PMIX_RANK");
+    if (space == rank || claims->world == 1 || env_variable("PMI_FD"))
+        return STATUS_OK;
+    return refuse_half(space ? "PMIX_NAMESPACE" : "PMIX_RANK", space ? "PMIX_RANK" : "PMIX_NAMESPACE", "PMIx",
+                       claims->world, err);
 }
 
 enum status claims_read(struct claims *claims, struct error *err)

@@ -162,21 +162,16 @@ static bool parse_network(const char *text, struct wire_host_address *out)
     return !*end && is_network(out);
 }
 
-static bool is_meant(const char *interface, const char *name, const struct wire_host_address *address)
-{
-    struct wire_host_address network;
-    if (parse_network(interface, &network))
-        return same_network(&network, address);
-    return !strcmp(interface, name) || !strcmp(interface, address->text);
-}
-
 /* Whether peers may use the address; fills out. flags: IFF_ flags that its interface must have. */
 static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
     if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
         return false;
     out->prefix = (int16_t)count_address_bits(one->ifa_netmask);
-    if (interface && !is_meant(interface, one->ifa_name, out))
+    struct wire_host_address network; /* that the user means; else a name or an address */
+    if (interface &&
+        !(parse_network(interface, &network) ? same_network(&network, out)
+                                             : !strcmp(interface, one->ifa_name) || !strcmp(interface, out->text)))
         return false;
     if (!interface && (one->ifa_flags & IFF_LOOPBACK))
         return false;
