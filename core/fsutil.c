@@ -110,20 +110,19 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
     return error_set(err, code, "cannot open the folder '%s': '%s' %s", path, nearest, why);
 }
 
-enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
-                            struct error *err)
+enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err)
 {
     /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
     *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     if (*fd < 0 && errno != ENXIO)
         return error_system(err, code, errno, "cannot open '%s'", path);
     const char *problem = "it is not a regular file";
-    int reason = *fd >= 0 && fstat(*fd, facts) != 0 ? errno : 0;
-    if (*fd >= 0 && !reason && S_ISREG(facts->st_mode))
+    int reason = *fd >= 0 && fstat(*fd, st) != 0 ? errno : 0;
+    if (*fd >= 0 && !reason && S_ISREG(st->st_mode))
         return STATUS_OK;
     if (reason)
         problem = strerror(reason);
-    else if (*fd >= 0 && S_ISDIR(facts->st_mode))
+    else if (*fd >= 0 && S_ISDIR(st->st_mode))
         problem = "it is a folder, expected a file";
     if (*fd >= 0)
         io_close(*fd);
@@ -194,8 +193,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
     return STATUS_OK;
 }
 
-enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,
-                         struct error *err)
+enum status fs_read_file(const char *path, size_t most, enum status code, char **data, size_t *size, struct error *err)
 {
     *data = NULL;
     *size = 0;
@@ -203,8 +201,8 @@ enum status fs_read_file(const char *path, size_t max_bytes, enum status code, c
     int64_t bytes = 0;
     TRY(fs_open_read(path, code, &fd, &bytes, err));
     enum status status = STATUS_OK;
-    if ((uint64_t)bytes > max_bytes) {
-        status = error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, max_bytes);
+    if ((uint64_t)bytes > most) {
+        status = error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, most);
     } else {
         *data = memory_alloc((size_t)bytes + 1);
         status = fs_pread(fd, path, *data, (size_t)bytes, 0, code, err);

@@ -39,8 +39,7 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
 enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
 
 /* The same; *facts: of the file. */
-enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *facts,
-                            struct error *err);
+enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err);
 
 /* The same for reading. *bytes (may be NULL): the file's size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);
@@ -49,8 +48,7 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err);
 
 /* Reads a whole regular file of at most max_bytes; a NUL follows the *size bytes of *data (caller frees). */
-enum status fs_read_file(const char *path, size_t max_bytes, enum status code, char **data, size_t *size,
-                         struct error *err);
+enum status fs_read_file(const char *path, size_t most, enum status code, char **data, size_t *size, struct error *err);
 
 /* Reads exactly `count` bytes at `offset`; the error for a short file has the offset where it ends. Beats. */
 enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t offset, enum status code,

@@ -185,11 +185,10 @@ static void *heartbeat_watch_loop(void *unused)
     return NULL;
 }
 
-int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
-                           void *context)
+int heartbeat_thread_start(double beat, double limit, void (*stuck)(const char *text, void *context), void *context)
 {
-    watch.beat_seconds = beat_seconds;
-    watch.limit_seconds = limit_seconds;
+    watch.beat_seconds = beat;
+    watch.limit_seconds = limit;
     watch.stuck = stuck;
     watch.context = context;
     watch.stop = false;

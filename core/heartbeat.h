@@ -56,6 +56,5 @@ void heartbeat_slow_describe(char *text, size_t size);
 /* Starts the heartbeat thread: every beat_seconds it beats if a device call or a slow call younger than limit_seconds
  * is in progress. For an older slow call it calls stuck(), once; text names the operation and the file. There is one
  * thread at a time. Returns 0 or an errno. */
-int heartbeat_thread_start(double beat_seconds, double limit_seconds, void (*stuck)(const char *text, void *context),
-                           void *context);
+int heartbeat_thread_start(double beat, double limit, void (*stuck)(const char *text, void *context), void *context);
 void heartbeat_thread_stop(void);

@@ -100,18 +100,17 @@ static void log_keep_line(const char *prefix, const char *text, enum output_kind
 
 /* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text begins with it, the
  * rank; and to the file. The caller holds no lock. */
-static void log_put_line(enum outlet terminal, const char *prefix, bool name_rank, const char *raw,
-                         enum output_kind kind)
+static void log_put_line(enum outlet out, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
 {
     char escaped[2 * TEXT_BYTES];
     const char *text = printable(raw, escaped, sizeof escaped);
     pthread_mutex_lock(&logger.mutex);
-    if (terminal != OUTLET_FILE) {
+    if (out != OUTLET_FILE) {
         char who[sizeof logger.host + 32] = "", line[LINE_BYTES];
         if (name_rank && logger.world > 1)
             snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
         int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
-        output_put(terminal, line, (size_t)n, kind);
+        output_put(out, line, (size_t)n, kind);
     }
     log_keep_line(prefix, text, kind);
     pthread_mutex_unlock(&logger.mutex);

@@ -143,12 +143,11 @@ bool autotune_cache_find(struct autotune_cache *cache, const struct autotune_key
     return true;
 }
 
-bool autotune_cache_find_imported(struct autotune_cache *cache, const struct autotune_key *key,
-                                  struct autotune_config *config)
+bool autotune_cache_find_imported(struct autotune_cache *c, const struct autotune_key *key, struct autotune_config *out)
 {
-    const struct entry *entry = entry_of(cache, IMPORTED, key);
+    const struct entry *entry = entry_of(c, IMPORTED, key);
     if (entry)
-        *config = entry->config;
+        *out = entry->config;
     return entry != NULL;
 }
 
@@ -166,12 +165,11 @@ static void set_entry(struct autotune_cache *cache, const struct entry *entry)
     *at = *entry;
 }
 
-void autotune_cache_put(struct autotune_cache *cache, const struct autotune_key *key,
-                        const struct autotune_config *config)
+void autotune_cache_put(struct autotune_cache *c, const struct autotune_key *key, const struct autotune_config *found)
 {
-    const struct entry entry = {.key = *key, .config = *config, .origin = ADDED, .fresh = true, .used = true};
-    if (cache)
-        set_entry(cache, &entry);
+    const struct entry entry = {.key = *key, .config = *found, .origin = ADDED, .fresh = true, .used = true};
+    if (c)
+        set_entry(c, &entry);
 }
 
 void autotune_cache_tune_again(struct autotune_cache *cache)

@@ -76,8 +76,7 @@ bool autotune_cache_find_imported(struct autotune_cache *cache, const struct aut
                                   struct autotune_config *config);
 
 /* Adds a config, or replaces one that the library no longer accepts. */
-void autotune_cache_put(struct autotune_cache *cache, const struct autotune_key *key,
-                        const struct autotune_config *config);
+void autotune_cache_put(struct autotune_cache *c, const struct autotune_key *key, const struct autotune_config *config);
 
 /* Configs of this op that were added since the lock will not be written, and are tuned again next time. */
 void autotune_cache_discard(struct autotune_cache *cache, enum autotune_op op);

@@ -18,8 +18,7 @@ void input_upload_free(struct input_upload *upload); /* waits for its copies; ma
 
 /* inputs: device memory, where the step reads them. device: the rank's memory; host: device_alloc_host()'s. First dry,
  * then real. */
-void input_upload_layout(struct input_upload *upload, void *inputs, size_t bytes, struct arena *device,
-                         struct arena *host);
+void input_upload_layout(struct input_upload *u, void *inputs, size_t bytes, struct arena *device, struct arena *host);
 
 /* The host memory that the next input_upload_send() sends: `bytes` to be written. */
 void *input_upload_room(struct input_upload *upload);

@@ -150,56 +150,54 @@ static void self_test_compare_rows(struct bed *bed, const struct cross_entropy_a
         self_test_compare_later(bed, at + (size_t)i * row, (enum result_type)a->dtype, a->V_padded);
 }
 
-static void place_operand(struct bed *bed, const struct operand *o, const struct self_test_case *c, int op,
-                          union op_args *args)
+static void place_operand(struct bed *b, const struct operand *o, const struct self_test_case *c, int op,
+                          union op_args *a)
 {
-    const size_t at = bed->used;
-    char *image = bed->image + at;
-    const bool shaped = operand_element(o, args) > 0;
-    bed->used += shaped ? (size_t)operand_numel(o, args, true) * operand_element(o, args) : SELF_TEST_FIXED;
-    bed->used = (bed->used + ALIGN - 1) / ALIGN * ALIGN;
-    ASSERT(bed->used <= BYTES);
+    const size_t at = b->used;
+    char *image = b->image + at;
+    const bool shaped = operand_element(o, a) > 0;
+    b->used += shaped ? (size_t)operand_numel(o, a, true) * operand_element(o, a) : SELF_TEST_FIXED;
+    b->used = (b->used + ALIGN - 1) / ALIGN * ALIGN;
+    ASSERT(b->used <= BYTES);
     if (shaped)
-        fill_tensor(bed, o, c, op, args, image);
+        fill_tensor(b, o, c, op, a, image);
     else
         self_test_fill(o, c, op, image);
-    *operand_pointer(o, args) = bed->memory + at;
+    *operand_pointer(o, a) = b->memory + at;
     if (o->type == OPERAND_NUMBERS) {
-        struct dropout *dropout = (struct dropout *)(void *)operand_pointer(o, args);
+        struct dropout *dropout = (struct dropout *)(void *)operand_pointer(o, a);
         *dropout = dropout_of(0.25, 7, DROPOUT_ATTENTION, 1);
-        dropout->tokens = (const uint64_t *)(void *)(bed->memory + at);
+        dropout->tokens = (const uint64_t *)(void *)(b->memory + at);
     }
     if (!(o->use & OPERAND_WRITTEN))
         return;
     if (o->type == OPERAND_STATE)
-        self_test_compare_state(bed, at);
+        self_test_compare_state(b, at);
     else if (o->type == OPERAND_MOMENTS)
-        self_test_compare_later(bed, at, RESULT_BYTES,
-                                args->adam8.n / MOMENT_BLOCK * (int64_t)sizeof(struct moment_block));
+        self_test_compare_later(b, at, RESULT_BYTES, a->adam8.n / MOMENT_BLOCK * (int64_t)sizeof(struct moment_block));
     else if (o->type == OPERAND_FIRST)
-        self_test_compare_later(bed, at, RESULT_BYTES, sizeof(int64_t));
+        self_test_compare_later(b, at, RESULT_BYTES, sizeof(int64_t));
     else
-        self_test_compare_later(bed, at, (enum result_type)operand_dtype(o, args), operand_numel(o, args, true));
+        self_test_compare_later(b, at, (enum result_type)operand_dtype(o, a), operand_numel(o, a, true));
 }
 
-static void place_operands(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype,
-                           union op_args *args)
+static void place_operands(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype, union op_args *a)
 {
     const struct op_operands *operands = &op_operands[op];
-    *args = c->args;
+    *a = c->args;
     for (int i = 0; i < operands->count; i++) {
         const int at = operands->all[i].type - 1;
-        enum dtype *own = (enum dtype *)(void *)((char *)args + at);
+        enum dtype *own = (enum dtype *)(void *)((char *)a + at);
         if (at >= 0 && *own == SELF_TEST_SAME)
             *own = dtype;
     }
     for (int i = 0; i < operands->count; i++) {
         const struct operand *o = &operands->all[i];
-        if (op == OP_cross_entropy && c->uneven && operand_pointer(o, args) == &args->cross_entropy.dlogits) {
-            args->cross_entropy.dlogits = (void *)(uintptr_t)args->cross_entropy.logits;
-            self_test_compare_rows(bed, &args->cross_entropy);
-        } else if (operand_exists(o, args)) {
-            place_operand(bed, o, c, op, args);
+        if (op == OP_cross_entropy && c->uneven && operand_pointer(o, a) == &a->cross_entropy.dlogits) {
+            a->cross_entropy.dlogits = (void *)(uintptr_t)a->cross_entropy.logits;
+            self_test_compare_rows(bed, &a->cross_entropy);
+        } else if (operand_exists(o, a)) {
+            place_operand(bed, o, c, op, a);
         }
     }
 }

@@ -36,8 +36,7 @@ static void add_end(struct sample_reader *reader, int64_t end)
         reader->ends[reader->num_ends++] = (int32_t)end;
 }
 
-static enum status sample_reader_document(const struct token_set *set, int64_t token, int64_t *number,
-                                          struct error *err)
+static enum status sample_reader_document(const struct token_set *set, int64_t token, int64_t *n, struct error *err)
 {
     int64_t low = 0, high = token_set_documents(set) - 1;
     while (low < high) {
@@ -48,7 +47,7 @@ static enum status sample_reader_document(const struct token_set *set, int64_t t
         else
             high = middle - 1;
     }
-    *number = low;
+    *n = low;
     return STATUS_OK;
 }
 
@@ -68,27 +67,26 @@ static enum status add_document_ends(struct sample_reader *reader, int64_t first
     return STATUS_OK;
 }
 
-enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *length,
-                        struct error *err)
+enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *len, struct error *err)
 {
     const struct first_fit *fit = reader->source->fit;
     int64_t begin = fit ? fit->starts[sample] : sample, end = fit ? fit->starts[sample + 1] : sample + 1;
     const struct token_stream_config *config = reader->config;
-    *length = 0;
+    *len = 0;
     reader->num_ends = 0;
     for (int64_t i = begin; i < end; i++) {
         int64_t first, count;
         TRY(locate(reader, fit ? fit->documents[i] : i, &first, &count, err));
-        ASSERT(!fit || *length + count <= reader->config->data.seq_length);
-        TRY(read_part(reader, first, count, read_tokens, *length, err));
-        *length += count;
+        ASSERT(!fit || *len + count <= reader->config->data.seq_length);
+        TRY(read_part(reader, first, count, read_tokens, *len, err));
+        *len += count;
         if (token_stream_masks(config) && token_stream_cuts(config))
             TRY(add_document_ends(reader, first, count, err));
         else if (token_stream_masks(config) && count > 0)
-            add_end(reader, *length);
+            add_end(reader, *len);
     }
-    if (!token_stream_masks(config) && *length > 0)
-        add_end(reader, *length);
+    if (!token_stream_masks(config) && *len > 0)
+        add_end(reader, *len);
     return STATUS_OK;
 }
 

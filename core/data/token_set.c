@@ -540,12 +540,11 @@ static enum status token_shard_read(const struct shard *shard, int64_t first, in
 }
 
 /* The shard of token `first`, its number there (*start), and how many of `count` tokens are in the shard (*here). */
-static const struct shard *part_of(const struct token_set *set, int64_t first, int64_t count, int64_t *start,
-                                   int64_t *here)
+static const struct shard *part_of(const struct token_set *set, int64_t first, int64_t count, int64_t *at, int64_t *n)
 {
     const struct shard *shard = shard_of(set, first, false);
-    *start = first - shard->first_token;
-    *here = shard->tokens - *start < count ? shard->tokens - *start : count;
+    *at = first - shard->first_token;
+    *n = shard->tokens - *at < count ? shard->tokens - *at : count;
     return shard;
 }
 
@@ -565,29 +564,27 @@ bool token_set_has_mask(const struct token_set *set)
     return set->has_mask;
 }
 
-static enum status token_shard_mask(const struct shard *shard, int64_t first, int64_t count, uint8_t *out,
-                                    struct error *err)
+static enum status token_shard_mask(const struct shard *s, int64_t from, int64_t count, uint8_t *out, struct error *err)
 {
-    if (!shard->mask.path) {
+    if (!s->mask.path) {
         memset(out, 1, (size_t)count);
         return STATUS_OK;
     }
-    TRY(shard_file_read(&shard->mask, first, count, out, err));
+    TRY(shard_file_read(&s->mask, from, count, out, err));
     for (int64_t i = 0; i < count; i++)
         if (out[i] > 1)
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: %d is neither 0 nor 1; hint: a loss mask has a byte for each token of "
                              "'%s'",
-                             shard->mask.path, (long long)(first + i), out[i], shard->bin.path);
+                             s->mask.path, (long long)(from + i), out[i], s->bin.path);
     return STATUS_OK;
 }
 
-enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
-                                struct error *err)
+enum status token_set_read_mask(const struct token_set *set, int64_t at, int64_t count, uint8_t *out, struct error *err)
 {
-    ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first);
-    for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
-        const struct shard *shard = part_of(set, first, count, &start, &here);
+    ASSERT(at >= 0 && count >= 0 && count <= set->tokens - at);
+    for (int64_t start, here; count > 0; at += here, out += here, count -= here) {
+        const struct shard *shard = part_of(set, at, count, &start, &here);
         TRY(token_shard_mask(shard, start, here, out, err));
     }
     return STATUS_OK;
@@ -617,36 +614,32 @@ static enum status check_token_block(const struct shard *shard, int64_t start, i
 }
 
 /* The same with the start of a shard. Checkpoints have this hash: what it covers must not change. */
-static enum status check_first(const struct token_set *set, int index, int64_t vocab_size, uint64_t *hash,
-                               struct error *err)
+static enum status check_first(const struct token_set *set, int index, int64_t vocab, uint64_t *hash, struct error *err)
 {
     enum { FEWEST = 64, IN_ALL = 16 * CHECK_BLOCK }; /* tokens of a shard, of all shards while they are few */
     int64_t each = IN_ALL / set->num_shards;
     each = each > CHECK_BLOCK ? CHECK_BLOCK : each < FEWEST ? FEWEST : each;
     const int64_t tokens = set->shards[index].tokens;
-    return check_token_block(&set->shards[index], 0, tokens < each ? tokens : each, vocab_size, hash, err);
+    return check_token_block(&set->shards[index], 0, tokens < each ? tokens : each, vocab, hash, err);
 }
 
 /* The same with blocks from anywhere in a shard. Checkpoints have this hash, too. */
-static enum status check_sampled(const struct token_set *set, int index, int64_t vocab_size, uint64_t *hash,
-                                 struct error *err)
+static enum status check_sampled(const struct token_set *set, int at, int64_t vocab, uint64_t *hash, struct error *err)
 {
     enum { IN_ALL = 128, SEED = 1 }; /* blocks of all shards while they are fewer */
-    const struct shard *shard = &set->shards[index];
+    const struct shard *shard = &set->shards[at];
     const int64_t blocks = (shard->tokens + CHECK_BLOCK - 1) / CHECK_BLOCK;
     int64_t sampled = set->num_shards < IN_ALL ? IN_ALL / set->num_shards : 1;
     sampled = sampled < blocks ? sampled : blocks;
     for (int64_t i = 0; i < sampled; i++) {
-        const int64_t start =
-            CHECK_BLOCK * (int64_t)permute_index((uint64_t)i, (uint64_t)blocks, SEED, (uint64_t)index);
+        const int64_t start = CHECK_BLOCK * (int64_t)permute_index((uint64_t)i, (uint64_t)blocks, SEED, (uint64_t)at);
         const int64_t rest = shard->tokens - start;
-        TRY(check_token_block(shard, start, rest < CHECK_BLOCK ? rest : CHECK_BLOCK, vocab_size, hash, err));
+        TRY(check_token_block(shard, start, rest < CHECK_BLOCK ? rest : CHECK_BLOCK, vocab, hash, err));
     }
     return STATUS_OK;
 }
 
-enum status token_set_check(const struct token_set *set, int64_t vocab_size, struct data_fingerprint *fingerprint,
-                            struct error *err)
+enum status token_set_check(const struct token_set *set, int64_t vocab, struct data_fingerprint *out, struct error *err)
 {
     struct data_fingerprint hash = {0};
     for (int i = 0; i < set->num_shards; i++) {
@@ -655,11 +648,11 @@ enum status token_set_check(const struct token_set *set, int64_t vocab_size, str
     }
     hash.sampled = hash.first;
     for (int i = 0; i < set->num_shards; i++) {
-        TRY(check_first(set, i, vocab_size, &hash.first, err));
-        TRY(check_sampled(set, i, vocab_size, &hash.sampled, err));
+        TRY(check_first(set, i, vocab, &hash.first, err));
+        TRY(check_sampled(set, i, vocab, &hash.sampled, err));
     }
-    if (fingerprint)
-        *fingerprint = hash;
+    if (out)
+        *out = hash;
     return STATUS_OK;
 }
 
@@ -682,17 +675,16 @@ const char *token_set_shard(const struct token_set *set, int index, int64_t *doc
     return set->shards[index].bin.path;
 }
 
-enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,
-                               struct error *err)
+enum status token_set_document(const struct token_set *set, int64_t n, int64_t *first, int64_t *len, struct error *err)
 {
-    ASSERT(index >= 0 && index < set->documents);
-    const struct shard *shard = shard_of(set, index, true);
+    ASSERT(n >= 0 && n < set->documents);
+    const struct shard *shard = shard_of(set, n, true);
     if (!shard->idx.path) {
         *first = shard->first_token;
-        *length = shard->tokens;
+        *len = shard->tokens;
         return STATUS_OK;
     }
-    int64_t document = index - shard->first_document;
+    int64_t document = n - shard->first_document;
     int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
     TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, document), sizeof entries, entries, err));
     for (int i = 0; i < 2; i++) { /* the first sequences of this document and of the next */
@@ -709,6 +701,6 @@ enum status token_set_document(const struct token_set *set, int64_t index, int64
                              (long long)entries[i], (long long)pointers[i], (long long)shard->bin.bytes);
     }
     *first = shard->first_token + pointers[0] / shard->type.bytes;
-    *length = (pointers[1] - pointers[0]) / shard->type.bytes;
+    *len = (pointers[1] - pointers[0]) / shard->type.bytes;
     return STATUS_OK;
 }

@@ -32,8 +32,7 @@ enum status token_set_read(const struct token_set *set, int64_t first, int64_t c
 bool token_set_has_mask(const struct token_set *set);
 
 /* Reads the loss mask of the same tokens into out (count): 1 or 0. STATUS_DATA, with file and offset: another byte. */
-enum status token_set_read_mask(const struct token_set *set, int64_t first, int64_t count, uint8_t *out,
-                                struct error *err);
+enum status token_set_read_mask(const struct token_set *set, int64_t at, int64_t n, uint8_t *out, struct error *err);
 
 /* Shows whether data were replaced: hashes of the shards' sizes, tokens and loss masks in order. 0: not known. */
 struct data_fingerprint {
@@ -57,8 +56,7 @@ const char *token_set_common(const struct token_set *a, const struct token_set *
 const char *token_set_shard(const struct token_set *set, int index, int64_t *documents, int64_t *tokens);
 
 /* The place of document `index` < token_set_documents() in the stream, read from the index. length may be 0. */
-enum status token_set_document(const struct token_set *set, int64_t index, int64_t *first, int64_t *length,
-                               struct error *err);
+enum status token_set_document(const struct token_set *set, int64_t i, int64_t *first, int64_t *len, struct error *err);
 
 /* Number of samples of a set: (tokens - 1) / T packed, else documents. */
 int64_t token_set_samples(const struct token_set *set, int64_t seq_length, bool packing);

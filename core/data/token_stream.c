@@ -202,20 +202,19 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
     token_stream_sequence_end(slot, length);
 }
 
-static enum status take_document(const struct token_stream *stream, struct slot *slot, int64_t number,
-                                 struct error *err)
+static enum status take_document(const struct token_stream *stream, struct slot *slot, int64_t n, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
     int64_t first, length;
-    TRY(token_set_document(stream->reader.source->set, number, &first, &length, err));
+    TRY(token_set_document(stream->reader.source->set, n, &first, &length, err));
     if (length < 1 || length > config->data.seq_length)
         return error_set(err, STATUS_DATA,
                          "document %lld has %lld tokens, expected 1 to data.seq_length %lld; hint: "
                          "ztrain-tokenize --max-length %lld cuts texts and keeps their special tokens",
-                         (long long)number, (long long)length, (long long)config->data.seq_length,
+                         (long long)n, (long long)length, (long long)config->data.seq_length,
                          (long long)config->data.seq_length);
     TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, err));
-    add_document(stream, slot, number, length);
+    add_document(stream, slot, n, length);
     return STATUS_OK;
 }
 

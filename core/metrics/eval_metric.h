@@ -64,7 +64,6 @@ struct early_stop {
 };
 
 /* Counts an evaluation. Another metric or other data begin anew; without patience nothing is counted. */
-void early_stop_update(struct early_stop *state, const struct early_stop_rules *rules,
-                       const struct eval_scores *scores);
+void early_stop_update(struct early_stop *state, const struct early_stop_rules *rules, const struct eval_scores *at);
 
 bool early_stop_reached(const struct early_stop *state, const struct early_stop_rules *rules);

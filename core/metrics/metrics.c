@@ -70,24 +70,23 @@ struct metrics {
     struct line_queue queue;
 };
 
-enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **out,
-                         struct error *err)
+enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err)
 {
     enum status status;
     bool open_end, has_checkpoint = true;
     struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
     metrics->path = memory_text(path);
     metrics->fd = -1;
-    if (history)
-        TRY_GOTO(metrics_history_take(path, history, &open_end, &has_checkpoint, err));
+    if (past)
+        TRY_GOTO(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
     else
         TRY_GOTO(metrics_history_leave(path, err));
     TRY_GOTO(fs_open_file(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
-    if (history && open_end)
+    if (past && open_end)
         TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
     if (!has_checkpoint)
-        TRY_GOTO(metrics_checkpoint(metrics, history->checkpoint, history->step, history->bytes, NAN, NAN, err));
+        TRY_GOTO(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
     *out = metrics;
     return STATUS_OK;
 fail:
@@ -246,14 +245,13 @@ enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, d
     return line_end(&line, metrics, err);
 }
 
-enum status metrics_epoch(struct metrics *metrics, bool ends, int64_t epoch, int64_t step, double train_loss,
-                          struct error *err)
+enum status metrics_epoch(struct metrics *m, bool ends, int64_t epoch, int64_t step, double loss, struct error *err)
 {
     struct line line;
     FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"%s\":%" PRId64 ",\"step\":%" PRId64, ends ? "epoch_end" : "epoch_part", epoch, step);
-    metrics_put_real(out, "train_loss", train_loss, EXACT);
-    return line_end(&line, metrics, err);
+    metrics_put_real(out, "train_loss", loss, EXACT);
+    return line_end(&line, m, err);
 }
 
 static json_t *metrics_token_array(const int32_t *tokens, int64_t count)
@@ -326,15 +324,14 @@ enum status metrics_corruption(struct metrics *metrics, const struct corruption_
     return line_end(&line, metrics, err);
 }
 
-enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
-                               struct error *err)
+enum status metrics_early_stop(struct metrics *m, int64_t step, const struct early_stop *stopping, struct error *err)
 {
     struct line line;
     FILE *out = metrics_line_begin(&line);
     fprintf(out, "{\"early_stop\":\"%s\",\"step\":%" PRId64, eval_metric_name(stopping->metric), step);
     metrics_put_real(out, "best", stopping->best, EXACT);
     fprintf(out, ",\"evaluations\":%" PRId64, stopping->evaluations);
-    return line_end(&line, metrics, err);
+    return line_end(&line, m, err);
 }
 
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
@@ -386,8 +383,7 @@ enum status metrics_restart(struct metrics *metrics, int number, int64_t step, i
 }
 
 /* Killed ranks may have left half a line at the file's end. */
-enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
-                            struct error *err)
+enum status metrics_gave_up(const char *path, int times, int64_t step, int code, const char *cause, struct error *err)
 {
     char last = '\n';
     struct stat facts;
@@ -397,7 +393,7 @@ enum status metrics_gave_up(const char *path, int restarts, int64_t step, int co
     FILE *out = metrics_line_begin(&line);
     if (fstat(fd, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 && last != '\n')
         fputs("\n", out);
-    metrics_put_failure(out, "gave_up", restarts, step, code, cause);
+    metrics_put_failure(out, "gave_up", times, step, code, cause);
     fputs("}\n", out);
     fclose(out);
     enum status status = fs_write(fd, path, line.text, line.bytes, STATUS_CHECKPOINT, err);

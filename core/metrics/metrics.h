@@ -38,14 +38,12 @@ struct step_metrics {
 
 /* Opens <path> for appending. `history` NULL: the file starts empty (metrics_history_leave()). Otherwise it has the
  * lines of the history (metrics_history_take()) and of the resumed checkpoint. STATUS_CHECKPOINT: cannot. */
-enum status metrics_open(const char *path, const struct metrics_history *history, struct metrics **metrics,
-                         struct error *err);
+enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err);
 
 void metrics_close(struct metrics *metrics);
 
 /* Sets the check that the file still belongs to this run (line_queue.h). */
-void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err),
-                       void *owner);
+void metrics_ask_owner(struct metrics *m, enum status (*still_owner)(void *owner, struct error *err), void *owner);
 
 /* Tries for this many seconds to write the lines that wait. Returns false, after a warning, if some are lost. */
 bool metrics_drain(struct metrics *metrics, double seconds);
@@ -72,15 +70,12 @@ enum status metrics_restart(struct metrics *metrics, int number, int64_t step, i
                             struct error *err);
 /* The supervisor starts the ranks no more; step: of the newest checkpoint (0: none). Appends to the file at `path`,
  * which no rank has open any more. */
-enum status metrics_gave_up(const char *path, int restarts, int64_t step, int code, const char *cause,
-                            struct error *err);
+enum status metrics_gave_up(const char *path, int times, int64_t step, int code, const char *cause, struct error *err);
 /* The mean training loss of an epoch that ends, or of its steps so far. */
-enum status metrics_epoch(struct metrics *metrics, bool ends, int64_t epoch, int64_t step, double train_loss,
-                          struct error *err);
+enum status metrics_epoch(struct metrics *m, bool ends, int64_t epoch, int64_t step, double loss, struct error *err);
 
 /* The run ends early after `step`. */
-enum status metrics_early_stop(struct metrics *metrics, int64_t step, const struct early_stop *stopping,
-                               struct error *err);
+enum status metrics_early_stop(struct metrics *m, int64_t step, const struct early_stop *stopping, struct error *err);
 
 /* A loss that stands out (loss_spike.h), and the samples of its step. */
 struct spike_metrics {

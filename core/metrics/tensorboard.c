@@ -117,14 +117,13 @@ static void tensorboard_append_crc(struct message *m, const unsigned char *data,
 }
 
 /* Writes an Event with one member that is set, and empties it. */
-static enum status write_event(struct tensorboard *t, int64_t step, int field, struct message *member,
-                               struct error *err)
+static enum status write_event(struct tensorboard *t, int64_t step, int field, struct message *part, struct error *err)
 {
     struct message event = {0}, record = {0};
     const double wall = clock_seconds(CLOCK_REALTIME);
     proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
     proto_put_integer(&event, EVENT_STEP, step);
-    proto_put_message(&event, field, member);
+    proto_put_message(&event, field, part);
 
     const uint64_t length = event.used;
     tensorboard_append(&record, &length, sizeof length);

@@ -22,12 +22,11 @@ static void dequantize_fp32(const uint8_t *codes, int64_t n, const float *table,
     }
 }
 
-static void dequantize_halves(const uint8_t *codes, int64_t n, const uint16_t *table, int first, int second,
-                              uint16_t *out)
+static void dequantize_halves(const uint8_t *codes, int64_t n, const uint16_t *table, int a, int b, uint16_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        out[2 * i] = table[codes[i] >> first & 15];
-        out[2 * i + 1] = table[codes[i] >> second & 15];
+        out[2 * i] = table[codes[i] >> a & 15];
+        out[2 * i + 1] = table[codes[i] >> b & 15];
     }
 }
 

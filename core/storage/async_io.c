@@ -41,14 +41,13 @@ static void *async_io_move_blocks(void *argument)
     return NULL;
 }
 
-static enum status thread_engine_start(struct io_queue *queue, int threads, struct thread_engine **out,
-                                       struct error *err)
+static enum status thread_engine_start(struct io_queue *q, int threads, struct thread_engine **out, struct error *err)
 {
     struct thread_engine *engine = memory_zeroed(1, sizeof *engine + (size_t)threads * sizeof *engine->threads);
     *out = engine;
-    engine->queue = queue;
+    engine->queue = q;
     for (int i = 0; i < threads; i++) {
-        int code = thread_start(&engine->threads[i], STACK_BYTES, async_io_move_blocks, queue);
+        int code = thread_start(&engine->threads[i], STACK_BYTES, async_io_move_blocks, q);
         if (code)
             return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
         engine->count++;

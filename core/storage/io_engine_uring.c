@@ -114,12 +114,11 @@ static int make_ring(struct uring_engine *engine)
     return able ? try_ring(&engine->ring) : EOPNOTSUPP;
 }
 
-enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_engine **out, int *code,
-                               struct error *err)
+enum status uring_engine_start(struct io_queue *q, int depth, struct uring_engine **out, int *code, struct error *err)
 {
     struct uring_engine *engine = memory_zeroed(1, sizeof *engine);
     *out = NULL;
-    engine->queue = queue;
+    engine->queue = q;
     engine->depth = depth;
     engine->slots = memory_zeroed((size_t)depth, sizeof *engine->slots);
     *code = make_ring(engine);

@@ -43,6 +43,5 @@ bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t resu
 struct uring_engine;
 
 /* *code: the errno with which the kernel refuses io_uring (*engine NULL); 0: it runs. STATUS_DEVICE: no thread. */
-enum status uring_engine_start(struct io_queue *queue, int depth, struct uring_engine **engine, int *code,
-                               struct error *err);
+enum status uring_engine_start(struct io_queue *q, int depth, struct uring_engine **out, int *code, struct error *err);
 void uring_engine_stop(struct uring_engine *engine); /* after io_queue_end(): waits for all blocks; may be NULL */

@@ -226,11 +226,10 @@ static size_t split_bytes(const struct bpe *bpe, const char *word, size_t bytes,
     return count;
 }
 
-static bool whole_word(const struct bpe *bpe, const char *word, size_t bytes, struct bpe_room *room,
-                       struct token_list *out)
+static bool whole_word(const struct bpe *bpe, const char *word, size_t n, struct bpe_room *room, struct token_list *out)
 {
     room->mapped.count = 0;
-    bpe_add_mapped(&room->mapped, word, bytes);
+    bpe_add_mapped(&room->mapped, word, n);
     int32_t id = text_table_find(&bpe->tokens, room->mapped.bytes, room->mapped.count);
     if (id >= 0)
         token_list_add(out, id);

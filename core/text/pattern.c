@@ -382,14 +382,13 @@ void pattern_free(struct pattern *pattern)
 
 /* ---- a search ------------------------------------------------------------ */
 
-static int find_match(const struct pattern *pattern, const char *text, size_t count, size_t at, size_t *start,
-                      size_t *end)
+static int find_match(const struct pattern *p, const char *text, size_t count, size_t at, size_t *start, size_t *end)
 {
-    pcre2_match_data *data = pcre2_match_data_create(2, pattern->memory);
-    pcre2_match_context *context = pcre2_match_context_create(pattern->memory);
+    pcre2_match_data *data = pcre2_match_data_create(2, p->memory);
+    pcre2_match_context *context = pcre2_match_context_create(p->memory);
     const size_t steps = STEPS + STEPS_PER_BYTE * count;
     pcre2_set_match_limit(context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
-    const int found = pcre2_match(pattern->code, (PCRE2_SPTR)text, count, at, PCRE2_NO_UTF_CHECK, data, context);
+    const int found = pcre2_match(p->code, (PCRE2_SPTR)text, count, at, PCRE2_NO_UTF_CHECK, data, context);
     if (found > 0) {
         *start = pcre2_get_ovector_pointer(data)[2];
         *end = pcre2_get_ovector_pointer(data)[3];

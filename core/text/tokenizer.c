@@ -139,18 +139,17 @@ static void text_stream_take_byte(struct text_stream *stream, unsigned char byte
     }
 }
 
-void text_stream_push(struct text_stream *stream, const struct tokenizer *tokenizer, int32_t id, bool skip_special,
-                      struct text *out)
+void text_stream_push(struct text_stream *s, const struct tokenizer *t, int32_t id, bool skip_special, struct text *out)
 {
-    const struct added_token *added = added_tokens_by_id(&tokenizer->added, id);
+    const struct added_token *added = added_tokens_by_id(&t->added, id);
     struct text bytes = {0};
     size_t length = 0;
-    const char *token = added ? added->pattern : bpe_token(&tokenizer->bpe, id, &length);
+    const char *token = added ? added->pattern : bpe_token(&t->bpe, id, &length);
     if (!token || (added && added->special && skip_special))
         return;
     bpe_add_bytes(&bytes, token, added ? added->length : length);
     for (size_t i = 0; i < bytes.count; i++)
-        text_stream_take_byte(stream, (unsigned char)bytes.bytes[i], out);
+        text_stream_take_byte(s, (unsigned char)bytes.bytes[i], out);
     text_release(&bytes);
 }
 
@@ -161,11 +160,10 @@ void text_stream_end(struct text_stream *stream, struct text *out)
     stream->count = 0;
 }
 
-void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
-                      struct text *out)
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct text *out)
 {
     struct text_stream stream = {0};
     for (size_t i = 0; i < count; i++)
-        text_stream_push(&stream, tokenizer, ids[i], skip_special, out);
+        text_stream_push(&stream, t, ids[i], skip_special, out);
     text_stream_end(&stream, out);
 }

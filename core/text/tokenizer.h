@@ -40,8 +40,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 
 /* Appends the text of the ids to `out`. Bytes that are no UTF-8 become U+FFFD as in `tokenizers` (one for each maximal
  * part of a sequence), and ids without a token are nothing. skip_special: special tokens are left out. */
-void tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special,
-                      struct text *out);
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct text *out);
 
 /* The same one id at a time: a character that is not complete waits for its last byte. {0} is a new stream. */
 struct text_stream {

@@ -211,10 +211,9 @@ static enum status add_cut(const struct source *source, struct tokenizer *out, s
     return STATUS_OK;
 }
 
-static enum status add_pattern(const struct source *source, const char *expression, struct cut cut,
-                               struct tokenizer *out)
+static enum status add_pattern(const struct source *source, const char *text, struct cut cut, struct tokenizer *out)
 {
-    enum status status = pattern_compile(expression, &cut.pattern, source->err);
+    enum status status = pattern_compile(text, &cut.pattern, source->err);
     if (status != STATUS_OK)
         return error_prefix(source->err, "'%s'", source->where);
     return add_cut(source, out, cut);
@@ -346,19 +345,18 @@ static enum status read_all_added(const struct source *source, const json_t *add
 
 /* ---- post-processor ------------------------------------------------------ */
 
-static enum status add_special(const struct source *source, const json_t *template, const json_t *piece,
-                               struct token_list *out)
+static enum status add_special(const struct source *s, const json_t *form, const json_t *piece, struct token_list *out)
 {
     const char *name = json_string_value(json_object_get(piece, "id"));
-    const json_t *token = json_object_get(json_object_get(template, "special_tokens"), name ? name : "");
+    const json_t *token = json_object_get(json_object_get(form, "special_tokens"), name ? name : "");
     const json_t *ids = json_object_get(token, "ids"), *id;
     size_t i;
     if (!json_is_array(ids))
-        return damaged(source, "the template's token '%.100s' has no ids", name ? name : "?");
+        return damaged(s, "the template's token '%.100s' has no ids", name ? name : "?");
     json_array_foreach((json_t *)ids, i, id)
     {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > BPE_MAX_ID)
-            return damaged(source, "an id of the template's token '%.100s'", name);
+            return damaged(s, "an id of the template's token '%.100s'", name);
         token_list_add(out, (int32_t)json_integer_value(id));
     }
     return STATUS_OK;

@@ -91,8 +91,7 @@ static void *cpu_worker_main(void *argument)
     return NULL;
 }
 
-static enum status cpu_stream_new(struct device *device, enum stream_kind kind, struct stream **stream,
-                                  struct error *err)
+static enum status cpu_stream_new(struct device *device, enum stream_kind kind, struct stream **out, struct error *err)
 {
     struct cpu_stream *s = memory_zeroed(1, sizeof *s);
     s->stream.device = device;
@@ -107,7 +106,7 @@ static enum status cpu_stream_new(struct device *device, enum stream_kind kind, 
             return error_set(err, STATUS_DEVICE, "cannot start the thread of a stream: %s", strerror(code));
         }
     }
-    *stream = &s->stream;
+    *out = &s->stream;
     return STATUS_OK;
 }
 

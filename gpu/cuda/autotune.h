@@ -31,8 +31,7 @@ struct autotuner {
     int tuned[AUTOTUNE_OPS];
 };
 
-enum status autotuner_open(struct autotuner *tuner, struct device *device, struct autotune_cache *cache,
-                           struct error *err);
+enum status autotuner_open(struct autotuner *t, struct device *device, struct autotune_cache *cache, struct error *err);
 void autotuner_close(struct autotuner *tuner); /* also after autotuner_open() has failed */
 
 /* Ends the tuning of an op: logs it; configs of a GPU that is throttled are not kept. */

@@ -79,116 +79,115 @@ static cudnnBackendDescriptor_t make_descriptor(const struct cudnn_functions *cu
     return NULL;
 }
 
-static void fail(struct cudnn_graph *graph, const char *what, const char *reason)
+static void fail(struct cudnn_graph *g, const char *what, const char *reason)
 {
-    graph->failed = true;
-    snprintf(graph->why, sizeof graph->why, "%s: %s", what, reason);
+    g->failed = true;
+    snprintf(g->why, sizeof g->why, "%s: %s", what, reason);
 }
 
 /* A descriptor of the graph; NULL after a failure. */
-static cudnnBackendDescriptor_t add_descriptor(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
-                                               const char *what, const struct attribute *attributes, size_t count)
+static cudnnBackendDescriptor_t describe(struct cudnn_graph *g, cudnnBackendDescriptorType_t type, const char *what,
+                                         const struct attribute *attributes, size_t count)
 {
     char reason[384];
-    ASSERT(graph->count < MAX_DESCRIPTORS);
-    if (graph->failed)
+    ASSERT(g->count < MAX_DESCRIPTORS);
+    if (g->failed)
         return NULL;
     cudnnBackendDescriptor_t descriptor =
-        make_descriptor(graph->target.cudnn, type, attributes, count, reason, sizeof reason);
+        make_descriptor(g->target.cudnn, type, attributes, count, reason, sizeof reason);
     if (descriptor)
-        graph->all[graph->count++] = descriptor;
+        g->all[g->count++] = descriptor;
     else
-        fail(graph, what, reason);
+        fail(g, what, reason);
     return descriptor;
 }
 
 /* One that the library fills; NULL: it has none. */
-static cudnnBackendDescriptor_t add_empty(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type)
+static cudnnBackendDescriptor_t add_empty(struct cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
-    ASSERT(graph->count < MAX_DESCRIPTORS);
-    if (graph->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor) != CUDNN_STATUS_SUCCESS)
+    ASSERT(g->count < MAX_DESCRIPTORS);
+    if (g->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor) != CUDNN_STATUS_SUCCESS)
         return NULL;
-    return graph->all[graph->count++] = descriptor;
+    return g->all[g->count++] = descriptor;
 }
 
 struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
 {
-    struct cudnn_graph *graph = memory_zeroed(1, sizeof *graph);
-    graph->target = *target;
-    graph->rank = rank;
-    return graph;
+    struct cudnn_graph *g = memory_zeroed(1, sizeof *g);
+    g->target = *target;
+    g->rank = rank;
+    return g;
 }
 
-static void graph_free(struct cudnn_graph *graph)
+static void graph_free(struct cudnn_graph *g)
 {
-    while (graph->count > 0)
-        graph->target.cudnn->cudnnBackendDestroyDescriptor(graph->all[--graph->count]);
-    free(graph);
+    while (g->count > 0)
+        g->target.cudnn->cudnnBackendDestroyDescriptor(g->all[--g->count]);
+    free(g);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
 
 enum tensor_kind { IN_MEMORY, VIRTUAL, ON_HOST };
 
-static void make_tensor(struct cudnn_graph *graph, enum tensor_kind kind, int64_t id, struct cudnn_tensor *tensor,
+static void make_tensor(struct cudnn_graph *g, enum tensor_kind kind, int64_t id, struct cudnn_tensor *tensor,
                         const struct cudnn_tensor *offsets)
 {
     const int64_t alignment = ALIGNMENT;
-    const int unused = CUDNN_RANK - graph->rank;
+    const int unused = CUDNN_RANK - g->rank;
     const bool is_virtual = kind == VIRTUAL, is_value = kind == ON_HOST;
     const struct attribute attributes[] = {
         {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id},
         {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &tensor->type},
-        {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, graph->rank, tensor->dims + unused},
-        {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, graph->rank, tensor->strides + unused},
+        {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, g->rank, tensor->dims + unused},
+        {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, g->rank, tensor->strides + unused},
         {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
         {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual},
         {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_value},
         {CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, offsets ? &offsets->descriptor : NULL},
     };
-    tensor->descriptor =
-        add_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor", attributes, COUNT_OF(attributes));
+    tensor->descriptor = describe(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor", attributes, COUNT_OF(attributes));
 }
 
-struct cudnn_tensor cudnn_memory(struct cudnn_graph *graph, int id, cudnnDataType_t type, const int64_t *dims,
+struct cudnn_tensor cudnn_memory(struct cudnn_graph *g, int id, cudnnDataType_t type, const int64_t *dims,
                                  const int64_t *strides, const struct cudnn_tensor *offsets)
 {
     struct cudnn_tensor tensor = {.type = type};
-    ASSERT(id >= 0 && id < CUDNN_MAX_POINTERS && !graph->used[id]);
-    graph->used[id] = true;
+    ASSERT(id >= 0 && id < CUDNN_MAX_POINTERS && !g->used[id]);
+    g->used[id] = true;
     memcpy(tensor.dims, dims, sizeof tensor.dims);
     memcpy(tensor.strides, strides, sizeof tensor.strides);
-    make_tensor(graph, IN_MEMORY, id + 1, &tensor, offsets);
+    make_tensor(g, IN_MEMORY, id + 1, &tensor, offsets);
     return tensor;
 }
 
-struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t *dims)
+struct cudnn_tensor cudnn_virtual(struct cudnn_graph *g, cudnnDataType_t type, const int64_t *dims)
 {
     struct cudnn_tensor tensor = {.type = type};
     memcpy(tensor.dims, dims, sizeof tensor.dims);
     for (int64_t i = CUDNN_RANK - 1, stride = 1; i >= 0; stride *= dims[i--])
         tensor.strides[i] = stride;
-    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &tensor, NULL);
+    make_tensor(g, VIRTUAL, FIRST_VIRTUAL + g->num_virtual++, &tensor, NULL);
     return tensor;
 }
 
-struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value)
+struct cudnn_tensor cudnn_scalar(struct cudnn_graph *g, float value)
 {
     struct cudnn_tensor tensor = {.type = CUDNN_DATA_FLOAT, .dims = {1, 1, 1, 1}, .strides = {1, 1, 1, 1}};
-    ASSERT(graph->num_constants < MAX_CONSTANTS);
-    graph->constants[graph->num_constants] = value;
-    make_tensor(graph, ON_HOST, FIRST_CONSTANT + graph->num_constants++, &tensor, NULL);
+    ASSERT(g->num_constants < MAX_CONSTANTS);
+    g->constants[g->num_constants] = value;
+    make_tensor(g, ON_HOST, FIRST_CONSTANT + g->num_constants++, &tensor, NULL);
     return tensor;
 }
 
 /* ---- operations ---------------------------------------------------------- */
 
-static void add_operation(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type, const char *what,
+static void add_operation(struct cudnn_graph *g, cudnnBackendDescriptorType_t type, const char *what,
                           const struct attribute *attributes, size_t count)
 {
-    ASSERT(graph->num_operations < MAX_OPERATIONS);
-    graph->operations[graph->num_operations++] = add_descriptor(graph, type, what, attributes, count);
+    ASSERT(g->num_operations < MAX_OPERATIONS);
+    g->operations[g->num_operations++] = describe(g, type, what, attributes, count);
 }
 
 static bool gives_booleans(cudnnPointwiseMode_t mode)
@@ -198,7 +197,7 @@ static bool gives_booleans(cudnnPointwiseMode_t mode)
 }
 
 /* axis: NULL but for CUDNN_POINTWISE_GEN_INDEX. */
-static void add_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const int64_t *axis,
+static void add_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, const int64_t *axis,
                           const struct cudnn_tensor *x, const struct cudnn_tensor *b, const struct cudnn_tensor *t,
                           const struct cudnn_tensor *out)
 {
@@ -209,8 +208,7 @@ static void add_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, 
         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
         {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis},
     };
-    const cudnnBackendDescriptor_t d =
-        add_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
+    const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
@@ -218,39 +216,37 @@ static void add_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, 
         {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, t ? &t->descriptor : NULL},
         {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
     };
-    add_operation(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
+    add_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
-void cudnn_pointwise_into(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
+void cudnn_pointwise_into(struct cudnn_graph *g, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out)
 {
-    add_pointwise(graph, mode, NULL, x, b, t, out);
+    add_pointwise(g, mode, NULL, x, b, t, out);
 }
 
-struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
+struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                                     const struct cudnn_tensor *b, const struct cudnn_tensor *t)
 {
-    struct cudnn_tensor out =
-        cudnn_virtual(graph, gives_booleans(mode) ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT, x->dims);
-    add_pointwise(graph, mode, NULL, x, b, t, &out);
+    struct cudnn_tensor out = cudnn_virtual(g, gives_booleans(mode) ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT, x->dims);
+    add_pointwise(g, mode, NULL, x, b, t, &out);
     return out;
 }
 
-struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_tensor *x, int64_t axis)
+struct cudnn_tensor cudnn_index(struct cudnn_graph *g, const struct cudnn_tensor *x, int64_t axis)
 {
-    struct cudnn_tensor out = cudnn_virtual(graph, CUDNN_DATA_INT32, x->dims);
-    add_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, &axis, x, NULL, NULL, &out);
+    struct cudnn_tensor out = cudnn_virtual(g, CUDNN_DATA_INT32, x->dims);
+    add_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, &axis, x, NULL, NULL, &out);
     return out;
 }
 
-void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
+void cudnn_matmul(struct cudnn_graph *g, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
                   const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out)
 {
     static const char what[] = "a matrix product";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
     const struct attribute type[] = {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in}};
-    const cudnnBackendDescriptor_t d =
-        add_descriptor(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what, type, COUNT_OF(type));
+    const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what, type, COUNT_OF(type));
     const void *of[3];
     for (int i = 0; i < 3; i++)
         of[i] = lengths && lengths[i] ? &lengths[i]->descriptor : NULL;
@@ -263,10 +259,10 @@ void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const
         {CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[1]},
         {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[2]},
     };
-    add_operation(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
+    add_operation(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
-void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
+void cudnn_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
                   const struct cudnn_tensor *out)
 {
     static const char what[] = "a reduction";
@@ -275,28 +271,27 @@ void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const st
         {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
         {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how},
     };
-    const cudnnBackendDescriptor_t d =
-        add_descriptor(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what, type, COUNT_OF(type));
+    const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what, type, COUNT_OF(type));
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
         {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
     };
-    add_operation(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what, operands, COUNT_OF(operands));
+    add_operation(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
-struct cudnn_tensor cudnn_transpose(struct cudnn_graph *graph, const struct cudnn_tensor *x, cudnnDataType_t type,
+struct cudnn_tensor cudnn_transpose(struct cudnn_graph *g, const struct cudnn_tensor *x, cudnnDataType_t type,
                                     const struct cudnn_tensor *offsets)
 {
     struct cudnn_tensor out = {.type = type,
                                .dims = {x->dims[0], x->dims[1], x->dims[3], x->dims[2]},
                                .strides = {x->strides[0], x->strides[1], x->strides[3], x->strides[2]}};
-    make_tensor(graph, VIRTUAL, FIRST_VIRTUAL + graph->num_virtual++, &out, offsets);
+    make_tensor(g, VIRTUAL, FIRST_VIRTUAL + g->num_virtual++, &out, offsets);
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
         {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out.descriptor},
     };
-    add_operation(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition", operands, COUNT_OF(operands));
+    add_operation(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition", operands, COUNT_OF(operands));
     return out;
 }
 
@@ -338,12 +333,12 @@ static uint64_t hash_of_kernel(const struct cudnn_functions *cudnn, cudnnBackend
 }
 
 /* Whether the results of the engine repeat bit for bit; and its number. */
-static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t config, int64_t *engine)
+static bool is_deterministic(struct cudnn_graph *g, cudnnBackendDescriptor_t config, int64_t *engine)
 {
-    const struct cudnn_functions *cudnn = graph->target.cudnn;
+    const struct cudnn_functions *cudnn = g->target.cudnn;
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
     int64_t count = 0;
-    cudnnBackendDescriptor_t descriptor = add_empty(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    cudnnBackendDescriptor_t descriptor = add_empty(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (!descriptor ||
         cudnn->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
                                         &descriptor) != CUDNN_STATUS_SUCCESS ||
@@ -359,7 +354,7 @@ static bool is_deterministic(struct cudnn_graph *graph, cudnnBackendDescriptor_t
 }
 
 /* The engines that the library proposes, best first; returns their number. */
-static int propose_engines(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
+static int propose_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t operations, cudnnBackendHeurMode_t mode,
                            cudnnBackendDescriptor_t configs[MAX_CONFIGS])
 {
     static const char what[] = "the choice of engines";
@@ -368,29 +363,28 @@ static int propose_engines(struct cudnn_graph *graph, cudnnBackendDescriptor_t o
     const struct attribute attributes[] = {
         {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
         {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
-        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-         graph->target.gpu ? &graph->target.gpu : NULL},
+        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL},
     };
     const cudnnBackendDescriptor_t d =
-        add_descriptor(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what, attributes, COUNT_OF(attributes));
+        describe(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what, attributes, COUNT_OF(attributes));
     int64_t made = 0;
-    while (d && made < MAX_CONFIGS && (configs[made] = add_empty(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)))
+    while (d && made < MAX_CONFIGS && (configs[made] = add_empty(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)))
         made++;
     const cudnnStatus_t status =
-        d ? graph->target.cudnn->cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count, configs)
+        d ? g->target.cudnn->cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                                      made, &count, configs)
           : CUDNN_STATUS_SUCCESS;
     if (status != CUDNN_STATUS_SUCCESS) {
-        describe_failure(graph->target.cudnn, status, reason, sizeof reason);
-        fail(graph, what, reason);
+        describe_failure(g->target.cudnn, status, reason, sizeof reason);
+        fail(g, what, reason);
         count = 0;
     }
-    graph->failed = false; /* the other mode may succeed; `why` has the failure of this one */
+    g->failed = false; /* the other mode may succeed; `why` has the failure of this one */
     return (int)(count < made ? count : made);
 }
 
 /* The engine that is named by its number, with its settings; NULL: this library or GPU lacks it. */
-static cudnnBackendDescriptor_t config_of_engine(struct cudnn_graph *graph, cudnnBackendDescriptor_t operations,
+static cudnnBackendDescriptor_t config_of_engine(struct cudnn_graph *g, cudnnBackendDescriptor_t operations,
                                                  const struct cudnn_engine *named)
 {
     static const char what[] = "a named engine";
@@ -398,32 +392,30 @@ static cudnnBackendDescriptor_t config_of_engine(struct cudnn_graph *graph, cudn
     const struct attribute of_engine[] = {
         {CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
         {CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &named->number},
-        {CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, graph->target.gpu ? &graph->target.gpu : NULL},
+        {CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL},
     };
     const cudnnBackendDescriptor_t engine =
-        add_descriptor(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR, what, of_engine, COUNT_OF(of_engine));
+        describe(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, what, of_engine, COUNT_OF(of_engine));
     for (int i = 0; i < named->num_knobs; i++) {
         const cudnnBackendKnobType_t type = (cudnnBackendKnobType_t)named->knobs[i][0];
         const struct attribute setting[] = {
             {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type},
             {CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &named->knobs[i][1]},
         };
-        knobs[i] = add_descriptor(graph, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, what, setting, COUNT_OF(setting));
+        knobs[i] = describe(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, what, setting, COUNT_OF(setting));
     }
     const struct attribute of_config[] = {
         {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine},
         {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, named->num_knobs, knobs},
     };
-    return add_descriptor(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what, of_config, COUNT_OF(of_config));
+    return describe(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what, of_config, COUNT_OF(of_config));
 }
 
 /* A finalized plan of this engine, or NULL. */
-static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBackendDescriptor_t config,
-                                           int64_t *workspace)
+static cudnnBackendDescriptor_t try_config(struct cudnn_graph *g, cudnnBackendDescriptor_t c, int64_t *workspace)
 {
-    const struct cudnn_functions *cudnn = graph->target.cudnn;
-    const struct attribute engine[] = {
-        {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config}};
+    const struct cudnn_functions *cudnn = g->target.cudnn;
+    const struct attribute engine[] = {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &c}};
     char reason[384];
     int64_t count = 0;
     cudnnBackendDescriptor_t plan =
@@ -437,7 +429,7 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *graph, cudnnBacke
         describe_failure(cudnn, status, reason, sizeof reason);
         cudnn->cudnnBackendDestroyDescriptor(plan);
     }
-    snprintf(graph->why, sizeof graph->why, "the last engine's plan: %s", reason);
+    snprintf(g->why, sizeof g->why, "the last engine's plan: %s", reason);
     return NULL;
 }
 
@@ -456,23 +448,21 @@ static bool cudnn_wants_kernel(const struct plan_list *list, uint64_t kernel)
 }
 
 /* Adds the plan of a proposal that passes; else `why` may have the reason. */
-static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t config,
-                     int64_t proposal)
+static void add_plan(struct plan_list *list, struct cudnn_graph *g, cudnnBackendDescriptor_t config, int64_t proposal)
 {
     int64_t engine, workspace = 0;
-    if (!is_deterministic(graph, config, &engine) && !list->filter->unordered) {
-        snprintf(graph->why, sizeof graph->why, "no engine's results repeat bit for bit");
+    if (!is_deterministic(g, config, &engine) && !list->filter->unordered) {
+        snprintf(g->why, sizeof g->why, "no engine's results repeat bit for bit");
         return;
     }
-    const uint64_t kernel = hash_of_kernel(graph->target.cudnn, config, engine);
-    cudnnBackendDescriptor_t descriptor =
-        cudnn_wants_kernel(list, kernel) ? try_config(graph, config, &workspace) : NULL;
+    const uint64_t kernel = hash_of_kernel(g->target.cudnn, config, engine);
+    cudnnBackendDescriptor_t descriptor = cudnn_wants_kernel(list, kernel) ? try_config(g, config, &workspace) : NULL;
     heartbeat_beat();
     if (!descriptor)
         return;
     if (workspace < 0 || (size_t)workspace > list->filter->most_workspace) {
-        snprintf(graph->why, sizeof graph->why, "it would need %.3f GiB of workspace", (double)workspace / (1 << 30));
-        graph->target.cudnn->cudnnBackendDestroyDescriptor(descriptor);
+        snprintf(g->why, sizeof g->why, "it would need %.3f GiB of workspace", (double)workspace / (1 << 30));
+        g->target.cudnn->cudnnBackendDestroyDescriptor(descriptor);
         return;
     }
     struct cudnn_plan *plan = list->plans[list->count++] = memory_zeroed(1, sizeof *plan);
@@ -480,49 +470,49 @@ static void add_plan(struct plan_list *list, struct cudnn_graph *graph, cudnnBac
                                 .workspace = (size_t)workspace,
                                 .engine = engine,
                                 .proposal = proposal,
-                                .graph = graph,
+                                .graph = g,
                                 .descriptor = descriptor};
-    graph->num_plans++;
+    g->num_plans++;
 }
 
 /* Adds plans of one mode's proposals, which are counted from `first`. */
-static void add_plans(struct plan_list *list, struct cudnn_graph *graph, cudnnBackendDescriptor_t operations,
+static void add_plans(struct plan_list *list, struct cudnn_graph *g, cudnnBackendDescriptor_t operations,
                       cudnnBackendHeurMode_t mode, int64_t first)
 {
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
     if (list->count == list->most)
         return;
-    const int count = propose_engines(graph, operations, mode, configs);
+    const int count = propose_engines(g, operations, mode, configs);
     for (int i = 0; i < count && list->count < list->most; i++)
-        add_plan(list, graph, configs[i], first + i);
+        add_plan(list, g, configs[i], first + i);
 }
 
-int cudnn_plans_new(struct cudnn_graph *graph, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
+int cudnn_plans_new(struct cudnn_graph *g, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
                     struct error *err)
 {
     struct plan_list list = {.filter = filter, .plans = plans, .most = most};
-    const int version = graph->target.version;
+    const int version = g->target.version;
     const struct attribute attributes[] = {
-        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, graph->target.handle ? &graph->target.handle : NULL},
-        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations, graph->operations},
+        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, g->target.handle ? &g->target.handle : NULL},
+        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->num_operations, g->operations},
     };
-    cudnnBackendDescriptor_t operations = add_descriptor(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
-                                                         "the graph of operations", attributes, COUNT_OF(attributes));
+    cudnnBackendDescriptor_t operations = describe(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+                                                   "the graph of operations", attributes, COUNT_OF(attributes));
     if (operations && filter->engine) {
-        const cudnnBackendDescriptor_t config = config_of_engine(graph, operations, filter->engine);
+        const cudnnBackendDescriptor_t config = config_of_engine(g, operations, filter->engine);
         if (config)
-            add_plan(&list, graph, config, -1);
+            add_plan(&list, g, config, -1);
     } else if (operations) {
-        add_plans(&list, graph, operations, CUDNN_HEUR_MODE_A, 0);
-        add_plans(&list, graph, operations, CUDNN_HEUR_MODE_FALLBACK, MAX_CONFIGS);
+        add_plans(&list, g, operations, CUDNN_HEUR_MODE_A, 0);
+        add_plans(&list, g, operations, CUDNN_HEUR_MODE_FALLBACK, MAX_CONFIGS);
     }
     if (list.count > 0)
         return list.count;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", version / 10000, version / 100 % 100, version % 100,
-              *graph->why ? graph->why
-                          : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
-                            "CUDNN_LOGDEST_DBG=stderr in the environment make it print more");
-    graph_free(graph);
+              *g->why ? g->why
+                      : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
+                        "CUDNN_LOGDEST_DBG=stderr in the environment make it print more");
+    graph_free(g);
     return 0;
 }
 
@@ -541,36 +531,35 @@ bool cudnn_plan_uses(const struct cudnn_plan *plan, int id)
     return plan->graph->used[id];
 }
 
-const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
-                               void *workspace)
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *at, int count, void *room)
 {
-    struct cudnn_graph *graph = plan->graph;
-    const struct cudnn_functions *cudnn = graph->target.cudnn;
+    struct cudnn_graph *g = plan->graph;
+    const struct cudnn_functions *cudnn = g->target.cudnn;
     int64_t ids[CUDNN_MAX_POINTERS + MAX_CONSTANTS], n = 0;
     const void *places[CUDNN_MAX_POINTERS + MAX_CONSTANTS];
     for (int i = 0; i < count; i++) {
-        if (!graph->used[i])
+        if (!g->used[i])
             continue;
         ids[n] = i + 1;
-        places[n++] = pointers[i];
+        places[n++] = at[i];
     }
-    for (int i = 0; i < graph->num_constants; i++) {
+    for (int i = 0; i < g->num_constants; i++) {
         ids[n] = FIRST_CONSTANT + i;
-        places[n++] = &graph->constants[i];
+        places[n++] = &g->constants[i];
     }
     const struct attribute attributes[] = {
         {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids},
         {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, places},
-        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace},
+        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &room},
     };
     cudnnBackendDescriptor_t pack = make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes,
                                                     COUNT_OF(attributes), plan->why, sizeof plan->why);
     if (!pack)
         return plan->why;
     heartbeat_device_begin();
-    cudnnStatus_t status = cudnn->cudnnSetStream(graph->target.handle, stream);
+    cudnnStatus_t status = cudnn->cudnnSetStream(g->target.handle, stream);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendExecute(graph->target.handle, plan->descriptor, pack);
+        status = cudnn->cudnnBackendExecute(g->target.handle, plan->descriptor, pack);
     heartbeat_device_end();
     if (status != CUDNN_STATUS_SUCCESS)
         describe_failure(cudnn, status, plan->why, sizeof plan->why);
@@ -627,10 +616,9 @@ bool cudnn_plan_uses(const struct cudnn_plan *plan, int id)
     BUG("no cuDNN");
 }
 
-const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
-                               void *workspace)
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *at, int count, void *room)
 {
-    (void)plan, (void)stream, (void)pointers, (void)count, (void)workspace;
+    (void)plan, (void)stream, (void)at, (void)count, (void)room;
     BUG("no cuDNN");
 }
 

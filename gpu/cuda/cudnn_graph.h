@@ -72,8 +72,7 @@ bool cudnn_plan_uses(const struct cudnn_plan *plan, int id); /* whether its grap
 
 /* Enqueues the plan. pointers (id): device memory; workspace: 256-byte aligned. Allocates no device memory, waits for
  * nothing. NULL, or the reason of a failure. */
-const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *pointers, int count,
-                               void *workspace);
+const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *at, int count, void *room);
 
 #if ZTRAIN_HAVE_CUDNN
 

@@ -166,17 +166,16 @@ static bool find_gpu(const struct nvml *nvml, const char *id, nvml_device *devic
     return nvml->find(uuid, device) == NVML_OK;
 }
 
-static void describe_process(const struct nvml *nvml, const struct nvml_process_info *info,
-                             struct nvml_process *process)
+static void describe_process(const struct nvml *nvml, const struct nvml_process_info *info, struct nvml_process *out)
 {
     char path[512] = "";
-    *process = (struct nvml_process){.pid = info->pid, .bytes = info->used == ~0ull ? 0 : info->used};
+    *out = (struct nvml_process){.pid = info->pid, .bytes = info->used == ~0ull ? 0 : info->used};
     if (!nvml->process_name || nvml->process_name(info->pid, path, sizeof path) != NVML_OK)
         return;
     path[sizeof path - 1] = '\0';
     path[strcspn(path, " ")] = '\0'; /* arguments */
     const char *slash = strrchr(path, '/');
-    snprintf(process->name, sizeof process->name, "%.63s", slash ? slash + 1 : path);
+    snprintf(out->name, sizeof out->name, "%.63s", slash ? slash + 1 : path);
 }
 
 int nvml_processes(const char *file, const char *id, struct nvml_process *processes, int max)

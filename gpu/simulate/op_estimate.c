@@ -99,12 +99,11 @@ static void add_gate(const struct assumed_gpu *s, struct op_estimate *estimate, 
 }
 
 /* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
-static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *estimate, enum dtype dtype, int64_t M,
-                            int64_t N)
+static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *e, enum dtype dtype, int64_t M, int64_t N)
 {
     const struct op_cost sums = {0, (double)M * (double)N * estimate_bytes(dtype)};
     if (!gpu_assumes(s, ASSUME_FUSED_BIAS))
-        estimate->parts[estimate->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
+        e->parts[e->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
 
 /* Rows that are apart are those of logits, unless the other matrix has such rows too or is added to: an adapter's. */
@@ -202,16 +201,15 @@ static bool is_b200(const struct gpu_model *gpu)
 
 /* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for: backward, ragged sequences
  * and heads above 128 on most GPUs (tests/emulation/cudnn_plans.c). */
-enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a,
-                                             bool backward)
+enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool bwd)
 {
     const bool chosen = s->attention != ATTENTION_USUAL, hopper = s->gpu->hopper;
     if (chosen)
         return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
     if (a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
-        (backward && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
+        (bwd && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
         return ATTENTION_BY_OWN;
-    if (!backward || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold))
+    if (!bwd || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold))
         return ATTENTION_BY_CUDNN;
     return a->bidirectional || a->dropout.threshold || a->num_seqs == 0 ||
                    !attention_fills_places(a->M, a->num_seqs, a->max_seq)

@@ -361,16 +361,15 @@ static bool simulated_event_elapsed(struct event *from, struct event *to, double
     return true;
 }
 
-static enum status simulated_graph_begin(struct stream *const *streams, int count, struct graph **graph,
-                                         struct error *err)
+static enum status simulated_graph_begin(struct stream *const *on, int count, struct graph **out, struct error *err)
 {
-    struct simulated_device *d = simulated_device_of(streams[0]->device);
+    struct simulated_device *d = simulated_device_of(on[0]->device);
     if (count > 1)
-        return error_set(err, STATUS_DEVICE, "%s: no graph: it has several streams", streams[0]->device->name);
+        return error_set(err, STATUS_DEVICE, "%s: no graph: it has several streams", on[0]->device->name);
     struct simulated_graph *g = memory_zeroed(1, sizeof *g);
-    *g = (struct simulated_graph){.base = {.device = &d->device}, .stream = streams[0]};
+    *g = (struct simulated_graph){.base = {.device = &d->device}, .stream = on[0]};
     d->capturing = g;
-    *graph = &g->base;
+    *out = &g->base;
     return STATUS_OK;
 }
 
@@ -412,14 +411,13 @@ void simulated_device_communicate(struct stream *stream, double seconds)
     ((struct simulated_stream *)stream)->clock += seconds;
 }
 
-void simulated_device_reduce_ordered(struct stream *stream, double seconds, const struct sum_ranks_args *sum,
-                                     double unordered)
+void simulated_device_reduce_ordered(struct stream *on, double time, const struct sum_ranks_args *sum, double unordered)
 {
-    struct simulated_device *d = simulated_device_of(stream->device);
-    const struct simulated_stream *s = (const struct simulated_stream *)stream;
+    struct simulated_device *d = simulated_device_of(on->device);
+    const struct simulated_stream *s = (const struct simulated_stream *)on;
     const double begun = s->clock;
-    simulated_device_communicate(stream, seconds);
-    simulated_sum_ranks(stream, sum);
+    simulated_device_communicate(on, time);
+    simulated_sum_ranks(on, sum);
     d->times.ordered += s->clock - begun;
     d->times.unordered += unordered;
 }

@@ -48,5 +48,4 @@ void simulated_device_set(struct device *device, const struct assumed_gpu *setti
 void simulated_device_communicate(struct stream *stream, double seconds);
 
 /* An ordered reduction: the transfer, and then this sum, in place of NCCL's reduction of `unordered` seconds. */
-void simulated_device_reduce_ordered(struct stream *stream, double seconds, const struct sum_ranks_args *sum,
-                                     double unordered);
+void simulated_device_reduce_ordered(struct stream *s, double seconds, const struct sum_ranks_args *sum, double less);

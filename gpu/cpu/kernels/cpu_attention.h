@@ -106,26 +106,24 @@ static void pack_lanes(float *dst, const void *x, int64_t ld, int64_t count, con
     attention_pack(dst, x, ld, 1, min64(NR, count), NR, a->D, a);
 }
 
-static void attention_tile(int64_t units, const float *panel, const float *lanes, float *tile,
-                           const struct attention *a)
+static void attention_tile(int64_t units, const float *panel, const float *x, float *tile, const struct attention *a)
 {
 #if GEMM_HAS_PAIRS
     if (a->kind == UNIT_PAIR) {
-        micro_pairs(units, (const uint32_t *)panel, (const uint32_t *)lanes, tile);
+        micro_pairs(units, (const uint32_t *)panel, (const uint32_t *)x, tile);
         return;
     }
 #endif
     (void)a;
-    micro_f32(units, (const uint32_t *)panel, (const uint32_t *)lanes, tile);
+    micro_f32(units, (const uint32_t *)panel, (const uint32_t *)x, tile);
 }
 
 /* scores (rows, NR) = panels (rows, D) · lanes; rows is rounded up to MR. */
-static void multiply_rows(float *scores, const float *panels, const float *lanes, int64_t rows,
-                          const struct attention *a)
+static void multiply_rows(float *out, const float *panels, const float *lanes, int64_t rows, const struct attention *a)
 {
     const int64_t units = units_of(a, a->D);
     for (int64_t i = 0; i < rows; i += MR)
-        attention_tile(units, panels + i * units, lanes, scores + i * NR, a);
+        attention_tile(units, panels + i * units, lanes, out + i * NR, a);
 }
 
 #if GEMM_HAS_PAIRS
@@ -221,12 +219,11 @@ static struct range keys_of(int64_t q_first, int64_t q_last, const struct attent
 }
 
 /* The queries [first, end) that see keys k_first … k_last of a unit; `first` is a multiple of MR. */
-static struct range queries_of(int64_t k_first, int64_t k_last, const struct attention_unit *u,
-                               const struct attention *a)
+static struct range queries_of(int64_t first, int64_t last, const struct attention_unit *u, const struct attention *a)
 {
     if (a->bidirectional)
         return (struct range){0, u->length};
-    return (struct range){k_first / MR * MR, a->window > 0 ? min64(u->length, k_last + a->window) : u->length};
+    return (struct range){first / MR * MR, a->window > 0 ? min64(u->length, last + a->window) : u->length};
 }
 
 /* ---- dropout ------------------------------------------------------------- */

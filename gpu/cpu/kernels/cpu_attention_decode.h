@@ -61,24 +61,23 @@ static ALWAYS_INLINE void decode_block(const struct attention_decode_args *a, co
 }
 
 /* One head of one query. floats: scratch for DECODE_KEYS + 2 D, with D rounded up to whole vectors. */
-static ALWAYS_INLINE void decode_head(const struct attention_decode_args *a, int64_t row, int64_t h, float *floats,
-                                      enum dtype dtype)
+static ALWAYS_INLINE void decode_head(const struct attention_decode_args *a, int64_t m, int64_t h, float *room,
+                                      enum dtype t)
 {
     const int64_t padded = round_up(a->D, VF), head = h / (a->H / a->KV) * a->capacity * a->D;
-    const int64_t position = a->start + row;
-    float *scores = floats, *q = scores + DECODE_KEYS;
+    const int64_t position = a->start + m;
+    float *scores = room, *q = scores + DECODE_KEYS;
     struct decode_sums sums = {-INFINITY, 0, q + padded};
     for (int64_t j = 0; j < a->D; j += VF)
-        vf_put(q, j, a->D, vf_get(at(a->q, row * a->ld_q + h * a->D, dtype), j, a->D, dtype), DTYPE_F32);
+        vf_put(q, j, a->D, vf_get(at(a->q, m * a->ld_q + h * a->D, t), j, a->D, t), DTYPE_F32);
     memset(sums.values, 0, (size_t)padded * sizeof *sums.values);
     int64_t key = a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
     for (; key <= position; key += DECODE_KEYS)
-        decode_block(a, q, at(a->k_cache, head + key * a->D, dtype), at(a->v_cache, head + key * a->D, dtype),
-                     min64(DECODE_KEYS, position + 1 - key), scores, &sums, dtype);
+        decode_block(a, q, at(a->k_cache, head + key * a->D, t), at(a->v_cache, head + key * a->D, t),
+                     min64(DECODE_KEYS, position + 1 - key), scores, &sums, t);
     const float factor = 1 / sums.sum;
     for (int64_t j = 0; j < a->D; j += VF)
-        vf_put(at(a->out, row * a->ld_o + h * a->D, dtype), j, a->D, vf_get(sums.values, j, a->D, DTYPE_F32) * factor,
-               dtype);
+        vf_put(at(a->out, m * a->ld_o + h * a->D, t), j, a->D, vf_get(sums.values, j, a->D, DTYPE_F32) * factor, t);
 }
 
 static void op_attention_decode(struct stream *stream, const struct attention_decode_args *a)

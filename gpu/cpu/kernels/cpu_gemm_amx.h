@@ -19,15 +19,14 @@ enum { TILE_MR = 32, TILE_UNITS = 16, TILE_ROWS = 16, TILE_BYTES = 64 };
 _Static_assert((int)TILE_MR >= (int)MR, "a buffer for TILE_MR rows is large enough for MR");
 
 /* Packs a panel of A: `rows` of its TILE_MR rows exist, k elements each, at `src`. dst (units / 16, TILE_MR, 16). */
-static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_stride, int64_t k_stride, int rows,
-                           int64_t k)
+static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t m_stride, int64_t k_stride, int rows, int64_t k)
 {
     for (int64_t unit = 0; 2 * unit < k; unit += TILE_UNITS, dst += TILE_MR * TILE_UNITS) {
         const bool whole = rows == TILE_MR && 2 * (unit + TILE_UNITS) <= k;
         if (whole && k_stride == 1) {
             for (int r = 0; r < TILE_MR; r++)
-                memcpy(dst + r * TILE_UNITS, src + r * row_stride + 2 * unit, TILE_BYTES);
-        } else if (whole && row_stride == 1) {
+                memcpy(dst + r * TILE_UNITS, src + r * m_stride + 2 * unit, TILE_BYTES);
+        } else if (whole && m_stride == 1) {
             uint32_t units[TILE_UNITS][TILE_MR];
             for (int u = 0; u < TILE_UNITS; u++) {
                 const uint16_t *low = src + 2 * (unit + u) * k_stride, *high = low + k_stride;
@@ -48,7 +47,7 @@ static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t row_strid
             for (int r = 0; r < TILE_MR; r++)
                 for (int64_t u = 0; u < TILE_UNITS; u++)
                     dst[r * TILE_UNITS + u] = r < rows && 2 * (unit + u) < k
-                                                  ? unit_of(src, row_stride, k_stride, r, unit + u, k, UNIT_TILE)
+                                                  ? unit_of(src, m_stride, k_stride, r, unit + u, k, UNIT_TILE)
                                                   : 0;
         }
     }

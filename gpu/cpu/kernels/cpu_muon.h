@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_muon.h: Muon: momentum, Newton-Schulz iterations over the linear ops, update. A template, see ops_cpu.h. */
 
-static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part,
-                                             enum dtype grad_dtype)
+static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part, enum dtype grad)
 {
     if (a->step->skipped)
         return;
     const vf kept = vf_set(a->momentum);
     const float scale = a->step->grad_scale, taken = 1 - a->momentum;
     for (int64_t i = part.first; i < part.end; i += VF) {
-        vf g = taken * (vf_get(a->grad, i, part.end, grad_dtype) * scale);
+        vf g = taken * (vf_get(a->grad, i, part.end, grad) * scale);
         vf m = vf_fma(kept, vf_get(a->m, i, part.end, DTYPE_F32), g);
         vf_put(a->m, i, part.end, m, DTYPE_F32);
         vf_put(a->update, i, part.end, a->nesterov ? vf_fma(kept, m, g) : m, DTYPE_BF16);

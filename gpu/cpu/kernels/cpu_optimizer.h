@@ -97,17 +97,16 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
 /* ---- segments of weight decay -------------------------------------------- */
 
 /* The part of [*first, end) that one segment has, and its weight decay; goes on to the next part. */
-static inline struct range next_segment(const struct decay_segment *segments, int64_t *first, int64_t end,
-                                        float *weight_decay)
+static inline struct range next_segment(const struct decay_segment *list, int64_t *first, int64_t end, float *decay)
 {
     struct range part = {*first, end};
-    const struct decay_segment *s = segments;
+    const struct decay_segment *s = list;
     while (s && s->end <= *first)
         s++;
     if (s) {
         ASSERT(s->end % DECAY_ALIGN == 0 || s->end >= end);
         part.end = s->end < end ? s->end : end;
-        *weight_decay = s->weight_decay;
+        *decay = s->weight_decay;
     }
     *first = part.end;
     return part;
@@ -251,32 +250,30 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
-static ALWAYS_INLINE void lion_part(const struct momentum_args *a, struct range part, enum dtype param_dtype,
-                                    enum dtype grad_dtype)
+static ALWAYS_INLINE void lion_part(const struct momentum_args *a, struct range part, enum dtype param, enum dtype grad)
 {
     const float scale = a->step->grad_scale, lr = (float)a->step->lr, decay = lr * a->weight_decay;
     const float beta1 = (float)a->step->beta1, rest1 = (float)(1 - a->step->beta1);
     const float beta2 = (float)a->step->beta2, rest2 = (float)(1 - a->step->beta2);
     for (int64_t i = part.first; i < part.end; i += VF) {
-        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad_dtype) * scale;
+        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad) * scale;
         vf m = vf_get(a->m, i, part.end, DTYPE_F32), c = vf_fma(vf_set(beta1), m, rest1 * g);
         vf step = vf_select(c > vf_zero(), vf_set(lr), vf_select(c < vf_zero(), vf_set(-lr), vf_zero()));
         w = vf_fma(vf_set(-decay), w, w) - step;
         vf_put(a->m, i, part.end, vf_fma(vf_set(beta2), m, rest2 * g), DTYPE_F32);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
         if (a->param)
-            vf_put(a->param, i, part.end, w, param_dtype);
+            vf_put(a->param, i, part.end, w, param);
     }
 }
 
-static ALWAYS_INLINE void sgd_part(const struct momentum_args *a, struct range part, enum dtype param_dtype,
-                                   enum dtype grad_dtype)
+static ALWAYS_INLINE void sgd_part(const struct momentum_args *a, struct range part, enum dtype param, enum dtype grad)
 {
     const float scale = a->step->grad_scale, lr = (float)a->step->lr;
     const bool first = a->step->optimizer_step == 1;
     const float kept = first ? 0 : a->momentum, taken = first ? 1 : 1 - a->dampening;
     for (int64_t i = part.first; i < part.end; i += VF) {
-        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad_dtype) * scale;
+        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad) * scale;
         g = vf_fma(vf_set(a->weight_decay), w, g);
         if (a->m) {
             vf m = vf_fma(vf_set(kept), vf_get(a->m, i, part.end, DTYPE_F32), taken * g);
@@ -286,7 +283,7 @@ static ALWAYS_INLINE void sgd_part(const struct momentum_args *a, struct range p
         w = vf_fma(vf_set(-lr), g, w);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
         if (a->param)
-            vf_put(a->param, i, part.end, w, param_dtype);
+            vf_put(a->param, i, part.end, w, param);
     }
 }
 

@@ -27,11 +27,10 @@ OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, rope_row
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
 /* `gelu`, a constant: of the gate, in place of silu. */
-static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range rows, enum dtype dtype,
-                                          bool gelu)
+static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range r, enum dtype dtype, bool gelu)
 {
     const bool half = dtype != DTYPE_F32;
-    for (int64_t i = rows.first; i < rows.end; i++) {
+    for (int64_t i = r.first; i < r.end; i++) {
         const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
         void *h = at(a->h, i * a->F, dtype);
         for (int64_t j = 0; j < a->F; j += VF) {
@@ -44,11 +43,10 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
 OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1,
             WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, part, DT, GELU))))
 
-static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range rows, enum dtype dtype,
-                                          bool gelu)
+static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range r, enum dtype dtype, bool gelu)
 {
     const bool half = dtype != DTYPE_F32;
-    for (int64_t i = rows.first; i < rows.end; i++) {
+    for (int64_t i = r.first; i < r.end; i++) {
         const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
         void *dgate = at(a->dgate_up, i * 2 * a->F, dtype), *dup = at(dgate, a->F, dtype);
         const void *dh = at(a->dh, i * a->F, dtype);

@@ -94,10 +94,9 @@ __device__ __forceinline__ bool visible(int query, int key, int length, const st
 }
 
 /* Whether each of `queries` queries from `query` on sees each of `keys` keys from `key` on. */
-__device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length,
-                                            const struct walk &walk)
+__device__ __forceinline__ bool all_visible(int query, int queries, int key, int keys, int length, const struct walk &w)
 {
-    return visible(query, key + keys - 1, length, walk) && visible(query + queries - 1, key, length, walk);
+    return visible(query, key + keys - 1, length, w) && visible(query + queries - 1, key, length, w);
 }
 
 __device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, int64_t D, const struct walk &walk)

@@ -225,8 +225,7 @@ static void let_own_compute(struct attention_plan *plan)
 }
 
 /* Leaves the plan with the best candidate, or refused for the last one's reason. Frees the other candidates. */
-static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum autotune_reference reference,
-                                  struct error *err)
+static enum status tune_attention(struct autotuner *a, struct trial *t, enum autotune_reference by, struct error *err)
 {
     struct attention_plan *plan = t->plan;
     struct autotune_candidate candidates[CANDIDATES];
@@ -235,7 +234,7 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum
                                        .run = attention_run_candidate,
                                        .prepare = attention_prepare_trial,
                                        .describe = attention_describe_candidate,
-                                       .reference = reference,
+                                       .reference = by,
                                        .repeats = !plan->shape.unordered,
                                        .workspace = plan->planned};
     int best;
@@ -243,7 +242,7 @@ static enum status tune_attention(struct autotuner *tuner, struct trial *t, enum
         candidates[i] = (struct autotune_candidate){.config = autotune_config_of(&t->candidates[i])};
     attention_trial_args(t);
     add_tensors(t, &problem);
-    const enum status status = autotune(tuner, &problem, candidates, t->count, &best, err);
+    const enum status status = autotune(a, &problem, candidates, t->count, &best, err);
     if (status != STATUS_OK)
         error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
     snprintf(plan->why, sizeof plan->why, "the GPU has too little memory to verify cuDNN's results");

@@ -245,11 +245,10 @@ static void row_product(struct builder *b, const struct cudnn_tensor *scores, co
 /* ---- parts of the formulas ----------------------------------------------- */
 
 /* The scores where `mask` holds, elsewhere the value whose probability becomes 0. */
-static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tensor *scores,
-                                      const struct cudnn_tensor *mask)
+static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *mask)
 {
     struct cudnn_tensor nothing = cudnn_scalar(b->g, b->version >= INF_FROM ? -INFINITY : -FLT_MAX);
-    return cudnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, scores, &nothing, mask);
+    return cudnn_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, x, &nothing, mask);
 }
 
 static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
@@ -301,15 +300,14 @@ static void key_gradient(struct builder *b, const struct cudnn_tensor *transpose
 }
 
 /* The weights as V is multiplied with them, rounded: exponentials / sum, after dropout. */
-static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tensor *exponentials,
-                                      const struct cudnn_tensor *sum)
+static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tensor *e, const struct cudnn_tensor *sum)
 {
-    const struct cudnn_tensor rounded = cudnn_virtual(b->g, cudnn_type_of(b->s), exponentials->dims);
+    const struct cudnn_tensor rounded = cudnn_virtual(b->g, cudnn_type_of(b->s), e->dims);
     if (!b->s->dropout) {
-        cudnn_pointwise_into(b->g, CUDNN_POINTWISE_DIV, exponentials, sum, NULL, &rounded);
+        cudnn_pointwise_into(b->g, CUDNN_POINTWISE_DIV, e, sum, NULL, &rounded);
         return rounded;
     }
-    struct cudnn_tensor weights = cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, exponentials, sum, NULL);
+    struct cudnn_tensor weights = cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, e, sum, NULL);
     weights = raised(b, &weights);
     cudnn_pointwise_into(b->g, CUDNN_POINTWISE_MUL, &weights, &b->kept, NULL, &rounded);
     return rounded;

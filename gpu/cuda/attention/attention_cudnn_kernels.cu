@@ -122,14 +122,13 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
            all);
 }
 
-void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
-                        bool to_sequences)
+void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool back)
 {
     constexpr int THREADS = 256, MOST_BLOCKS = 4096;
     const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
     LAUNCH(stream, "attention, the order of lse", part_lse_kernel,
            dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part, lse, padded,
-           to_sequences);
+           back);
 }
 
 void attention_part_rows(struct stream *stream, const struct attention_part *part, void *rows, int64_t ld, void *padded,

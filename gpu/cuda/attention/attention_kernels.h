@@ -22,8 +22,7 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
                              int64_t *offsets, int64_t pitch, const int64_t *strides, int count);
 
 /* to_sequences: padded (B, H, T; float) = the part's lse (H, M; float), 0 after a sequence's end; else the reverse. */
-void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded,
-                        bool to_sequences);
+void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool back);
 
 /* to_padded: padded (B, T, width; 16 bits) = the part's rows, 0 after a sequence's end; else the reverse. width and ld:
  * multiples of 8. */

@@ -49,8 +49,7 @@ bool gemm_gated_wants_cudnn(const struct gemm_cuda *gemm, const struct linear_pr
 struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *args);
 
 /* The plan by which cuDNN computes the op with SwiGLU inside, once its gate has been computed; NULL: it does not. */
-const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *gemm, const struct gemm_op *op,
-                                        struct gated_product *product);
+const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *gemm, const struct gemm_op *op, struct gated_product *out);
 
 /* Logs for each op with SwiGLU or GeGLU how it is computed. */
 void gemm_gated_log(struct gemm_cuda *gemm, const struct linear_products *products);

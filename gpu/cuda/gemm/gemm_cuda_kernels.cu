@@ -246,8 +246,7 @@ struct columns {
     bool erf_form;
 };
 
-void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool accumulate,
-                 void *scratch)
+void sum_columns(struct stream *stream, const struct columns *c, float *sums, enum dtype dtype, bool add, void *scratch)
 {
     float *partial = static_cast<float *>(scratch);
     const int64_t ranges = cuda_column_ranges(c->M, c->N), all = c->N + c->null.count;
@@ -267,7 +266,7 @@ void sum_columns(struct stream *stream, const struct columns *c, float *sums, en
         });
     });
     LAUNCH(stream, "a bias' gradient", add_ranges_kernel, dim3(static_cast<unsigned>(ceil_div(all, kColumnThreads))),
-           dim3(kColumnThreads, kRangeGroups), c->N, c->null, static_cast<int>(ranges), partial, sums, accumulate);
+           dim3(kColumnThreads, kRangeGroups), c->N, c->null, static_cast<int>(ranges), partial, sums, add);
 }
 
 } // namespace

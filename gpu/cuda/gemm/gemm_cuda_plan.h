@@ -60,8 +60,7 @@ bool gemm_epilogue_is_usual(int64_t epilogue);
 bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *plan);
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */
-int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan,
-                      cublasLtMatmulHeuristicResult_t *results);
+int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan, cublasLtMatmulHeuristicResult_t *out);
 
 /* An algorithm as the cache has it; what the cache has for a product; whether a process ended as it tried a config. */
 struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enum gemm_fusion fusion);

@@ -205,16 +205,15 @@ dim3 norm_block_of(int64_t vectors, int held)
 }
 
 template <typename T>
-void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout layout_x,
-              struct row_layout layout_y)
+void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y)
 {
     constexpr int V = VECTOR<T>;
-    const int64_t size = sizeof(T), rows = a->M * layout_x.heads;
+    const int64_t size = sizeof(T), rows = a->M * x.heads;
     ASSERT(rows <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
     if (a->M == 0)
         return;
-    const bool aligned = aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, layout_x.ld * size,
-                                   layout_y.ld * size);
+    const bool aligned =
+        aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, x.ld * size, y.ld * size);
     const int64_t vectors = a->C / (aligned ? V : 1);
     const dim3 block = norm_block_of(vectors, FWD_HELD);
     const bool whole = vectors <= static_cast<int64_t>(block.x) * FWD_HELD;
@@ -224,7 +223,7 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
            (aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
             : whole ? norm_fwd_kernel<T, 1, true>
                     : norm_fwd_kernel<T, 1, false>),
-           grid, block, *a, static_cast<int>(rows), layout_x, layout_y);
+           grid, block, *a, static_cast<int>(rows), x, y);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -422,26 +421,24 @@ struct bwd_layouts {
 
 /* Launches the kernel; returns the number of parts. */
 template <typename T, int V, int HELD, int SUMS, bool WHOLE>
-int norm_bwd_launch(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts,
-                    float *parts)
+int norm_bwd_launch(struct stream *s, const struct norm_bwd_args *a, const struct bwd_layouts *layouts, float *parts)
 {
     const int64_t rows = a->M * layouts->x.heads, most = cuda_norm_parts(a->C);
     const dim3 block = norm_block_of(a->C / V, HELD);
     const int64_t blocks = ceil_div(rows, block.y), count = blocks < most ? blocks : most;
-    LAUNCH(stream, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE>), static_cast<unsigned>(count), block, *a,
+    LAUNCH(s, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE>), static_cast<unsigned>(count), block, *a,
            static_cast<int>(rows), layouts->x, layouts->dy, layouts->dx, parts);
     return static_cast<int>(count);
 }
 
 /* Vectors of 16 bytes. */
 template <typename T, int SUMS>
-int norm_bwd_vectors(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts,
-                     float *parts)
+int norm_bwd_vectors(struct stream *s, const struct norm_bwd_args *a, const struct bwd_layouts *layouts, float *parts)
 {
     constexpr int V = VECTOR<T>;
     if (a->C / V <= ROW_THREADS<SUMS>)
-        return norm_bwd_launch<T, V, 1, SUMS, true>(stream, a, layouts, parts);
-    return norm_bwd_launch<T, V, BWD_HELD, SUMS, true>(stream, a, layouts, parts);
+        return norm_bwd_launch<T, V, 1, SUMS, true>(s, a, layouts, parts);
+    return norm_bwd_launch<T, V, BWD_HELD, SUMS, true>(s, a, layouts, parts);
 }
 
 template <typename T>
