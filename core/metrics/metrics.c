@@ -68,6 +68,9 @@ struct metrics {
     int fd;
     char *path;
     struct line_queue queue;
+    FILE *line; /* what is being written */
+    char *text;
+    size_t bytes;
 };
 
 enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err)
@@ -120,24 +123,18 @@ void metrics_close(struct metrics *metrics)
 
 /* ---- lines --------------------------------------------------------------- */
 
-struct line {
-    FILE *out;
-    char *text;
-    size_t bytes;
-};
-
-static FILE *metrics_line_begin(struct line *line)
+static FILE *metrics_line_begin(struct metrics *m)
 {
-    return line->out = memory_stream(&line->text, &line->bytes);
+    return m->line = memory_stream(&m->text, &m->bytes);
 }
 
 /* Adds the line without its last brace to the file. */
-static enum status line_end(struct line *line, struct metrics *metrics, struct error *err)
+static enum status line_end(struct metrics *m, struct error *err)
 {
-    fputs("}\n", line->out);
-    fclose(line->out);
-    const enum status status = line_queue_add(&metrics->queue, line->text, line->bytes, err);
-    free(line->text);
+    fputs("}\n", m->line);
+    fclose(m->line);
+    const enum status status = line_queue_add(&m->queue, m->text, m->bytes, err);
+    free(m->text);
     return status;
 }
 
@@ -159,20 +156,18 @@ static void metrics_put_real(FILE *out, const char *name, double value, int digi
     metrics_put_number(out, value, digits);
 }
 
-/* The text of a value (owned), or null. */
-static void metrics_put_json(FILE *out, json_t *value)
+/* before"name":value (owned; NULL: null). */
+static void metrics_put_json(FILE *out, const char *before, const char *name, json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(ROUGH));
-    fputs(text ? text : "null", out);
+    fprintf(out, "%s\"%s\":%s", before, name, text ? text : "null");
     free(text);
     json_decref(value);
 }
 
-/* "name":"value", escaped as JSON requires; NULL: null. */
-static void metrics_put_string(FILE *out, const char *name, const char *value)
+static void metrics_put_string(FILE *out, const char *before, const char *name, const char *value)
 {
-    fprintf(out, "\"%s\":", name);
-    metrics_put_json(out, value ? json_string(value) : NULL);
+    metrics_put_json(out, before, name, value ? json_string(value) : NULL);
 }
 
 /* The sources of a mixture, {"PATH":{"samples":…,"epochs":…,"targets":…},…} */
@@ -205,9 +200,8 @@ static void put_field(FILE *out, const struct step_metrics *m, enum step_field_i
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err)
 {
-    struct line line;
     const char *object = "", *before = "{";
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = metrics_line_begin(metrics);
     for (int f = 0; f < STEP_FIELDS; f++) {
         if (strcmp(step_fields[f].object, object) != 0) {
             fprintf(out, "%s,\"%s\":", *object ? "}" : "", step_fields[f].object);
@@ -221,18 +215,15 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     fputs("}", out); /* of the last object */
     if (m->hashed)
         fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
-    if (m->num_sources > 0) {
-        fputs(",\"sources\":", out);
-        metrics_put_json(out, sources_to_json(m));
-    }
-    return line_end(&line, metrics, err);
+    if (m->num_sources > 0)
+        metrics_put_json(out, ",", "sources", sources_to_json(m));
+    return line_end(metrics, err);
 }
 
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = metrics_line_begin(metrics);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, step, epoch);
     metrics_put_real(out, "eval_loss", eval_loss, EXACT);
     if (scores) {
@@ -242,16 +233,15 @@ enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, d
         metrics_put_real(out, "perplexity", exp(eval_loss), EXACT);
     }
     fprintf(out, ",\"%s\":%" PRId64, scores ? "eval_samples" : "eval_tokens", targets);
-    return line_end(&line, metrics, err);
+    return line_end(metrics, err);
 }
 
 enum status metrics_epoch(struct metrics *m, bool ends, int64_t epoch, int64_t step, double loss, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = metrics_line_begin(m);
     fprintf(out, "{\"%s\":%" PRId64 ",\"step\":%" PRId64, ends ? "epoch_end" : "epoch_part", epoch, step);
     metrics_put_real(out, "train_loss", loss, EXACT);
-    return line_end(&line, m, err);
+    return line_end(m, err);
 }
 
 static json_t *metrics_token_array(const int32_t *tokens, int64_t count)
@@ -265,20 +255,16 @@ static json_t *metrics_token_array(const int32_t *tokens, int64_t count)
 enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch, const struct sample_metrics *s,
                            struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
-    fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"sample\":%d,", step, epoch, s->number);
+    FILE *out = metrics_line_begin(metrics);
+    fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"sample\":%d", step, epoch, s->number);
     if (s->prompt) {
-        metrics_put_string(out, "prompt", s->prompt);
-        fputs(",", out);
-        metrics_put_string(out, "text", s->text);
+        metrics_put_string(out, ",", "prompt", s->prompt);
+        metrics_put_string(out, ",", "text", s->text);
     } else {
-        fputs("\"prompt_tokens\":", out);
-        metrics_put_json(out, metrics_token_array(s->prompt_tokens, s->num_prompt));
-        fputs(",\"tokens\":", out);
-        metrics_put_json(out, metrics_token_array(s->tokens, s->num_tokens));
+        metrics_put_json(out, ",", "prompt_tokens", metrics_token_array(s->prompt_tokens, s->num_prompt));
+        metrics_put_json(out, ",", "tokens", metrics_token_array(s->tokens, s->num_tokens));
     }
-    return line_end(&line, metrics, err);
+    return line_end(metrics, err);
 }
 
 /* The numbers of the samples from one source of a mixture, or (-1) of all samples. */
@@ -293,8 +279,7 @@ static json_t *metrics_sample_numbers(const struct spike_metrics *spike, int sou
 
 enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *spike, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = metrics_line_begin(metrics);
     json_t *samples = spike->num_sources ? json_object() : metrics_sample_numbers(spike, -1);
     for (int s = 0; s < spike->num_sources; s++)
         json_object_set_new(samples, spike->paths[s], metrics_sample_numbers(spike, s));
@@ -303,101 +288,90 @@ enum status metrics_spike(struct metrics *metrics, const struct spike_metrics *s
     metrics_put_real(out, "spike_loss", spike->of->loss, EXACT);
     metrics_put_real(out, "mean_loss", spike->mean, EXACT);
     metrics_put_real(out, "spike_grad_norm", spike->of->grad_norm, EXACT);
-    fputs(",\"samples\":", out);
-    metrics_put_json(out, samples);
-    return line_end(&line, metrics, err);
+    metrics_put_json(out, ",", "samples", samples);
+    return line_end(metrics, err);
 }
 
 enum status metrics_corruption(struct metrics *metrics, const struct corruption_metrics *m, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
-    fprintf(out, "{\"corruption\":\"%s\",\"step\":%" PRId64 ",", m->what, m->step);
+    FILE *out = metrics_line_begin(metrics);
+    fprintf(out, "{\"corruption\":\"%s\",\"step\":%" PRId64, m->what, m->step);
     if (m->other >= 0) {
-        fprintf(out, "\"ranks\":[%d,%d],", m->other, m->rank);
+        fprintf(out, ",\"ranks\":[%d,%d]", m->other, m->rank);
     } else {
-        fprintf(out, "\"rank\":%d,", m->rank);
-        metrics_put_string(out, "host", m->host);
-        fputs(",", out);
+        fprintf(out, ",\"rank\":%d", m->rank);
+        metrics_put_string(out, ",", "host", m->host);
     }
-    metrics_put_string(out, "tensor", m->tensor);
-    return line_end(&line, metrics, err);
+    metrics_put_string(out, ",", "tensor", m->tensor);
+    return line_end(metrics, err);
 }
 
 enum status metrics_early_stop(struct metrics *m, int64_t step, const struct early_stop *stopping, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = metrics_line_begin(m);
     fprintf(out, "{\"early_stop\":\"%s\",\"step\":%" PRId64, eval_metric_name(stopping->metric), step);
     metrics_put_real(out, "best", stopping->best, EXACT);
     fprintf(out, ",\"evaluations\":%" PRId64, stopping->evaluations);
-    return line_end(&line, m, err);
+    return line_end(m, err);
 }
 
 enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int64_t step, int64_t bytes,
                                double seconds_stalled, double seconds_total, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
-    fputs("{", out);
-    metrics_put_string(out, "checkpoint", folder);
+    FILE *out = metrics_line_begin(metrics);
+    metrics_put_string(out, "{", "checkpoint", folder);
     fprintf(out, ",\"step\":%" PRId64 ",\"bytes\":%" PRId64, step, bytes);
     metrics_put_real(out, "seconds_stalled", seconds_stalled, ROUGH);
     metrics_put_real(out, "seconds_total", seconds_total, ROUGH);
-    return line_end(&line, metrics, err);
+    return line_end(metrics, err);
 }
 
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, int ranks, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
-    fputs("{", out);
-    metrics_put_string(out, "resumed_from", folder);
+    FILE *out = metrics_line_begin(metrics);
+    metrics_put_string(out, "{", "resumed_from", folder);
     fprintf(out, ",\"step\":%" PRId64 ",\"ranks\":%d", step, ranks);
-    return line_end(&line, metrics, err);
+    return line_end(metrics, err);
 }
 
 enum status metrics_kernels_changed(struct metrics *metrics, const char *text, int64_t step, struct error *err)
 {
-    struct line line;
-    FILE *out = metrics_line_begin(&line);
-    fputs("{", out);
-    metrics_put_string(out, "kernels_changed", text);
+    FILE *out = metrics_line_begin(metrics);
+    metrics_put_string(out, "{", "kernels_changed", text);
     fprintf(out, ",\"step\":%" PRId64, step);
-    return line_end(&line, metrics, err);
+    return line_end(metrics, err);
 }
 
 /* kind: "restart" or "gave_up". */
 static void metrics_put_failure(FILE *out, const char *kind, int number, int64_t step, int code, const char *cause)
 {
-    fprintf(out, "{\"%s\":%d,\"step\":%" PRId64 ",\"exit_code\":%d,", kind, number, step, code);
-    metrics_put_string(out, "cause", cause);
+    fprintf(out, "{\"%s\":%d,\"step\":%" PRId64 ",\"exit_code\":%d", kind, number, step, code);
+    metrics_put_string(out, ",", "cause", cause);
 }
 
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
                             struct error *err)
 {
-    struct line line;
-    metrics_put_failure(metrics_line_begin(&line), "restart", number, step, code, cause);
-    return line_end(&line, metrics, err);
+    metrics_put_failure(metrics_line_begin(metrics), "restart", number, step, code, cause);
+    return line_end(metrics, err);
 }
 
 /* Killed ranks may have left half a line at the file's end. */
 enum status metrics_gave_up(const char *path, int times, int64_t step, int code, const char *cause, struct error *err)
 {
-    char last = '\n';
+    char last = '\n', *text;
+    size_t bytes;
     struct stat facts;
-    struct line line;
     int fd;
     TRY(fs_open_file(path, O_RDWR | O_APPEND, STATUS_CHECKPOINT, &fd, err));
-    FILE *out = metrics_line_begin(&line);
+    FILE *out = memory_stream(&text, &bytes);
     if (fstat(fd, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 && last != '\n')
         fputs("\n", out);
     metrics_put_failure(out, "gave_up", times, step, code, cause);
     fputs("}\n", out);
     fclose(out);
-    enum status status = fs_write(fd, path, line.text, line.bytes, STATUS_CHECKPOINT, err);
-    free(line.text);
+    enum status status = fs_write(fd, path, text, bytes, STATUS_CHECKPOINT, err);
+    free(text);
     if (io_close(fd) != 0 && status == STATUS_OK)
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot close '%s'", path);
     return status;
