@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsutil.h: helpers for files and folders, for all code that reads outside data or publishes a file.
- *
- * `code` is the status of a failure (STATUS_DATA for model files, STATUS_CHECKPOINT for checkpoints, …); messages have
- * the path and the text of errno. The functions keep no state; any thread may call them. */
+/* fsutil.h: helpers for files and folders, for all code that reads outside data or publishes a file. `code` is the
+ * status of a failure (STATUS_DATA for model files, STATUS_CHECKPOINT for checkpoints, …); messages have the path and
+ * the text of errno. The functions keep no state; any thread may call them. */
 #pragma once
 
 #include "core/status.h"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log.h: the messages of a rank. Progress and notices go to stdout of rank 0, warnings and the final error to stderr,
- * and everything to one log file per rank.
- *
- * Thread-safe; no thread waits for a reader (output.h). The file begins with the lines from before log_open(). Each
- * message is one line: control characters in it are escaped (printable.h). */
+ * and everything to one log file per rank. Thread-safe; no thread waits for a reader (output.h). The file begins with
+ * the lines from before log_open(). Each message is one line: control characters in it are escaped (printable.h). */
 #pragma once
 
 #include "core/status.h"

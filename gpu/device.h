@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.h: a device: its memory, streams, events, graphs and properties, one interface for the CPU and CUDA.
- * gpu/open/device_open.h opens one.
- *
- * A stream is a queue of work that runs in order. CUDA: a cudaStream_t. CPU: the compute stream runs work at once on
- * the calling thread (an inline stream), a communication stream on a thread of its own (a worker stream). Work of
- * different streams is ordered by events only. */
+ * gpu/open/device_open.h opens one. A stream is a queue of work that runs in order. CUDA: a cudaStream_t. CPU: the
+ * compute stream runs work at once on the calling thread (an inline stream), a communication stream on a thread of its
+ * own (a worker stream). Work of different streams is ordered by events only. */
 #pragma once
 
 #include "core/dtype.h"

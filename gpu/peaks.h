@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peaks.h: the peak rates of GPUs, and the share of them that a run uses (MFU).
- *
- * Peaks are the vendor's data-sheet figures for dense products (without 2:4 sparsity) with sums in fp32, by the name
- * that the driver reports; a name that is not in the table has none. MFU (model FLOPs utilisation) counts the FLOPs
- * that the model needs (transformer_flops_per_token()), not those that were executed. */
+/* peaks.h: the peak rates of GPUs, and the share of them that a run uses (MFU). Peaks are the vendor's data-sheet
+ * figures for dense products (without 2:4 sparsity) with sums in fp32, by the name that the driver reports; a name that
+ * is not in the table has none. MFU (model FLOPs utilisation) counts the FLOPs that the model needs
+ * (transformer_flops_per_token()), not those that were executed. */
 #pragma once
 
 #include "core/dtype.h"

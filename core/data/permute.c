@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* permute.c: a keyed permutation of [0, n) that is computed, not stored.
- *
- * A Feistel network is a bijection on 2h bits whatever its round function is. The smallest even number of bits that
- * holds n - 1 is taken, so the network's domain is less than 4n (and at least 4); an image outside [0, n) goes through
- * the network again until one falls inside ("cycle walking"). The walk from an index of [0, n) follows that index's
- * cycle, which returns to [0, n), so it ends, and the result is a bijection of [0, n). */
+/* permute.c: a keyed permutation of [0, n) that is computed, not stored. A Feistel network is a bijection on 2h bits
+ * whatever its round function is. The smallest even number of bits that holds n - 1 is taken, so the network's domain
+ * is less than 4n (and at least 4); an image outside [0, n) goes through the network again until one falls inside
+ * ("cycle walking"). The walk from an index of [0, n) follows that index's cycle, which returns to [0, n), so it ends,
+ * and the result is a bijection of [0, n). */
 #include "core/data/permute.h"
 
 #include "core/status.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shard_file.h: one file of a token shard, which must stay as it was when it was opened, and digests of a shard's
- * files.
- *
- * Every read compares the file's inode, size and time with those of the first opening: a file that was replaced,
+ * files. Every read compares the file's inode, size and time with those of the first opening: a file that was replaced,
  * truncated or rewritten under a run is STATUS_DATA with its name. A file that stays open may be renamed or deleted.
  * Several threads may read a file; opening and closing it is one thread's. */
 #pragma once

@@ -109,10 +109,9 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
 
 /* ---- numbers of a step --------------------------------------------------- */
 
-/* A row for each number of a step, in the order of its line.
- *
- * metrics_step() writes the line by it, the monitors (cmd/run/monitor.h) take their tags from it, and ztrain report
- * reads the line by it. A new metric is a member of struct step_metrics and a row. */
+/* A row for each number of a step, in the order of its line. metrics_step() writes the line by it, the monitors
+ * (cmd/run/monitor.h) take their tags from it, and ztrain report reads the line by it. A new metric is a member of
+ * struct step_metrics and a row. */
 
 enum step_field_index {
     STEP_NUMBER,

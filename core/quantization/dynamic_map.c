@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dynamic_map.c: the values of the dynamic 8-bit data type, and bitsandbytes' way to its codes.
- *
- * Decade d = 0 … 6 divides [0.1, 1] × 10^(d-6) into 2^d parts (unsigned: 2^(d+1)), with the middle of each. Those, in
- * a signed map also their negatives, 0 and 1 are the map. The bounds of the parts are rounded once, as a fused multiply
- * and add rounds; in double, products and sums of these are exact. */
+/* dynamic_map.c: the values of the dynamic 8-bit data type, and bitsandbytes' way to its codes. Decade d = 0 … 6
+ * divides [0.1, 1] × 10^(d-6) into 2^d parts (unsigned: 2^(d+1)), with the middle of each. Those, in a signed map also
+ * their negatives, 0 and 1 are the map. The bounds of the parts are rounded once, as a fused multiply and add rounds;
+ * in double, products and sums of these are exact. */
 #include "core/quantization/dynamic_map.h"
 
 #include "core/status.h"

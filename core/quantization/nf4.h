@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nf4.h: encodes matrices in NF4 (quantized.h), with the bytes of bitsandbytes on a CPU: quantize_4bit with blocks of
- * NF4_BLOCK, and with compress_statistics its double quantization.
- *
- * bitsandbytes' offset of double quantization is torch's mean of the scales, whose last bit depends on the vectors and
- * threads of the machine. Here it is that of one thread with vectors of 256 bits. */
+ * NF4_BLOCK, and with compress_statistics its double quantization. bitsandbytes' offset of double quantization is
+ * torch's mean of the scales, whose last bit depends on the vectors and threads of the machine. Here it is that of one
+ * thread with vectors of 256 bits. */
 #pragma once
 
 #include "core/quantization/dynamic_map.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* added_tokens.h: the tokens that are looked for in the text before anything else: <|endoftext|> and its like.
- *
- * Two sets, as in `tokenizers`: tokens that are looked for in the text as it came (0), and those with "normalized":
- * true (1), in what the normalizer has made of the rest. At each place the longest token counts. */
+/* added_tokens.h: the tokens that are looked for in the text before anything else: <|endoftext|> and its like. Two
+ * sets, as in `tokenizers`: tokens that are looked for in the text as it came (0), and those with "normalized": true
+ * (1), in what the normalizer has made of the rest. At each place the longest token counts. */
 #pragma once
 
 #include "core/text/tokenizer.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_json.h: what a tokenizer is made of, read from a tokenizer.json and the files beside it; tokenizer.c uses
- * it.
- *
- * A folder is read as transformers' AutoTokenizer reads it: tokenizer.json or vocab.json and merges.txt,
+ * it. A folder is read as transformers' AutoTokenizer reads it: tokenizer.json or vocab.json and merges.txt,
  * tokenizer_config.json, where that has no added_tokens_decoder also special_tokens_map.json and added_tokens.json, and
  * config.json for a class that is not named. tokenizer_folder.c makes a tokenizer.json of all of it. */
 #pragma once

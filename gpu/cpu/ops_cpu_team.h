@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_cpu_team.h: how the ops of the CPU backend split their work over OpenMP threads.
- *
- * Every sum has an order that depends on shapes only, not on the number of threads: a sum that several threads share is
- * cut into parts by shape, the sums of the parts are added in the order of the parts, and there are no atomics. */
+/* ops_cpu_team.h: how the ops of the CPU backend split their work over OpenMP threads. Every sum has an order that
+ * depends on shapes only, not on the number of threads: a sum that several threads share is cut into parts by shape,
+ * the sums of the parts are added in the order of the parts, and there are no atomics. */
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_kernels.cuh: shared by the kernels of ops_cuda_*.cu: 16-byte accesses, conversions, grids, sums over threads.
- *
  * Kernels are templates over the element type T (float, __nv_bfloat16, __half) and the elements V of one access: 16
  * bytes where every address allows it, else one element. Arithmetic is fp32. A thread reads what it overwrites first,
  * and nothing is __restrict__: outputs may lie over inputs (ops.h). The order of sums depends on shapes only. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_libraries.h: NVIDIA's libraries, opened when they are needed, so that the binary runs without any of them.
- *
- * Each library is a table of pointers to the functions that ztrain calls, typed by the library's own header, whose
- * major version it must have. It is opened once (gpu/library_places.h has the places) and stays open. A build without
- * cuDNN's or NCCL's header fails where it needs the library, with the message that it has none. */
+/* cuda_libraries.h: NVIDIA's libraries, opened when they are needed, so that the binary runs without any of them. Each
+ * library is a table of pointers to the functions that ztrain calls, typed by the library's own header, whose major
+ * version it must have. It is opened once (gpu/library_places.h has the places) and stays open. A build without cuDNN's
+ * or NCCL's header fails where it needs the library, with the message that it has none. */
 #pragma once
 
 #include "core/status.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_workspace.h: scratch memory that the ops of a GPU take from their stream's workspace.
- *
- * Plain C, for every build: a plan for a GPU needs no CUDA. The kernels take their constants from here. */
+/* cuda_workspace.h: scratch memory that the ops of a GPU take from their stream's workspace. Plain C, for every build:
+ * a plan for a GPU needs no CUDA. The kernels take their constants from here. */
 #pragma once
 
 #include "gpu/ops.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_graph.c: operation graphs of cuDNN's backend API.
- *
- * Every object of that API is a descriptor: created, given attributes, finalized. A graph destroys its descriptors last
- * to first; plans keep their graph, because they may refer to it. */
+/* cudnn_graph.c: operation graphs of cuDNN's backend API. Every object of that API is a descriptor: created, given
+ * attributes, finalized. A graph destroys its descriptors last to first; plans keep their graph, because they may refer
+ * to it. */
 #include "gpu/cuda/cudnn_graph.h"
 
 #include "core/heartbeat.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_cuda_memory.c: memory on the GPU, and pinned memory of the host. The device remembers every piece (struct
- * cuda_range): copies of other memory are staged (device_cuda_stream.c).
- *
- * Large host memory is mapped and touched by all cores (gpu/host_pages.h) and then registered with CUDA, a GiB at a
- * time: cudaHostAlloc() does both on one core, for tens of seconds without a sign of life. */
+ * cuda_range): copies of other memory are staged (device_cuda_stream.c). Large host memory is mapped and touched by all
+ * cores (gpu/host_pages.h) and then registered with CUDA, a GiB at a time: cudaHostAlloc() does both on one core, for
+ * tens of seconds without a sign of life. */
 #include "gpu/cuda/device_cuda.h"
 
 #include "core/clock.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_cuda.h: the launchers in the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace that they need.
- *
- * A launcher enqueues its work and returns: it allocates nothing, waits for nothing, and reports a failed launch
- * through cuda_check(). Scratch memory is the stream's workspace. Results repeat bit for bit: no float atomics, and
- * orders of summation that depend only on shapes. */
+/* ops_cuda.h: the launchers in the CUDA op table, each `cuda_<op>(stream, args)`, and the workspace that they need. A
+ * launcher enqueues its work and returns: it allocates nothing, waits for nothing, and reports a failed launch through
+ * cuda_check(). Scratch memory is the stream's workspace. Results repeat bit for bit: no float atomics, and orders of
+ * summation that depend only on shapes. */
 #pragma once
 
 #include "gpu/cuda/device_cuda.h"

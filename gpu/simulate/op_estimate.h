@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured.
- *
- * At the ceiling: what the fastest products and copies need for the op's work (op_cost.h), 80 % of the peak, 90 % of
- * the memory's bandwidth. Expected: by efficiencies calibrated for the H100 (op_estimate.c has the sources), scaled to
- * other GPUs by their data sheets. docs/plan-speed.md states the accuracy. */
+/* op_estimate.h: how long an op takes on a GPU that need not be here: estimated, never measured. At the ceiling: what
+ * the fastest products and copies need for the op's work (op_cost.h), 80 % of the peak, 90 % of the memory's bandwidth.
+ * Expected: by efficiencies calibrated for the H100 (op_estimate.c has the sources), scaled to other GPUs by their data
+ * sheets. docs/plan-speed.md states the accuracy. */
 #pragma once
 
 #include "gpu/ops.h"

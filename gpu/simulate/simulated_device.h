@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulated_device.h: a GPU that need not exist, in every build. It runs nothing; its properties are assumed.
- *
- * For a memory plan it answers how much workspace the ops need. With clocks it simulates a step: each op advances the
- * clock of its stream by its estimated time (op_estimate.h), an event keeps the clock of its stream, a graph the
- * estimates of its ops. Memory has addresses, which must not be dereferenced. */
+/* simulated_device.h: a GPU that need not exist, in every build. It runs nothing; its properties are assumed. For a
+ * memory plan it answers how much workspace the ops need. With clocks it simulates a step: each op advances the clock
+ * of its stream by its estimated time (op_estimate.h), an event keeps the clock of its stream, a graph the estimates of
+ * its ops. Memory has addresses, which must not be dereferenced. */
 #pragma once
 
 #include "core/storage/disk.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_adam8.h: AdamW with moments in 8 bits. A template, see ops_cpu.h.
- *
- * A block is decoded into buffers of the first-level cache, updated, and encoded. Every operation rounds to fp32 where
- * torch rounds, so no product and sum may become an FMA unless torch makes one: adam8_round() stands between them. */
+/* cpu_adam8.h: AdamW with moments in 8 bits. A template, see ops_cpu.h. A block is decoded into buffers of the
+ * first-level cache, updated, and encoded. Every operation rounds to fp32 where torch rounds, so no product and sum may
+ * become an FMA unless torch makes one: adam8_round() stands between them. */
 
 /* A map, and the way back to its codes. */
 struct adam8_map {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values. A template, see ops_cpu.h.
- *
- * A head of a query is one task. It reads each key and value once, so nothing is packed; the softmax runs over
+/* cpu_attention_decode.h: attention of a few new tokens over a cache of keys and values. A template, see ops_cpu.h. A
+ * head of a query is one task. It reads each key and value once, so nothing is packed; the softmax runs over
  * DECODE_KEYS keys at a time, as in cpu_attention.h. */
 
 enum { DECODE_KEYS = 512 }; /* scores that exist at a time */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_gemm_pack.h: packs blocks of A and B into the panels that the micro-kernels read. A template, see ops_cpu.h.
- *
- * A packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the
- * matrix are packed as zeros. Panels of A for AMX are different: cpu_gemm_amx.h. */
+/* cpu_gemm_pack.h: packs blocks of A and B into the panels that the micro-kernels read. A template, see ops_cpu.h. A
+ * packed panel holds, unit by unit of k, its MR (or NR) values side by side. Rows, columns and units beyond the matrix
+ * are packed as zeros. Panels of A for AMX are different: cpu_gemm_amx.h. */
 
 static int panel_rows(enum unit_kind kind)
 {

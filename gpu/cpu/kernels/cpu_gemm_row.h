@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_gemm_row.h: the product of a single row with a matrix, as in generation. A template, see ops_cpu.h.
- *
- * The bandwidth of the memory is the limit: nothing is packed, and every thread reads a part of the matrix in order.
- * One thread sums an output, in an order that depends only on K. */
+/* cpu_gemm_row.h: the product of a single row with a matrix, as in generation. A template, see ops_cpu.h. The bandwidth
+ * of the memory is the limit: nothing is packed, and every thread reads a part of the matrix in order. One thread sums
+ * an output, in an order that depends only on K. */
 
 /* Outputs that are finished at a time; rows of W that are read side by side. */
 enum { ROW_COLUMNS = 1024, ROW_DOTS = 4 };

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_gemm_units.h: the sizes of the built-in matrix product, and the units of its packed panels. A template, see
- * ops_cpu.h.
- *
- * A unit is four bytes: an fp32 number, a half-precision number widened to fp32, or, for the CPU's bf16 instructions
- * (cpu_bf16.h), a pair of bf16 numbers that are neighbours in k. */
+ * ops_cpu.h. A unit is four bytes: an fp32 number, a half-precision number widened to fp32, or, for the CPU's bf16
+ * instructions (cpu_bf16.h), a pair of bf16 numbers that are neighbours in k. */
 
 #if defined(__AVX512F__)
 enum { MR = 12, NV = 2 };

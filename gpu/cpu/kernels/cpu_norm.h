@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h.
- *
- * Gradients of the weights are sums over parts of the rows, which are then added in the order of the parts. */
+/* cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h. Gradients of the weights
+ * are sums over parts of the rows, which are then added in the order of the parts. */
 
 /* The sum of the squares of a row, in lanes. */
 static ALWAYS_INLINE vf norm_squares(const void *x, int64_t n, enum dtype dtype)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_cuda_decode.cu: attention of a few new tokens over a cache of keys and values, without a gradient.
- *
- * A first kernel stores the new keys and values. In the second one a block computes one head of one query. Its warps
- * take KEYS keys in turn, each with a softmax of its own; lanes share the elements of a head, so that reads are
- * contiguous. At the end the block adds up the warps' sums, in their order. */
+/* attention_cuda_decode.cu: attention of a few new tokens over a cache of keys and values, without a gradient. A first
+ * kernel stores the new keys and values. In the second one a block computes one head of one query. Its warps take KEYS
+ * keys in turn, each with a softmax of its own; lanes share the elements of a head, so that reads are contiguous. At
+ * the end the block adds up the warps' sums, in their order. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace

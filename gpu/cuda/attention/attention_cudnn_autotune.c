@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn_autotune.c: before the first step, cuDNN's proposals for each shape are verified and timed, also in
  * smaller pieces of the micro-batch where a plan has much workspace. With fixed kernels the first that is verified is
- * taken.
- *
- * Ragged sequences on trial are one more than a piece has, so that the second piece has empty places, and of several
- * lengths up to the longest. With dropout, tiles of kept weights that have no visible pair are NaN. */
+ * taken. Ragged sequences on trial are one more than a piece has, so that the second piece has empty places, and of
+ * several lengths up to the longest. With dropout, tiles of kept weights that have no visible pair are NaN. */
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
 #include "core/heartbeat.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm_cuda_gated_graph.c: products with SwiGLU inside as cuDNN's operation graphs.
- *
- * With s = sigmoid(gate), silu(gate) = gate s and silu'(gate) = s + gate s (1 - s). All of it is in fp32. The key
- * counts columns as cublasLt does: D (m, n) = A · B is, row by row, (n, m) = (n, k) · (k, m). */
+/* gemm_cuda_gated_graph.c: products with SwiGLU inside as cuDNN's operation graphs. With s = sigmoid(gate), silu(gate)
+ * = gate s and silu'(gate) = s + gate s (1 - s). All of it is in fp32. The key counts columns as cublasLt does: D (m,
+ * n) = A · B is, row by row, (n, m) = (n, k) · (k, m). */
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include "core/dtype.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_kernels.cu: bias, GELU and sums over rows: the parts of the linear ops that cublasLt cannot always fuse.
- *
  * Each block adds up a range of rows for its columns, then the partial sums are added in the order of the ranges, which
  * depend on the shape only. */
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_cuda_plan.h: plans of cublasLt: a product's descriptors and the algorithm chosen for it, made once per shape.
- *
  * The algorithm is the one that gemm_cuda_autotune() found fastest, else, and with fixed kernels, the library's first
  * proposal. Only algorithms whose reduction has a fixed order are taken: no split of k, or one whose parts are reduced
  * in a separate step. One thread: the device's. */
