@@ -9,18 +9,39 @@
 
 #include <stdlib.h>
 
+/* The products of one kind that the matrices and adapters of a block have at most: four matrices, seven adapters with
+ * two products each. The others have no more. */
+enum { PRODUCTS_OF_UNIT = 4 + 2 * 7 };
+
 static void *prepare_place(void)
 {
     return (void *)(uintptr_t)ARENA_ALIGN;
 }
 
-/* The products of a matrix, and of its adapters. dw NULL: the matrix is frozen. */
+static void prepare_start(struct products *p, const struct transformer *t)
+{
+    const size_t most = (size_t)(t->L + 2) * PRODUCTS_OF_UNIT;
+    *p = (struct products){.fwd = memory_zeroed(most, sizeof *p->fwd),
+                           .bwd_input = memory_zeroed(most, sizeof *p->bwd_input),
+                           .bwd_weight = memory_zeroed(2 * most, sizeof *p->bwd_weight)};
+}
+
+static void prepare_release(struct products *p)
+{
+    free(p->fwd);
+    free(p->bwd_input);
+    free(p->bwd_weight);
+}
+
+/* The products of a matrix, and of its adapters, which are in `unit`. dw NULL: the matrix is frozen. */
 static void prepare_matrix(const struct pass *pass, const struct unit *unit, enum linear which,
                            const struct linear_fwd_args *fwd, const struct linear_bwd_input_args *input,
                            const struct linear_bwd_weight_args *weight)
 {
     struct products *p = pass->announces;
     p->fwd[p->num_fwd++] = *fwd;
+    if (unit->index < pass->transformer->first_trained) /* backward has ended */
+        return;
     p->bwd_input[p->num_bwd_input++] = *input;
     if (weight->dw)
         p->bwd_weight[p->num_bwd_weight++] = *weight;
@@ -42,29 +63,43 @@ static void prepare_linear(const struct pass *pass, const struct unit *unit, enu
     prepare_matrix(pass, unit, which, &fwd, &input, &weight);
 }
 
-static void prepare_head(const struct pass *pass, const struct unit *unit, int64_t rows)
+/* head, matrix: the units of the head, and of its matrix, which is the token embedding if it is tied. */
+static void prepare_head(const struct pass *pass, const struct unit *head, const struct unit *matrix, int64_t rows)
 {
     const struct transformer *t = pass->transformer;
-    const struct linear_fwd_args fwd = head_fwd_args(t, unit, rows, prepare_place());
-    const struct linear_bwd_input_args input = head_bwd_input_args(t, unit, rows, prepare_place());
-    const struct linear_bwd_weight_args weight = head_bwd_weight_args(t, unit, rows, prepare_place());
-    prepare_matrix(pass, unit, LINEAR_HEAD, &fwd, &input, &weight);
+    const struct linear_fwd_args fwd = head_fwd_args(t, matrix, rows, prepare_place());
+    struct linear_bwd_input_args input = head_bwd_input_args(t, matrix, rows, prepare_place());
+    const struct linear_bwd_weight_args weight = head_bwd_weight_args(t, matrix, rows, prepare_place());
+    input.accumulate = adapter_of(t, head->index, LINEAR_HEAD);
+    prepare_matrix(pass, head, LINEAR_HEAD, &fwd, &input, &weight);
     if (t->config.desc->pooler)
-        prepare_linear(pass, unit, LINEAR_POOLER, rows);
+        prepare_linear(pass, head, LINEAR_POOLER, rows);
 }
 
-/* The block with most adapters stands for all. */
-static int prepare_block(const struct transformer *t)
+/* Whether the same is trained in two blocks, with adapters of the same ranks: their products are then the same. */
+static bool prepare_alike(const struct transformer *t, int one, int other)
 {
-    int usual = 1, most = 0;
-    for (int unit = 1; unit <= t->L; unit++) {
-        int count = 0;
-        for (int which = 0; which < LINEAR_HEAD; which++)
-            count += adapter_of(t, unit, (enum linear)which);
-        usual = count > most ? unit : usual;
-        most = count > most ? count : most;
+    const struct tensor_table *table = t->config.table;
+    const struct unit_info *a = &table->units[one], *b = &table->units[other];
+    bool alike = a->num_tensors == b->num_tensors;
+    for (int i = 0; alike && i < a->num_tensors; i++) {
+        const struct tensor_info *x = &table->tensors[a->first_tensor + i], *y = &table->tensors[b->first_tensor + i];
+        alike = x->role == y->role && x->part == y->part && x->numel == y->numel && x->lora_scale == y->lora_scale;
     }
-    return usual;
+    return alike && (one < t->first_trained) == (other < t->first_trained);
+}
+
+/* One block of each kind. */
+static void prepare_blocks(const struct pass *pass, struct unit *unit)
+{
+    const struct transformer *t = pass->transformer;
+    for (unit->index = 1; unit->index <= t->L; unit->index++) {
+        int before = 1;
+        while (before < unit->index && !prepare_alike(t, before, unit->index))
+            before++;
+        for (int which = 0; before == unit->index && which < LINEAR_HEAD; which++)
+            prepare_linear(pass, unit, (enum linear)which, pass->M);
+    }
 }
 
 /* Those of weights once more, added to gradients: accumulates, of all; else of the head's, whose first chunk may
@@ -85,36 +120,37 @@ static void prepare_sums(struct products *p, const struct transformer *t, int bl
 
 enum status transformer_prepare(const struct transformer *t, bool accumulates, bool matrix_sums, struct error *err)
 {
-    struct products *p = memory_zeroed(1, sizeof *p);
+    struct products p;
     struct transformer placed = *t; /* the dry layout has no addresses */
     placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
     const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
-    const struct pass pass = {.transformer = &placed, .M = M, .training = t->config.training, .announces = p};
-    struct unit unit = {.index = prepare_block(t),
-                        .params = {prepare_place(), prepare_place()},
+    const struct pass pass = {.transformer = &placed, .M = M, .training = t->config.training, .announces = &p};
+    struct unit unit = {.params = {prepare_place(), prepare_place()},
                         .to = {.grads = prepare_place(), .matrix_sums = matrix_sums ? prepare_place() : NULL}};
-    for (int which = 0; which < LINEAR_HEAD; which++)
-        prepare_linear(&pass, &unit, (enum linear)which, M);
-    const int blocks = p->num_bwd_weight;
+    prepare_start(&p, t);
+    prepare_blocks(&pass, &unit);
+    const int blocks = p.num_bwd_weight;
     unit.to.matrix_sums = NULL;
     unit.index = 0;
     adapter_embed(&pass, &unit, prepare_place());
     adapter_embed_backward(&pass, &unit, prepare_place());
-    unit.index = t->config.desc->tied ? 0 : (int)t->L + 1;
-    prepare_head(&pass, &unit, t->chunk);
+    struct unit head = unit;
+    head.index = (int)t->L + 1;
+    const struct unit *matrix = t->config.desc->tied ? &unit : &head;
+    prepare_head(&pass, &head, matrix, t->chunk);
     if (last)
-        prepare_head(&pass, &unit, last);
-    prepare_sums(p, t, blocks, accumulates);
+        prepare_head(&pass, &head, matrix, last);
+    prepare_sums(&p, t, blocks, accumulates);
     const struct linear_products products = {
-        .fwd = p->fwd,
-        .bwd_input = p->bwd_input,
-        .bwd_weight = p->bwd_weight,
-        .num_fwd = p->num_fwd,
-        .num_bwd_input = t->config.training ? p->num_bwd_input : 0,
-        .num_bwd_weight = t->config.training ? p->num_bwd_weight : 0,
+        .fwd = p.fwd,
+        .bwd_input = p.bwd_input,
+        .bwd_weight = p.bwd_weight,
+        .num_fwd = p.num_fwd,
+        .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
+        .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
     };
     const enum status status = ops_prepare(t->device, &products, err);
-    free(p);
+    prepare_release(&p);
     return status;
 }
 

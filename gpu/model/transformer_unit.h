@@ -5,11 +5,10 @@
 #include "gpu/model/transformer_state.h"
 
 /* Matrix products of a pass, to be announced (transformer_prepare.c). */
-enum { PRODUCTS_MAX = 128 };
 struct products {
-    struct linear_fwd_args fwd[PRODUCTS_MAX];
-    struct linear_bwd_input_args bwd_input[PRODUCTS_MAX];
-    struct linear_bwd_weight_args bwd_weight[2 * PRODUCTS_MAX];
+    struct linear_fwd_args *fwd;
+    struct linear_bwd_input_args *bwd_input;
+    struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
 };
 
