@@ -122,7 +122,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
 {
     struct products p;
     struct transformer placed = *t; /* the dry layout has no addresses */
-    placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
+    placed.logits = placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
     const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
     const struct pass pass = {.transformer = &placed, .M = M, .training = t->config.training, .announces = &p};
     struct unit unit = {.params = {prepare_place(), prepare_place()},
