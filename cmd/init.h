@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* init.h: the parts of `ztrain init`, in the order in which it calls them:
- *
- *   flags and answers, each checked at once -> model and data are read -> settings by the plan -> the run spec */
+/* init.h: the parts of `ztrain init`: flags and answers, each checked at once; settings by the plan; the run spec. */
 #pragma once
 
 #include "cmd/plan.h"

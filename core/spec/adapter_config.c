@@ -19,8 +19,8 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Whether a value of a key that spec.adapter has no field for leaves plain LoRA on the base's own weights. A key that
- * says how an adapter starts has no meaning for one that is trained, unless its start changed the base. */
+/* Whether a key without a field leaves plain LoRA on the base's own weights. How an adapter starts has no meaning for
+ * one that is trained, unless its start changed the base. */
 static bool is_plain_lora(const struct spec_key *row, const char *key, const json_t *value)
 {
     if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))
@@ -153,7 +153,7 @@ static bool is_target_name(const struct tensor_table *table, const char *name, s
     return false;
 }
 
-/* Whether every module that is called `leaf` is a target, also those that hold others. */
+/* Whether every module of this name is a target, also those that hold others. */
 static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, size_t length)
 {
     for (int i = 0; i < table->num_tensors; i++) {

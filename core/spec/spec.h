@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec.h: the run spec. One key table (spec_keys.c) drives parsing, defaults, --help-spec, the documentation and the
- * comparison on resume. Errors are collected as "file:line:column: message; hint" for the caller, who exits 2. An error
- * about an absent key is placed at 1:1, one about an override at "--set a.b.c".
- *
- *   spec_load          turns files and overrides into values and defaults
- *   spec_resolve_*     fill in what follows from the ranks, the data, the model, a resumed run
- *   spec_write_yaml, spec_to_json, spec_compare    give the effective spec to people, the manifest, a resumed run */
+ * comparison on resume. spec_load() turns files and overrides into values, spec_resolve_…() fill in what follows.
+ * Errors are collected as "file:line:column: message; hint" for the caller, who exits 2; an absent key is at 1:1, an
+ * override at
+ * "--set a.b.c". */
 #pragma once
 
 #include "core/dtype.h"
@@ -178,7 +176,7 @@ enum status spec_resolve_batches(struct run_spec *first, int world, const char *
 enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const char *world_source, const json_t *stored,
                                        int stored_world, struct error *err);
 
-/* The factor by which a rank multiplies its gradients before it sends them, after DeepSpeed's prescale_gradients and
+/* By which a rank multiplies its gradients before it sends them, after DeepSpeed's prescale_gradients and
  * gradient_predivide_factor: 1 unless communication_data_type is fp16. (ztrain's are already divided by the ranks.) */
 double spec_comm_factor(const struct run_spec *spec, int world);
 
@@ -192,8 +190,8 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
 /* Replaces data.document_mask auto: on if data.train has loss masks and it has an effect, else off. */
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
 
-/* Takes data.document_mask, if it is auto, and the gradient_clipping that neither file sets from the run that is
- * resumed (its spec_to_json()), and notes that run's length. */
+/* Takes document_mask, if it is auto, and the gradient_clipping that no file sets from a resumed run; notes its length.
+ */
 void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
 
 /* The length of the resumed run at its checkpoint, if its schedule ended with it and still does; else 0. */
@@ -211,8 +209,8 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size);
 /* Adds a line for each key that was "auto": "KEY: auto → VALUE, from ORIGIN", after spec_resolve_…(). */
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 
-/* Writes YAML that spec_load() reads back to the same values. all: also keys that have their default. Values derived
- * from the world size or the data are comments, so that the file fits any world size. */
+/* Writes YAML that spec_load() reads back; all: also defaults. Values derived from the world size or the data are
+ * comments, so that the file fits any world size. */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
 
 /* The length of a file's name before the ending of text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is a setting of the run, not of the adapter; or all-linear, which PEFT's files have as names: its tensors are
- * compared when they are read. */
+/* Settings of the run; or all-linear, which PEFT's files have as names: tensors are compared when they are read. */
 static bool adapter_may_differ(const struct spec_full *full, const struct spec_key *key)
 {
     if (key->offset == offsetof(struct spec_full, spec.adapter.target_modules))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_convert_data.c: the data of another trainer.
- *
- * Its data sets are text, and ztrain reads tokens: the run spec names the shards data/NAME, and a note has the command
- * that makes them. A set that is not here is a note, too. */
+/* spec_convert_data.c: the data of another trainer. They are text, and ztrain reads tokens: the run spec names the
+ * shards data/NAME, and a note has the command that makes them. */
 #include "core/spec/spec_convert_parts.h"
 
 #include "core/fsutil.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_convert_parts.h: what the files spec_convert….c share.
- *
- * The source's keys are a mapping, `from`. A rule takes its keys out of it and sets keys of the run spec, `to`. What no
- * rule has taken goes the way that its row in spec_unknown_key.c says. */
+/* spec_convert_parts.h: what the files spec_convert….c share. A rule takes its keys out of the source's, `from`, and
+ * sets keys of the run spec, `to`. What no rule has taken goes the way that its row in spec_unknown_key.c says. */
 #pragma once
 
 #include "core/spec/spec_keys.h"

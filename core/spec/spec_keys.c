@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_keys.c: the key table of the run spec, in the order in which it is documented and printed.
  *
- * DeepSpeed's keys are those of DeepSpeed 0.19. Each has a verdict: used, not supported yet, no effect here (a notice
- * gives the reason), or refused (an error gives the reason). A value that asks for what ztrain does anyway is always
- * accepted. */
+ * DeepSpeed's keys are those of DeepSpeed 0.19. A value that asks for what ztrain does anyway is always accepted. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>

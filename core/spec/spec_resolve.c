@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_resolve.c: fills in what follows from the ranks, the data and the run that is resumed.
  *
- * The batch triangle: train_batch_size = micro batch x accumulation x ranks. A resumed run keeps its train_batch_size
- * at any world size. Its micro batch, if none is given, is at most as large as it was, because a rank's memory depends
- * on it; the accumulation adapts. With train.virtual_ranks the ranks of the formula are the virtual ones, and nothing
- * adapts.
+ * The batch triangle: train_batch_size = micro batch x accumulation x ranks (or virtual ranks; then nothing adapts). A
+ * resumed run keeps its train_batch_size. Its micro batch, if none is given, is at most as large as it was, because a
+ * rank's memory depends on it; the accumulation adapts.
  *
- * What "auto" stands for: as Trainer's arguments do, a value in the YAML file counts where the DeepSpeed file has
- * "auto" (spec_merge). Elsewhere a value follows from others or is the default; it is recorded, and printed with its
- * origin once ranks, model and data are known. Source: transformers 5.23, integrations/deepspeed.py and
- * TrainingArguments. */
+ * "auto": a value in the YAML file counts, as Trainer's arguments do (spec_merge). Elsewhere a value follows from
+ * others or is the default; it is recorded, and printed with its origin. Source: transformers 5.23,
+ * integrations/deepspeed.py and TrainingArguments. */
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/spec/spec_keys.h"

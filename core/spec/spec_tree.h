@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_tree.h: the run spec as it was written: a tree of nodes with their places. Only core/spec uses it.
- *
- * Every limit below holds during reading. Nodes, keys and strings live in an arena until it is released. Messages are
- * collected, each with its place, and sorted at the end: a user sees all errors at once. */
+/* spec_tree.h: the run spec as it was written: a tree of nodes with their places, in an arena. Only core/spec uses it.
+ * Messages are collected, each with its place, and sorted at the end: a user sees all errors at once. */
 #pragma once
 
 #include "core/spec/spec.h"
@@ -143,8 +141,8 @@ struct spec_node *spec_child(const struct spec_node *node, const char *key);
 /* The node at a dotted path, or NULL. */
 struct spec_node *spec_find(const struct spec_node *root, const char *path);
 
-/* Moves the keys of mapping `from` into `into`, section by section. A key that both set is an error, unless the values
- * are the same, or one is null or "auto": then the other one counts. */
+/* Moves the keys of mapping `from` into `into`, section by section. Two values of a key are an error, unless one is
+ * null or "auto". */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
 /* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_unknown_key.c: keys that the table does not have: what Trainer, Accelerate, TRL, LLaMA-Factory, axolotl and
- * torchtune call something.
+/* spec_unknown_key.c: keys that the table does not have, and what to write instead.
  *
- * A run spec with such a name is refused with the row's hint, which docs/run-spec.md shows unless the row is
- * `unlisted`. `ztrain convert` takes the name as `use` says.
- *
- * Any other unknown key is compared with the keys of its section, then with those of other sections, where only a close
+ * What Trainer, Accelerate, TRL, LLaMA-Factory, axolotl and torchtune call something has a row, which `ztrain convert`
+ * reads, too. Any other is compared with the keys of its section, then with those of other sections, where only a close
  * likeness counts. No hint leads to a key or choice that is refused. */
 #include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_yaml.c: parses YAML text into a spec's tree.
- *
- * libyaml gives events, and this file keeps the stack of open lists and mappings, so that depth and size are bounded
- * before memory is allocated. What makes reading unbounded or ambiguous is refused: anchors and aliases, tags, %TAG
- * directives, several documents, keys that are not plain text. Plain scalars follow YAML's core schema, but 5e8 is a
- * number, and octal, hexadecimal numbers and leading zeros are text, because readers disagree on them. */
+/* spec_yaml.c: parses YAML text into a spec's tree. This file keeps the stack of libyaml's open lists and mappings, so
+ * that depth and size are bounded before memory is allocated. What makes reading unbounded or ambiguous is refused:
+ * anchors, aliases, tags, %TAG directives, several documents, keys that are not plain text. Plain scalars follow YAML's
+ * core schema, but 5e8 is a number, and octal, hexadecimal numbers and leading zeros are text: readers disagree on
+ * them. */
 #include "core/spec/spec_tree.h"
 
 #include "core/kept_files.h"
