@@ -59,7 +59,6 @@ static void convert_print(const struct string_list *lines, const char *mark)
 enum status cmd_convert(int argc, char **argv, struct error *err)
 {
     struct convert_options options = {.out = NULL};
-    struct convert_request request = {.files = options.files};
     struct string_list notes = {0}, errors = {0};
     bool helped;
     TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
@@ -70,9 +69,8 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
     if (options.world && (*end || world < 1 || world > CONVERT_MOST_RANKS))
         return error_set(err, STATUS_USAGE, "--world needs a number of ranks from 1 on, not '%s'",
                          PRINTABLE(options.world));
-    request.world = (int)world;
-    request.deepspeed = options.deepspeed;
-    request.out = options.out;
+    struct convert_request request = {
+        .files = options.files, .deepspeed = options.deepspeed, .out = options.out, .world = (int)world};
     while (request.num_files < CONVERT_FILES && options.files[request.num_files])
         request.num_files++;
     if (options.out)

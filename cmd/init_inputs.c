@@ -523,26 +523,18 @@ static const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
     return text;
 }
 
-/* As many as the GPUs, up to eight so that the run may grow; they divide the batch. 0: one. */
-static int init_virtual_ranks(const struct init *t)
-{
-    const int least = t->ranks, most = least > 8 ? least : 8;
-    int virtual_ranks = least;
-    for (int n = least; n <= most; n += least)
-        if (t->batch % n == 0)
-            virtual_ranks = n;
-    return virtual_ranks > 1 ? virtual_ranks : 0;
-}
-
 static enum status init_take_batch(struct init *t, const char *text, struct error *err)
 {
-    const int64_t ranks = t->ranks;
+    const int ranks = t->ranks, most = ranks > 8 ? ranks : 8; /* a run on few may grow */
     TRY(init_whole(text, 1, t->samples, &t->batch, err));
-    t->virtual_ranks = init_virtual_ranks(t);
+    t->virtual_ranks = ranks;
+    for (int n = ranks; n <= most; n += ranks)
+        t->virtual_ranks = t->batch % n == 0 ? n : t->virtual_ranks;
+    if (t->virtual_ranks == 1)
+        t->virtual_ranks = 0;
     if (t->batch % ranks == 0)
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "%" PRId64 " samples of a step are not a multiple of %" PRId64 " GPUs", t->batch,
-              ranks);
+    error_set(err, STATUS_USAGE, "%" PRId64 " samples of a step are not a multiple of %d GPUs", t->batch, ranks);
     return error_hint(err, "%" PRId64 " is the next one", (t->batch / ranks + 1) * ranks);
 }
 

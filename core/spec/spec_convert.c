@@ -98,9 +98,9 @@ static bool convert_is_deepspeed(const struct spec_node *root)
 
 /* The last file is source 0, whose errors have lines. A DeepSpeed configuration among several is as with --deepspeed.
  */
-static enum status convert_files(struct convert *c, const struct convert_request *request, struct string_list *errors,
-                                 struct error *err)
+static enum status convert_files(struct convert *c, struct string_list *errors, struct error *err)
 {
+    const struct convert_request *request = c->request;
     for (int i = 0; i < request->num_files; i++) {
         struct spec_node *root = NULL;
         TRY(convert_check_input(c, request->files[i], err));
@@ -383,17 +383,16 @@ static void convert_check(struct convert *c, const char *text, size_t size)
     for (int i = 0; i < ctx.errors.count; i++)
         convert_note(c, "the run spec is not complete: %s", ctx.errors.items[i].text);
     struct error err;
-    if (c->world && ctx.errors.count == 0 && spec_resolve_batch(&full->spec, c->world, "--world", &err) != STATUS_OK)
+    if (c->request->world && ctx.errors.count == 0 &&
+        spec_resolve_batch(&full->spec, c->request->world, "--world", &err) != STATUS_OK)
         convert_note(c, "ztrain would refuse the run spec: %s", err.text);
     spec_free(&full->spec);
 }
 
-static enum status convert_all(struct convert *c, const struct convert_request *request, FILE *out,
-                               struct string_list *errors, struct error *err)
+static enum status convert_all(struct convert *c, FILE *out, struct string_list *errors, struct error *err)
 {
-    const char *last = request->files[request->num_files - 1];
-    TRY(convert_files(c, request, errors, err));
-    TRY(convert_find_kind(c, last, err));
+    TRY(convert_files(c, errors, err));
+    TRY(convert_find_kind(c, c->ctx->sources[0], err));
     const struct spec_node *named = spec_child(c->from, "deepspeed");
     c->shards = c->deepspeed || (named && named->kind != NODE_NULL);
     convert_add_defaults(c);
@@ -443,15 +442,10 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
         ctx.sources[2 + i] = request->files[i];
     fs_parent(last, folder);
     struct spec_node from = {.kind = NODE_MAPPING}, to = {.kind = NODE_MAPPING};
-    struct convert c = {.ctx = &ctx,
-                        .from = &from,
-                        .to = &to,
-                        .notes = notes,
-                        .folder = folder,
-                        .deepspeed = request->deepspeed,
-                        .out = request->out,
-                        .world = request->world};
-    enum status status = convert_all(&c, request, out, errors, err);
+    struct convert c = {.ctx = &ctx, .from = &from, .to = &to, .notes = notes, .folder = folder};
+    c.request = request;
+    c.deepspeed = request->deepspeed;
+    enum status status = convert_all(&c, out, errors, err);
     spec_arena_release(&arena);
     return status;
 }

@@ -221,11 +221,11 @@ void convert_unset(struct convert *c, const char *path)
 enum status convert_check_input(const struct convert *c, const char *path, struct error *err)
 {
     struct stat out, file;
-    if (!c->out || io_stat(c->out, &out) != 0 || io_stat(path, &file) != 0 || out.st_dev != file.st_dev ||
-        out.st_ino != file.st_ino)
+    if (!c->request->out || io_stat(c->request->out, &out) != 0 || io_stat(path, &file) != 0 ||
+        out.st_dev != file.st_dev || out.st_ino != file.st_ino)
         return STATUS_OK;
     return error_set(err, STATUS_USAGE, "--out %s: the file is read; hint: --out names another file",
-                     PRINTABLE(c->out));
+                     PRINTABLE(c->request->out));
 }
 
 void convert_mark(struct spec_node *node, int source)

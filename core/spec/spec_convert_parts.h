@@ -12,12 +12,11 @@ struct convert {
     enum convert_kind kind;
     struct spec_node *from, *to;
     struct string_list *notes;
-    const char *nothing;                          /* names without a meaning here: "a, b"; NULL: none */
-    const char *folder;                           /* of the last file */
-    const char *model;                            /* the model's folder or name; NULL: none is named */
-    const char *deepspeed;                        /* --deepspeed, or NULL */
-    const char *out;                              /* --out, or NULL */
-    int world;                                    /* --world, or 0 */
+    const char *nothing;   /* names without a meaning here: "a, b"; NULL: none */
+    const char *folder;    /* of the last file */
+    const char *model;     /* the model's folder or name; NULL: none is named */
+    const char *deepspeed; /* --deepspeed, or NULL */
+    const struct convert_request *request;
     bool shards;                                  /* a DeepSpeed configuration counts */
     const struct spec_node *optimizer, *schedule; /* of a file, under the source's names; NULL: none */
 };

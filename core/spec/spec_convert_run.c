@@ -55,9 +55,10 @@ void convert_whole_batch(struct convert *c)
     const struct spec_node *micro = spec_find(c->to, "train_micro_batch_size_per_gpu");
     const struct spec_node *accumulation = spec_find(c->to, "gradient_accumulation_steps");
     int64_t whole;
-    if (!c->world || spec_find(c->to, "train_batch_size") || !micro || micro->kind != NODE_INT || !accumulation ||
-        accumulation->kind != NODE_INT || __builtin_mul_overflow(micro->integer, accumulation->integer, &whole) ||
-        __builtin_mul_overflow(whole, (int64_t)c->world, &whole))
+    if (!c->request->world || spec_find(c->to, "train_batch_size") || !micro || micro->kind != NODE_INT ||
+        !accumulation || accumulation->kind != NODE_INT ||
+        __builtin_mul_overflow(micro->integer, accumulation->integer, &whole) ||
+        __builtin_mul_overflow(whole, (int64_t)c->request->world, &whole))
         return;
     convert_set_yaml(c, "train_batch_size", convert_text(c, "%lld", (long long)whole));
     convert_unset(c, "gradient_accumulation_steps");

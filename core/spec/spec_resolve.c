@@ -53,31 +53,23 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
  * called. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
 {
-    int64_t train = given[0], unit = 1;
+    const int64_t train = given[0], both = batch_size_product(given[1] ? given[1] : 1, given[2] ? given[2] : 1);
+    const int64_t unit = batch_size_product(both, world), below = train / unit * unit;
+    const int64_t per_rank = given[1] && given[2] ? batch_size_product(given[1], world) : 0;
     char sizes[256], worlds[300] = "";
-    for (int i = 1; i < 3; i++)
-        unit = given[i] ? batch_size_product(unit, given[i]) : unit;
-    list_world_sizes(train, unit, sizes, sizeof sizes);
-    if (given[1] && given[2] && sizes[0]) /* all three sizes determine the world size */
-        snprintf(sizes, sizeof sizes, "%lld", (long long)(train / unit));
+    list_world_sizes(train, both, sizes, sizeof sizes);
+    if (per_rank && sizes[0]) /* all three sizes determine the world size */
+        snprintf(sizes, sizeof sizes, "%lld", (long long)(train / both));
     if (sizes[0])
         snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
-    unit = batch_size_product(unit, world);
-    if (unit > largest_batch()) {
+    if (unit > largest_batch())
         error_hint(err, "make the micro batch or the accumulation smaller");
-        return;
-    }
-    if (given[1] && given[2]) {
-        int64_t per_rank = batch_size_product(given[1], world);
-        if (train % per_rank == 0)
-            error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
-                       (long long)(train / per_rank), worlds);
-        else
-            error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
-        return;
-    }
-    int64_t below = train / unit * unit;
-    if (below > 0)
+    else if (per_rank && train % per_rank == 0)
+        error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
+                   (long long)(train / per_rank), worlds);
+    else if (per_rank)
+        error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
+    else if (below > 0)
         error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
                    (long long)(below + unit), worlds);
     else
