@@ -407,7 +407,10 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     convert_data(c); /* before convert_evaluation() takes what it looks at */
     convert_evaluation(c);
     convert_output(c);
-    convert_method(c);
+    const struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
+    if (stage && !spec_is_text(stage, "sft") && !spec_is_text(stage, "pt"))
+        convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
+                     convert_show(c, stage));
     struct spec_node *shards = convert_json(c, convert_take(c, "deepspeed"));
     convert_rest(c);
     TRY(convert_deepspeed(c, shards, errors, err));

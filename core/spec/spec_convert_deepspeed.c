@@ -141,16 +141,6 @@ static void deepspeed_optimizer(struct convert *c, struct spec_node *root)
     spec_unlink(root, spec_child(root, "optimizer"));
 }
 
-/* The whole batch of a DeepSpeed configuration leaves the parts that nobody gave to the number of ranks. */
-static void deepspeed_batch(struct convert *c, const struct spec_node *root)
-{
-    static const char *const parts[] = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
-    const struct spec_node *given = spec_child(root, "train_batch_size");
-    for (size_t i = 0; spec_is_number(given) && i < COUNT_OF(parts); i++)
-        if (!convert_is_given(spec_child(c->to, parts[i])))
-            convert_unset(c, parts[i]);
-}
-
 static bool deepspeed_has(struct convert *c, const struct spec_node *root, const char *precision)
 {
     const struct spec_node *node = spec_find(root, convert_text(c, "%s.enabled", precision));
@@ -172,6 +162,7 @@ static void deepspeed_precision(struct convert *c, const struct spec_node *root)
 
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors, struct error *err)
 {
+    static const char *const parts[] = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
     struct spec_node *root = NULL;
     int known = 0;
     if (c->deepspeed)
@@ -196,7 +187,9 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
     if (!known && root->count)
         return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration: it has none of its keys",
                          root == named ? "deepspeed" : c->ctx->sources[1]);
-    deepspeed_batch(c, root);
+    for (size_t i = 0; spec_is_number(spec_child(root, "train_batch_size")) && i < COUNT_OF(parts); i++)
+        if (!convert_is_given(spec_child(c->to, parts[i]))) /* it leaves these to the number of ranks */
+            convert_unset(c, parts[i]);
     deepspeed_precision(c, root);
     spec_find_unknown(c->ctx, root, root, "");
     for (int i = 0; i < c->ctx->errors.count; i++) { /* they become notes: what is wrong was left out */

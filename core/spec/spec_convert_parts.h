@@ -84,7 +84,6 @@ void convert_memory(struct convert *c); /* recomputation, FSDP */
 void convert_checkpoints(struct convert *c);
 void convert_evaluation(struct convert *c);
 void convert_output(struct convert *c);
-void convert_method(struct convert *c);  /* preferences */
 void convert_adapter(struct convert *c); /* spec_convert_adapter.c */
 void convert_data(struct convert *c);    /* spec_convert_data.c */
 

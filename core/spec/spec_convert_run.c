@@ -521,11 +521,3 @@ void convert_output(struct convert *c)
     if (name && convert_is_given(name))
         convert_nothing(c, "run_name");
 }
-
-void convert_method(struct convert *c)
-{
-    struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
-    if (stage && !spec_is_text(stage, "sft") && !spec_is_text(stage, "pt"))
-        convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
-                     convert_show(c, stage));
-}

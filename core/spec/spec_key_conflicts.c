@@ -387,16 +387,6 @@ static void check_reduction(const struct rules *r)
 
 /* ---- offload and recomputation ------------------------------------------- */
 
-/* Whether a key has its default, as each key of an effective spec (run.yaml) may. */
-static bool conflict_is_default(const char *path, const struct spec_node *node)
-{
-    const char *usual = spec_key_find(path)->fallback;
-    if (!usual || !node->text)
-        return false;
-    const bool number = node->kind == NODE_INT || node->kind == NODE_REAL; /* 1e9 is 1000000000 */
-    return strcmp(node->text, usual) == 0 || (number && node->real == strtod(usual, NULL));
-}
-
 /* Keys of offload that have no effect with the device that is set, and why. */
 static void check_idle_keys(const struct rules *r)
 {
@@ -421,7 +411,10 @@ static void check_idle_keys(const struct rules *r)
         const struct spec_node *device = spec_child(spec_child(zero, keys[i].section), "device");
         const bool none = !device || device->kind == NODE_NULL;
         const bool matches = none ? strcmp(keys[i].device, "none") == 0 : spec_is_text(device, keys[i].device);
-        if (matches && node && !spec_is_auto(node) && !conflict_is_default(path, node))
+        const char *usual = spec_key_find(path)->fallback; /* each key of an effective spec (run.yaml) may have it */
+        const bool same = usual && node && node->text &&
+                          (spec_is_text(node, usual) || (spec_is_number(node) && node->real == strtod(usual, NULL)));
+        if (matches && node && !spec_is_auto(node) && !same)
             spec_notice(r->ctx, node->key_pos, "'%s' has no effect with device %s: %s", path, keys[i].device,
                         keys[i].why);
     }

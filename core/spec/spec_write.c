@@ -118,20 +118,15 @@ static bool writes_derived(const struct spec_full *full, const struct spec_key *
            spec_auto_is_derived(full, key);
 }
 
-/* DeepSpeed's schedules require total_num_steps, if only as "auto"; a size that follows from the model stays "auto". */
-static bool writes_auto(const struct spec_full *full, const struct spec_key *key)
-{
-    bool length = key->schedules & 1u << full->spec.scheduler.type &&
-                  strcmp(key->path, "scheduler.params.total_num_steps") == 0 && !full->given_total_steps;
-    return length || spec_auto_is_derived(full, key);
-}
-
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
 {
     const struct spec_full *full = spec_full(spec);
     const char *previous = NULL;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        bool is_auto = key->size && writes_auto(full, key);
+        /* DeepSpeed's schedules require total_num_steps, if only as "auto"; a size of the model stays "auto" */
+        bool length = key->schedules & 1u << full->spec.scheduler.type && !full->given_total_steps &&
+                      strcmp(key->path, "scheduler.params.total_num_steps") == 0;
+        bool is_auto = key->size && (length || spec_auto_is_derived(full, key));
         /* always: Muon has other defaults than the table, set_muon_defaults() */
         bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
