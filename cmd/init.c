@@ -69,7 +69,6 @@ static enum status init_check_out(const struct init *t, struct error *err)
 
 /* ---- settings by the plan ------------------------------------------------ */
 
-/* Reads what init_spec() writes. */
 static enum status init_load_spec(const struct init *t, struct run_spec **spec, struct error *err)
 {
     struct spec_report report = {0};
@@ -134,7 +133,6 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
 
-/* The plan's choice for the spec as it is. */
 static enum status init_choose(struct init *t, struct error *err)
 {
     const struct machine_question question = {.world = t->ranks, .per_node = t->node_ranks, .device = t->gpu.option};

@@ -142,7 +142,6 @@ static int convert_marks_of(const struct spec_node *root, enum convert_kind kind
     return count;
 }
 
-/* A mark whose spelling is near to one of the file's keys; NULL: none. */
 static const char *convert_near_mark(const struct spec_node *root)
 {
     for (const struct spec_node *child = root->first; child; child = child->next)

@@ -55,7 +55,6 @@ static void adapter_set(struct convert *c, const struct adapter_name *row, struc
         convert_set(c, row->key, node);
 }
 
-/* Takes the keys of an adapter; without one they have no meaning. */
 static void adapter_keys(struct convert *c, bool on)
 {
     for (size_t i = 0; i < COUNT_OF(adapter_names); i++) {

@@ -171,7 +171,6 @@ static void schedule_set_real(struct convert *c, const char *path, double value)
     convert_set_yaml(c, path, convert_text(c, "%.15g", value));
 }
 
-/* min_lr, or a ratio of the learning rate. */
 static void schedule_set_min_lr(struct convert *c, const struct spec_node *kwargs)
 {
     double value;
@@ -302,14 +301,12 @@ void convert_precision(struct convert *c)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* A key of fsdp_config, which may have the prefix fsdp_. */
 static struct spec_node *fsdp_child(struct convert *c, const struct spec_node *config, const char *key)
 {
     struct spec_node *node = convert_child(config, key);
     return node ? node : convert_child(config, convert_text(c, "fsdp_%s", key));
 }
 
-/* Whether a word has the part: one of fsdp's, or fsdp_config's sharding strategy. */
 static bool fsdp_has(const struct spec_node *fsdp, const struct spec_node *strategy, const char *part)
 {
     bool found = (strategy && strategy->text && strcasestr(strategy->text, part)) ||
@@ -398,7 +395,6 @@ static void run_set_interval(struct convert *c, const char *path, int64_t steps,
     convert_set(c, path, node);
 }
 
-/* `steps` or `per_epoch` where the strategy counts steps. */
 static void run_counted(struct convert *c, struct spec_node *steps, struct spec_node *per_epoch, const char *path,
                         const char *what)
 {

@@ -283,7 +283,6 @@ static void check_warmup_ratio(const struct rules *r)
         s->warmup_steps = 0;
 }
 
-/* The warm-up and the decay of ztrain's schedules are within their total. */
 static void check_schedule_steps(const struct rules *r)
 {
     const struct schedule_spec *s = &r->spec->scheduler;

@@ -299,7 +299,6 @@ static void page_print_row(FILE *out, const struct spec_key *key)
     fputs(" |\n", out);
 }
 
-/* What the cell of a key has no room for, clause by clause. */
 static void page_print_rest(FILE *out, const struct spec_key *key)
 {
     const char *text = key->help + page_cell_size(key->help, page_types(key));
