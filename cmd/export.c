@@ -214,8 +214,9 @@ static enum status lock_work(struct export_folder *folder, struct error *err)
     for (int i = 0; i < LOCK_TRIES; i++) {
         if (io_mkdir(folder->work, 0777) && errno != EEXIST) {
             error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->work);
-            return error_hint(err, "an export is written beside its folder and then renamed: name one in a folder that "
-                                   "may be written");
+            return error_hint(
+                err,
+                "an export is written beside its folder and then renamed: name one in a folder that may be written");
         }
         status = run_lock_take(&folder->lock, folder->work, &config, &why);
         if (status != STATUS_CHECKPOINT || why.cause != ENOENT)
@@ -378,11 +379,12 @@ static enum status check_export_folder(const char *out, struct error *err)
         if (length < n || strncasecmp(out + length - n, endings[i], n) != 0)
             continue;
         error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
-        return error_hint(err,
-                          i == 0 ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's "
-                                   "convert_hf_to_gguf.py"
-                                 : "--out %.*s: the safetensors files and config.json will be in it",
-                          (int)(length - n), out);
+        return error_hint(
+            err,
+            i == 0
+                ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's convert_hf_to_gguf.py"
+                : "--out %.*s: the safetensors files and config.json will be in it",
+            (int)(length - n), out);
     }
     return STATUS_OK;
 }
@@ -392,9 +394,8 @@ static void export_notes_vllm(const json_t *adapter, const struct tensor_table *
 {
     if (json_object_size(json_object_get(adapter, "rank_pattern")) ||
         json_object_size(json_object_get(adapter, "alpha_pattern")))
-        log_info(
-            "the adapter has ranks or scales by patterns, which vLLM does not read: --merge writes a model that it "
-            "loads");
+        log_info("the adapter has ranks or scales by patterns, which vLLM does not read: --merge writes a model that "
+                 "it loads");
     for (int i = 0; i < table->num_tensors; i++)
         if (!table->tensors[i].frozen && table->tensors[i].part == PART_BASE) {
             log_info("'%s' is trained as a whole (modules_to_save): vLLM refuses such adapters; --merge writes a model "

@@ -26,52 +26,33 @@ static const struct {
 #undef COMMAND
 };
 
-/* A caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers and our output. */
-static void main_keep_descriptors(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-            exit(STATUS_DEVICE); /* there is no stream for an error message */
-}
-
 static const char self[] = "/proc/self/exe";
-
-/* Whether /proc/self/exe is this program: not so under valgrind, nor where the dynamic linker was executed with it. */
-static bool main_is_self(void)
-{
-    const char *name = (const char *)getauxval(AT_EXECFN);
-    struct stat executed, named;
-    return getauxval(AT_BASE) != 0 && name && stat(self, &executed) == 0 && stat(name, &named) == 0 &&
-           executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
-}
 
 /* OpenMP's threads spin for milliseconds while they wait, which costs most of a step beside another busy process. Here
  * they soon sleep (docs/performance.md). The run time reads its settings when it is loaded, so the program starts
  * itself again with them. A user's own setting stays. */
 static void main_lets_threads_sleep(char **argv)
 {
+    const char *name = (const char *)getauxval(AT_EXECFN);
+    struct stat executed, named;
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
     for (size_t i = 0; i < COUNT_OF(settings); i++)
         if (getenv(settings[i]))
             return;
+    /* not so under valgrind, nor where the dynamic linker was executed with the program */
+    const bool is_self = getauxval(AT_BASE) != 0 && name && stat(self, &executed) == 0 && stat(name, &named) == 0 &&
+                         executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
     /* libgomp: turns; libomp: ms */
-    if (main_is_self() && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
+    if (is_self && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
         execv(self, argv);
-}
-
-/* srun -K ends a step with the first task that fails, and drops output that it has not received by then: waits a
- * moment, so that the errors of all ranks arrive. */
-static void main_lets_srun_listen(void)
-{
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-    const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000};
-    if (tasks && atoi(tasks) > 1)
-        nanosleep(&moment, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    main_keep_descriptors();
+    /* a caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers and our output */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            exit(STATUS_DEVICE); /* there is no stream for an error message */
     main_lets_threads_sleep(argv);
     prctl(PR_SET_NAME, "ztrain"); /* exec of /proc/self/exe has left "exe" */
     memory_serve_libraries();
@@ -93,8 +74,10 @@ int main(int argc, char **argv)
     if (status != STATUS_OK && status != STATUS_REQUEUE)
         log_error_once(&err);
     log_close();
-    if (status != STATUS_OK)
-        main_lets_srun_listen();
+    /* srun -K ends a step with the first task that fails, and drops output that it has not received by then */
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    if (status != STATUS_OK && tasks && atoi(tasks) > 1)
+        nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
     memory_leave_libraries();
     exit(status);
 }

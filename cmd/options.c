@@ -51,8 +51,8 @@ static const struct option_row option_table[] = {
     {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,
      "with plan: estimate the time of a step and of the run on a GPU that need not be here"},
     {"fit", NULL, offsetof(struct options, fit), OPTION_USUAL, IN_PLAN,
-     "with plan: search the settings with which the run fits into the memory of such GPUs: the simplest of about "
-     "the fastest first"},
+     "with plan: search the settings with which the run fits into the memory of such GPUs: the simplest of about the "
+     "fastest first"},
     {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan: the GPU: h100 (the default), h100-pcie, h100-nvl, gh200, h200, a100, a100-40gb, a100-pcie, "
      "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada, "
@@ -265,8 +265,8 @@ void options_help_plan(FILE *out)
 void options_help(FILE *out)
 {
     fputs(
-        "ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, "
-        "SmolLM, OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n\n"
+        "ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, SmolLM, "
+        "OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n\n"
         "  ztrain init --model DIR --data PREFIX [--gpus N]\n"
         "                                              write a run spec, with the settings of the plan; asks on a "
         "terminal\n"
@@ -286,8 +286,8 @@ void options_help(FILE *out)
         "                                              write a checkpoint as a Hugging Face folder\n"
         "  ztrain verify DIR                           check every byte of a checkpoint, or of a run's checkpoints\n"
         "  ztrain inspect DIR [--tensors]              print what a checkpoint holds\n"
-        "  ztrain report RUN… [--out FILE [--watch]]   show the curves of runs in the terminal, or write a page for "
-        "a browser\n"
+        "  ztrain report RUN… [--out FILE [--watch]]   show the curves of runs in the terminal, or write a page for a "
+        "browser\n"
         "  ztrain sample DIR --prompt TEXT             continue a prompt with a checkpoint, a run or a Hugging Face "
         "folder\n"
         "  ztrain why RUN                              name the rank that a run failed by, or that it waits for\n"

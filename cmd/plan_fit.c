@@ -326,18 +326,6 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     string_list_release(&lines);
 }
 
-static enum status print_fit(const struct fit_plan *p, const struct fit_candidate *best, int row, struct error *err)
-{
-    const struct fit_candidate *rows[FIT_ROWS_MOST];
-    const int count = choose_fit_rows(p, best, rows);
-    print_fit_head(p);
-    print_fit_table(p, rows, count);
-    if (row > count)
-        return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
-    print_fit_lines(p, row ? row : 1, rows[row ? row - 1 : 0]);
-    return STATUS_OK;
-}
-
 /* ---- nothing fits -------------------------------------------------------- */
 
 static enum status refuse(const struct fit_plan *p, struct error *err)
@@ -409,10 +397,18 @@ enum status plan_fit(const struct machine_question *question, const char *memory
                      const struct run_spec *spec, struct error *err)
 {
     struct fit_plan p = {.built = 0};
-    const struct fit_candidate *best;
+    const struct fit_candidate *best, *rows[FIT_ROWS_MOST];
     enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
-    if (status == STATUS_OK)
-        status = print_fit(&p, best, row, err);
+    if (status == STATUS_OK) {
+        const int count = choose_fit_rows(&p, best, rows);
+        print_fit_head(&p);
+        print_fit_table(&p, rows, count);
+        if (row > count)
+            status =
+                error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
+        else
+            print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
+    }
     free(p.fitting);
     return status;
 }

@@ -171,19 +171,6 @@ end:
     return status;
 }
 
-static void print_speed_of_policies(const struct simulated_run *p, const struct policy_cost *costs)
-{
-    const struct policy_cost *none = &costs[RECOMPUTE_NONE];
-    const double mib = 1048576;
-    printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",
-           "paid, ms", "MFU");
-    for (int i = 0; i < RECOMPUTE_COUNT; i++)
-        printf("  %-24s %12.1f %12.1f %12.3f %12.3f %5.1f %%\n", recompute_name((enum recompute)i),
-               (double)costs[i].activations / mib, ((double)none->activations - (double)costs[i].activations) / mib,
-               1e3 * costs[i].seconds, 1e3 * (costs[i].seconds - none->seconds),
-               simulated_run_mfu(p, costs[i].seconds));
-}
-
 /* ---- overheads ----------------------------------------------------------- */
 
 struct overhead {
@@ -226,6 +213,8 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     struct simulated_machine machine;
     struct simulated_run p = {.machine = NULL};
     struct policy_cost costs[RECOMPUTE_COUNT];
+    const struct policy_cost *none = &costs[RECOMPUTE_NONE];
+    const double mib = 1048576;
     struct simulated_times times;
     enum status status;
     double price;
@@ -237,7 +226,13 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     print_speed_kinds(&p, &times);
     for (int i = 0; i < RECOMPUTE_COUNT; i++)
         TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
-    print_speed_of_policies(&p, costs);
+    printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",
+           "paid, ms", "MFU");
+    for (int i = 0; i < RECOMPUTE_COUNT; i++)
+        printf("  %-24s %12.1f %12.1f %12.3f %12.3f %5.1f %%\n", recompute_name((enum recompute)i),
+               (double)costs[i].activations / mib, ((double)none->activations - (double)costs[i].activations) / mib,
+               1e3 * costs[i].seconds, 1e3 * (costs[i].seconds - none->seconds),
+               simulated_run_mfu(&p, costs[i].seconds));
     TRY_END(print_speed_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
     TRY_END(print_speed_over_links(&p, err));
     if (memory_plan_device_bytes(&p.engine.plan) > p.engine.device->memory_bytes)

@@ -115,8 +115,7 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
         return error_set(err, STATUS_USAGE, "--top-p must be above 0 and at most 1, not %s", a->top_p);
     if (s->temperature == 0 && draws) {
         error_set(err, STATUS_USAGE,
-                  "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no "
-                  "effect with it");
+                  "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect with it");
         return error_hint(err, "leave them out, or set a temperature above 0");
     }
     return STATUS_OK;
@@ -152,13 +151,6 @@ static bool sample_has_file(const char *dir, const char *name)
 {
     char path[FS_PATH_MAX];
     return fs_join(path, dir, name, STATUS_DATA, NULL) == STATUS_OK && fs_exists(path);
-}
-
-/* A Hugging Face folder has config.json; checkpoints and runs have not. */
-static bool sample_is_hugging_face(const char *dir)
-{
-    return sample_has_file(dir, "config.json") && !sample_has_file(dir, "manifest.json") &&
-           !sample_has_file(dir, "checkpoints");
 }
 
 /* A PEFT folder has the adapter's config, and not the model's. */
@@ -208,7 +200,8 @@ static enum status read_folder_description(struct sample_model *m, const char *d
 static enum status read_description(struct sample_model *m, const char *dir, const struct arguments *a,
                                     struct error *err)
 {
-    if (sample_is_hugging_face(dir) || sample_is_peft(dir))
+    const bool checkpoints = sample_has_file(dir, "manifest.json") || sample_has_file(dir, "checkpoints");
+    if ((sample_has_file(dir, "config.json") && !checkpoints) || sample_is_peft(dir))
         return read_folder_description(m, dir, a, err);
     if (sample_has_file(dir, "model.safetensors") || sample_has_file(dir, "model.safetensors.index.json"))
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
@@ -484,8 +477,7 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     for (int64_t i = 0; i < num_prompt; i++)
         if (task->prompt.ids[i] >= model->desc.vocab_size)
             return error_set(err, STATUS_USAGE,
-                             "token %" PRId32 " of the prompt is not in the model's vocabulary: ids are "
-                             "0 to %" PRId64,
+                             "token %" PRId32 " of the prompt is not in the model's vocabulary: ids are 0 to %" PRId64,
                              task->prompt.ids[i], model->desc.vocab_size - 1);
     if (num_prompt == 0)
         return error_set(err, STATUS_USAGE,
@@ -535,8 +527,8 @@ static enum status continue_prompt(struct sample_model *model, const struct task
         const int64_t token = sampler_choose(sampler, logits, (uint64_t)i);
         if (token < 0)
             return error_set(err, STATUS_DATA,
-                             "the logits of token %" PRId64 " are not finite numbers; hint: is the "
-                             "model damaged, or does it need --dtype fp32?",
+                             "the logits of token %" PRId64
+                             " are not finite numbers; hint: is the model damaged, or does it need --dtype fp32?",
                              i + 1);
         const int32_t next = (int32_t)token;
         const bool ends = end_tokens_have(&model->ends, token);

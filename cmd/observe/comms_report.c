@@ -96,8 +96,7 @@ static void log_row(const struct comms *c, const struct comm_log_row *row, const
 static void log_table(const struct comms *c, bool each_block)
 {
     log_info("collectives of %" PRId64
-             " step%s; seconds of a rank, of them waited for the last one; bandwidths without "
-             "the wait",
+             " step%s; seconds of a rank, of them waited for the last one; bandwidths without the wait",
              c->steps, c->steps == 1 ? "" : "s");
     log_info("%-14s  %-10s  %-10s %8s %12s %10s %10s %8s %8s", "collective", "for", "unit", "calls", "MB", "seconds",
              "waited", "algbw", "busbw");
@@ -155,30 +154,14 @@ static json_t *ranks_to_json(const struct comms *c, const struct bootstrap *boot
     return list;
 }
 
-static void write_json(const struct run *run, const struct comms *c)
-{
-    char path[FS_PATH_MAX];
-    struct error err;
-    json_t *root =
-        json_pack("{sIsIsisisoso}", "steps", (json_int_t)c->steps, "skipped", (json_int_t)c->skipped, "world", c->world,
-                  "straggler", find_straggler(c), "collectives", rows_to_json(c), "ranks", ranks_to_json(c, run->boot));
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    ASSERT(text);
-    enum status status = fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &err);
-    if (status == STATUS_OK)
-        status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);
-    if (status != STATUS_OK)
-        log_warn("comms_logger: comms.json is not written: %s", err.text);
-    free(text);
-    json_decref(root);
-}
-
 enum status comms_report_finish(struct run *run, struct error *err)
 {
     struct comms c = {.world = run->boot->world,
                       .engine = &run->engine,
                       .units = run->engine.table.num_units,
                       .steps = run->position.step - run->comms_from};
+    char path[FS_PATH_MAX];
+    struct error why;
     TRY(comm_log_share(run->comm, true, err));
     c.num_rows = comm_log_read(run->comm, &c.rows, &c.ranks, &c.skipped);
     if (c.num_rows == 0 || run->boot->rank != 0)
@@ -192,6 +175,15 @@ enum status comms_report_finish(struct run *run, struct error *err)
              worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
     if (c.skipped)
         log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c.skipped);
-    write_json(run, &c);
+    json_t *root =
+        json_pack("{sIsIsisisoso}", "steps", (json_int_t)c.steps, "skipped", (json_int_t)c.skipped, "world", c.world,
+                  "straggler", worst, "collectives", rows_to_json(&c), "ranks", ranks_to_json(&c, run->boot));
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    ASSERT(text);
+    if (fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &why) != STATUS_OK ||
+        fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &why) != STATUS_OK)
+        log_warn("comms_logger: comms.json is not written: %s", why.text);
+    free(text);
+    json_decref(root);
     return STATUS_OK;
 }

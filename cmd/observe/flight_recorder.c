@@ -184,9 +184,8 @@ static bool recorder_sees_stall(void)
         return false;
     recorder.stalled_step = (int64_t)image->step;
     if (recorder.copy.rank == 0)
-        log_warn("step %" PRIu64
-                 " has taken %.3g s so far, the steps before it took %.3g s; hint: ztrain why RUN names "
-                 "the rank that the others wait for",
+        log_warn("step %" PRIu64 " has taken %.3g s so far, the steps before it took %.3g s; hint: ztrain why RUN "
+                 "names the rank that the others wait for",
                  image->step, seconds, usual);
     return true;
 }

@@ -59,18 +59,17 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     const char *host = run->boot->places[d.rank].host, *other = run->boot->places[d.other].host;
     if (d.majority) {
         error_set(err, STATUS_DIVERGED,
-                  "step %" PRId64
-                  ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s of "
-                  "%s than rank %d on %s; no checkpoint is written; hint: memory or a processor of that rank's node is "
-                  "faulty; without it, resume from the last checkpoint",
+                  "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s "
+                  "of %s than rank %d on %s; no checkpoint is written; hint: memory or a processor of "
+                  "that rank's node is faulty; without it, resume from the last checkpoint",
                   run->position.step, d.rank, host, d.what, tensor, d.other, other);
         error_blame(err, d.rank, FAILURE_DIVERGED);
     } else {
-        error_set(
-            err, STATUS_DIVERGED,
-            "step %" PRId64 ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) "
-            "hold different %s of %s, and nobody knows which of them is right; no checkpoint is written; hint: %s",
-            run->position.step, d.other, other, d.rank, host, d.what, tensor, undecided_hint);
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64
+                  ": the ranks' copies of the model have drifted apart: ranks %d (on %s) and %d (on %s) hold different "
+                  "%s of %s, and nobody knows which of them is right; no checkpoint is written; hint: %s",
+                  run->position.step, d.other, other, d.rank, host, d.what, tensor, undecided_hint);
     }
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
@@ -104,13 +103,12 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
     write_corruption_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
     const struct rank_place *places = run->boot->places;
     if (v.finding == FINDING_SPLIT) { /* no more than half of the ranks have gathered the same: none is accused */
-        error_set(
-            err, STATUS_DIVERGED,
-            "step %" PRId64 ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have gathered "
-            "different parameters "
-            "of %s, and nobody knows which are right; the step is not made, and no checkpoint is written; hint: %s",
-            run->position.step + 1, v.other, places[v.other].host, v.rank, places[v.rank].host, v.unit->name,
-            undecided_hint);
+        error_set(err, STATUS_DIVERGED,
+                  "step %" PRId64 ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have "
+                  "gathered different parameters of %s, and nobody knows which are right; the step is "
+                  "not made, and no checkpoint is written; hint: %s",
+                  run->position.step + 1, v.other, places[v.other].host, v.rank, places[v.rank].host, v.unit->name,
+                  undecided_hint);
         return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
     }
     if (v.ranks > 1)

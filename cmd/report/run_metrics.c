@@ -313,23 +313,6 @@ static void take_line(struct run_metrics *metrics, const json_t *object)
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* Takes the whole lines from metrics->offset on. */
-static enum status read_lines(struct run_metrics *metrics, struct metrics_reader *reader, struct error *err)
-{
-    metrics->torn = false;
-    errno = 0;
-    if (fseeko(reader->file, metrics->offset, SEEK_SET))
-        return STATUS_OK;
-    while (metrics_reader_next(reader)) {
-        metrics->torn = reader->text[reader->length - 1] != '\n';
-        if (metrics->torn)
-            break;
-        metrics->offset += (int64_t)reader->length;
-        take_line(metrics, reader->object);
-    }
-    return metrics_reader_check(reader, err);
-}
-
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
@@ -351,7 +334,17 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
     metrics->device = facts.st_dev;
     metrics->inode = facts.st_ino;
     const int64_t before = metrics->lines;
-    enum status status = read_lines(metrics, &reader, err);
+    metrics->torn = false;
+    errno = 0;
+    const bool seeks = fseeko(reader.file, metrics->offset, SEEK_SET) == 0; /* to the lines that are new */
+    while (seeks && metrics_reader_next(&reader)) {
+        metrics->torn = reader.text[reader.length - 1] != '\n';
+        if (metrics->torn)
+            break;
+        metrics->offset += (int64_t)reader.length;
+        take_line(metrics, reader.object);
+    }
+    const enum status status = seeks ? metrics_reader_check(&reader, err) : STATUS_OK;
     *changed = *changed || metrics->lines != before || !known;
     metrics_reader_close(&reader);
     return status;

@@ -70,26 +70,20 @@ const char *terminal_tail(const char *text, int columns)
     return text;
 }
 
-/* Prints what fits into that many columns. Returns those that are left. */
-static int terminal_put_characters(const char *text, int columns)
-{
-    for (int bytes, width; *text && (width = terminal_character_width(text, &bytes)) <= columns; text += bytes) {
-        if (terminal.utf8 || !(*text & 0x80))
-            fwrite(text, 1, (size_t)bytes, stdout);
-        else
-            putchar('?');
-        columns -= width;
-    }
-    return columns;
-}
-
 void terminal_put(enum ink ink, int columns, const char *text)
 {
     static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[36m"};
     const int room = abs(columns), width = terminal_width(text), cut = room && width > room;
     int blanks = cut || !room ? 0 : room - width;
     printf("%*s%s", columns < 0 ? blanks : 0, "", terminal.colour ? codes[ink] : "");
-    const int left = terminal_put_characters(text, cut ? room - 1 : width);
+    int left = cut ? room - 1 : width;
+    for (int bytes, wide; *text && (wide = terminal_character_width(text, &bytes)) <= left; text += bytes) {
+        if (terminal.utf8 || !(*text & 0x80))
+            fwrite(text, 1, (size_t)bytes, stdout);
+        else
+            putchar('?');
+        left -= wide;
+    }
     if (cut)
         blanks = left; /* of a wide character that did not fit */
     fputs(!cut ? "" : terminal.utf8 ? "…" : "~", stdout);
@@ -242,19 +236,6 @@ static double sparkline_height(const struct thin_cell *cell, bool log_scale)
     return isinf(height) ? copysign(DBL_MAX, height) : height;
 }
 
-/* Whether heights differ by rounding alone, as in page.js. */
-static bool sparkline_alike(double low, double high, bool log_scale)
-{
-    return high / 2 - low / 2 <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)));
-}
-
-/* Which of the eight signs stands for a height between low and high. Halves: a difference may overflow a double. */
-static int sparkline_level(double height, double low, double high)
-{
-    const double share = (height / 2 - low / 2) / (high / 2 - low / 2);
-    return !(high > low && isfinite(share)) ? 3 : share < 0 ? 0 : share > 1 ? 7 : (int)(share * 7.999);
-}
-
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8)
 {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -269,8 +250,10 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
         low = cell.count ? fmin(low, sparkline_height(&cell, log_scale)) : low;
         high = cell.count ? fmax(high, sparkline_height(&cell, log_scale)) : high;
     }
-    if (sparkline_alike(low, high, log_scale))
-        low = high;
+    /* halves: a difference may overflow a double. Heights that differ by rounding alone are the same, as in page.js */
+    double range = high / 2 - low / 2;
+    if (range <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high))))
+        range = 0;
     char *text;
     size_t bytes;
     FILE *out = memory_stream(&text, &bytes);
@@ -281,7 +264,11 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
         if (cell.bad || (cell.count && isnan(height)))
             mark = utf8 ? "×" : "!";
         else if (cell.count) {
-            const int level = sparkline_level(height, low, high);
+            const double share = (height / 2 - low / 2) / range;
+            const int level = !(range > 0 && isfinite(share)) ? 3
+                              : share < 0                     ? 0
+                              : share > 1                     ? 7
+                                                              : (int)(share * 7.999);
             mark = utf8 ? blocks[level] : signs[level];
         }
         fputs(mark, out);

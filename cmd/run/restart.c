@@ -70,19 +70,6 @@ static enum status execute_again(const struct restart *next, const struct restar
     return stop && *next->run ? STATUS_REQUEUE : (enum status)next->code;
 }
 
-/* Writes the failure that no restart follows into the run's metrics, if it has any, as restarts write theirs. */
-static void record_failure(const struct restart *next, const struct run_home *home)
-{
-    char path[FS_PATH_MAX];
-    struct error why;
-    if (fs_join(path, home->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) != STATUS_OK || !fs_exists(path) ||
-        run_lock_in_use(home->path)) /* another start has begun already */
-        return;
-    const int64_t step = next->step < 0 ? 0 : next->step;
-    if (metrics_gave_up(path, next->number - 1, step, next->code, next->cause, &why) != STATUS_OK)
-        log_warn("the cause is not in the metrics: %s", why.text);
-}
-
 /* Chooses the places of the next start; false, after a warning: too few are left. */
 static bool restart_find_places(const struct restart *next, const struct restart_rules *rules)
 {
@@ -101,7 +88,8 @@ static bool restart_find_places(const struct restart *next, const struct restart
 enum status restart_after(const struct restart *last, const struct restart_rules *rules,
                           const struct restart_failure *failure)
 {
-    char newest[64] = "none";
+    char newest[64] = "none", path[FS_PATH_MAX];
+    struct error why;
     struct checkpoint *checkpoint;
     const enum status code = failure->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN)
@@ -133,6 +121,10 @@ enum status restart_after(const struct restart *last, const struct restart_rules
                  next.number, rules->most, code, next.cause);
     if (!used_up && (gained || may_differ) && restart_find_places(&next, rules))
         return execute_again(&next, rules);
-    record_failure(&next, rules->home);
+    /* the failure goes into the run's metrics, if it has any, unless another start has begun already */
+    if (fs_join(path, rules->home->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path) &&
+        !run_lock_in_use(rules->home->path) &&
+        metrics_gave_up(path, next.number - 1, next.step < 0 ? 0 : next.step, code, next.cause, &why) != STATUS_OK)
+        log_warn("the cause is not in the metrics: %s", why.text);
     return code;
 }

@@ -84,10 +84,9 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
     if (own)
         text = read_kernels_text(path, own);
     else if (device->kind == DEVICE_CUDA)
-        log_warn(
-            "cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may continue "
-            "with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
-            path);
+        log_warn("cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may "
+                 "continue with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
+                 path);
     free(own);
     if (!text)
         return NULL;

@@ -304,19 +304,6 @@ static enum decision decide(const struct run_lock *lock, const struct taking *t)
     return t->waited < lock->config.patience ? DECIDE_WAIT : DECIDE_REFUSE;
 }
 
-static enum status refuse_folder(const struct run_lock *lock, const struct taking *t, struct error *err)
-{
-    char who[512];
-    const struct run_lock_words *words = &lock->config.words;
-    describe_owner(&t->now.owner, who);
-    if (t->state == OWNER_ALIVE || t->state == OWNER_DISTANT)
-        error_set(err, STATUS_USAGE, "%s '%s' is in use by %s (%s)", words->folder, lock->folder, words->other, who);
-    else
-        error_set(err, STATUS_USAGE, "%s '%s' is in use by %s: its file '" LOCK_NAME "' is locked", words->folder,
-                  lock->folder, words->other);
-    return error_hint(err, "%s", words->hint);
-}
-
 /* Replaces the owner of the last look. *won: false if another taker was faster. */
 static enum status become_owner(struct run_lock *lock, const struct taking *t, bool *won, struct error *err)
 {
@@ -377,14 +364,23 @@ static enum status take_over(struct run_lock *lock, struct taking *t, bool *won,
 
 static enum status take(struct run_lock *lock, struct error *err)
 {
+    const struct run_lock_words *words = &lock->config.words;
     struct taking t = {.looked = 0};
     char who[512];
     const double poll = lock->config.period / 50;
     for (bool won = false; !won;) {
         TRY(look(lock, &t, poll, err));
         const enum decision decision = decide(lock, &t);
-        if (decision == DECIDE_REFUSE)
-            return refuse_folder(lock, &t, err);
+        if (decision == DECIDE_REFUSE) {
+            describe_owner(&t.now.owner, who);
+            if (t.state == OWNER_ALIVE || t.state == OWNER_DISTANT)
+                error_set(err, STATUS_USAGE, "%s '%s' is in use by %s (%s)", words->folder, lock->folder, words->other,
+                          who);
+            else
+                error_set(err, STATUS_USAGE, "%s '%s' is in use by %s: its file '" LOCK_NAME "' is locked",
+                          words->folder, lock->folder, words->other);
+            return error_hint(err, "%s", words->hint);
+        }
         if (decision == DECIDE_TAKE) {
             TRY(take_over(lock, &t, &won, err));
             continue;
@@ -396,9 +392,8 @@ static enum status take(struct run_lock *lock, struct error *err)
         if (!t.logged && t.state == OWNER_DISTANT) {
             describe_owner(&t.now.owner, who);
             log_info("%s '%s' is marked as used by %s that can only be watched from here (%s); waiting up to %.0f s "
-                     "for a sign "
-                     "of life from it before this one takes over",
-                     lock->config.words.folder, lock->folder, lock->config.words.other, who, silence_needed(lock, &t));
+                     "for a sign of life from it before this one takes over",
+                     words->folder, lock->folder, words->other, who, silence_needed(lock, &t));
             t.logged = true;
         }
         lock->config.pause(poll);

@@ -198,10 +198,9 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
         zero_keep_snapshot(run->engine.zero, false);
         console_break(&run->console);
         if (run->boot->rank == 0)
-            log_info(
-                "training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy of "
-                "%s: %s",
-                refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
+            log_info("training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy "
+                     "of %s: %s",
+                     refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
     }
     free(all);
     return status;

@@ -166,11 +166,11 @@ enum status resume_position(const struct checkpoint *checkpoint, const struct ea
                             struct train_position *position, struct error *err)
 {
     if (checkpoint->data_fingerprint.first && !data_fingerprint_equal(&checkpoint->data_fingerprint, data_fingerprint))
-        return error_set(err, STATUS_DATA,
-                         "data.train holds other data than when checkpoint '%s' was written (other sizes, tokens or "
-                         "loss masks); "
-                         "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
-                         checkpoint->path);
+        return error_set(
+            err, STATUS_DATA,
+            "data.train holds other data than when checkpoint '%s' was written (other sizes, tokens or loss masks); "
+            "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
+            checkpoint->path);
     *position = checkpoint->position;
     position->stopped_early = position->stopped_early && early_stop_reached(&position->stopping, rules);
     if (position->epoch_end)

@@ -310,11 +310,10 @@ static void rank_ended(struct job *job, int rank, int status)
     }
     child->code = WEXITSTATUS(status);
     if (!strcmp(status_name((enum status)child->code), "unknown")) {
-        error_set(
-            &err, STATUS_BROKEN,
-            "rank %d on %s (process %d) ended with exit code %d, which is not one of ztrain's; hint: a library or the "
-            "dynamic linker ended it; its own message may stand above",
-            rank, job->host, (int)child->pid, child->code);
+        error_set(&err, STATUS_BROKEN,
+                  "rank %d on %s (process %d) ended with exit code %d, which is not one of ztrain's; hint: a library "
+                  "or the dynamic linker ended it; its own message may stand above",
+                  rank, job->host, (int)child->pid, child->code);
         fail_job(job, rank, FAILURE_DIED, false, &err);
     } else if (child->code != STATUS_OK && child->code != STATUS_REQUEUE) {
         error_set(&err, (enum status)child->code, "rank %d on %s ended with exit code %d", rank, job->host,
@@ -393,26 +392,6 @@ static void supervise_take_signals(struct job *job)
     }
 }
 
-static void supervise_until_end(struct job *job)
-{
-    struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
-    while (supervise_running(job) > 0) {
-        nfds_t n = 0;
-        fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
-        for (int r = 0; r < job->ranks; r++)
-            for (int i = 0; i < 2; i++)
-                fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
-        double wait = supervise_check_time(job);
-        poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
-        pump_all_lines(job, false);
-        supervise_take_signals(job);
-        for (int r = 0, status; r < job->ranks; r++)
-            if (job->children[r].running && waitpid(job->children[r].pid, &status, WNOHANG) == job->children[r].pid)
-                rank_ended(job, r, status);
-    }
-    pump_all_lines(job, true);
-}
-
 /* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
 static int job_exit_code(struct job *job, struct error *unsaid)
 {
@@ -439,6 +418,7 @@ static int job_exit_code(struct job *job, struct error *unsaid)
 /* Starts the ranks, passes on a stop signal from before they could get it, and waits until all have ended. */
 static enum status run_ranks(struct job *job, struct error *err)
 {
+    struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
     enum status status = STATUS_OK;
     for (int r = 0; r < job->ranks && status == STATUS_OK; r++)
         status = start_rank(job, r, err);
@@ -452,7 +432,21 @@ static enum status run_ranks(struct job *job, struct error *err)
             take_interrupt(job);
         supervise_forward(job, stop_signal_pending());
     }
-    supervise_until_end(job);
+    while (supervise_running(job) > 0) {
+        nfds_t n = 0;
+        fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
+        for (int r = 0; r < job->ranks; r++)
+            for (int i = 0; i < 2; i++)
+                fds[n++] = (struct pollfd){.fd = job->children[r].pumps[i].from, .events = POLLIN};
+        const double wait = supervise_check_time(job);
+        poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
+        pump_all_lines(job, false);
+        supervise_take_signals(job);
+        for (int r = 0, code; r < job->ranks; r++)
+            if (job->children[r].running && waitpid(job->children[r].pid, &code, WNOHANG) == job->children[r].pid)
+                rank_ended(job, r, code);
+    }
+    pump_all_lines(job, true);
     return status;
 }
 

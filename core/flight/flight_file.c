@@ -196,17 +196,6 @@ static bool file_take_head(const json_t *json, struct flight_record *r)
     return moderate && h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20;
 }
 
-static bool file_read_head(const char *data, struct flight_record *r)
-{
-    uint64_t counts[2] = {0, 0};
-    json_t *heads[2] = {flight_parse_head(data, &counts[0]), flight_parse_head(data + HEAD_BYTES, &counts[1])};
-    const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
-    bool fine = heads[newest] && file_take_head(heads[newest], r);
-    json_decref(heads[0]);
-    json_decref(heads[1]);
-    return fine;
-}
-
 static int compare_flight_entries(const void *a, const void *b)
 {
     const struct flight_entry *x = a, *y = b;
@@ -231,10 +220,17 @@ static void file_read_entries(const char *data, struct flight_record *r)
 bool flight_record_parse(const char *data, size_t size, struct flight_record *record)
 {
     *record = (struct flight_record){.count = 0};
-    if (size < FLIGHT_FILE_BYTES || !file_read_head(data, record))
+    if (size < FLIGHT_FILE_BYTES)
         return false;
-    file_read_entries(data + 2 * HEAD_BYTES, record);
-    return true;
+    uint64_t counts[2] = {0, 0};
+    json_t *heads[2] = {flight_parse_head(data, &counts[0]), flight_parse_head(data + HEAD_BYTES, &counts[1])};
+    const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
+    const bool fine = heads[newest] && file_take_head(heads[newest], record);
+    json_decref(heads[0]);
+    json_decref(heads[1]);
+    if (fine)
+        file_read_entries(data + 2 * HEAD_BYTES, record);
+    return fine;
 }
 
 enum status flight_record_read(const char *path, struct flight_record *record, struct error *err)
