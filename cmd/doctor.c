@@ -70,25 +70,11 @@ static bool doctor_library_opens(const char *name)
 
 /* ---- the machine --------------------------------------------------------- */
 
-/* How fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses. */
-static void doctor_bf16(const struct device *device)
+static void doctor_cpu(void)
 {
     struct cpu_kernels has;
     struct cpu_bf16_rates rates;
-    struct error err;
     char text[CPU_BF16_TEXT];
-    const struct cpu_kernels *used = device_cpu_kernels(device);
-    if (cpu_kernels_detect(&has, &err) != STATUS_OK) {
-        print_line("bf16 products", "%s", err.text);
-        return;
-    }
-    cpu_bf16_measure(&has, &rates);
-    print_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text), used->amx_bf16 ? "amx, " : "",
-               cpu_bf16_name(used->bf16));
-}
-
-static void doctor_cpu(void)
-{
     struct cpu_features features;
     cpu_features_detect(&features);
     puts("cpu");
@@ -107,7 +93,15 @@ static void doctor_cpu(void)
         return;
     }
     print_line("cpu device", "%s; %d threads", device->detail, device->threads);
-    doctor_bf16(device);
+    /* how fast this CPU multiplies bf16 with each of its instructions, and which of them the device uses */
+    const struct cpu_kernels *used = device_cpu_kernels(device);
+    if (cpu_kernels_detect(&has, &err) != STATUS_OK) {
+        print_line("bf16 products", "%s", err.text);
+    } else {
+        cpu_bf16_measure(&has, &rates);
+        print_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text),
+                   used->amx_bf16 ? "amx, " : "", cpu_bf16_name(used->bf16));
+    }
     device_close(device);
 }
 

@@ -68,7 +68,6 @@ enum { LOCK_TRIES = 10 };
 
 static const char config_name[] = "config.json", old_temporary[] = ".tmp-";
 
-/* Of a model, and of an adapter. */
 static bool is_export_config(const char *name)
 {
     return !strcmp(name, config_name) || !strcmp(name, ADAPTER_CONFIG_FILE);
@@ -179,7 +178,6 @@ static enum status check_export_place(const char *out, const char *above, struct
     return STATUS_OK;
 }
 
-/* It is absent, empty, or an earlier export. */
 static enum status check_export_content(const char *out, struct error *err)
 {
     struct content content = {.any = false};
@@ -307,7 +305,6 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
                            : STATUS_DATA;
 }
 
-/* Puts the new export in the place of an earlier one. */
 static enum status replace(struct export_folder *folder, struct error *err)
 {
     if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0)
@@ -348,7 +345,6 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
     return fs_sync_dir(above, STATUS_DATA, err);
 }
 
-/* Deletes what is left beside `out`. */
 static void export_folder_close(struct export_folder *folder)
 {
     struct error err;

@@ -35,15 +35,6 @@ static const char *inspect_string(const json_t *object, const char *member)
     return text ? text : "?";
 }
 
-/* "(64, 128)" */
-static const char *inspect_shape_text(const json_t *shape, char out[64])
-{
-    const int64_t rows = json_integer_value(json_array_get(shape, 0));
-    const int64_t columns = json_integer_value(json_array_get(shape, 1));
-    snprintf(out, 64, json_array_size(shape) == 1 ? "(%" PRId64 ")" : "(%" PRId64 ", %" PRId64 ")", rows, columns);
-    return out;
-}
-
 static int64_t inspect_numel(const json_t *tensor)
 {
     size_t d;
@@ -266,8 +257,12 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
         char shape[64];
         if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
             continue;
-        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")),
-               inspect_shape_text(json_object_get(tensor, "shape"), shape), s->mean,
+        const json_t *sizes = json_object_get(tensor, "shape");
+        const int64_t rows = json_integer_value(json_array_get(sizes, 0));
+        const int64_t columns = json_integer_value(json_array_get(sizes, 1));
+        snprintf(shape, sizeof shape, json_array_size(sizes) == 1 ? "(%" PRId64 ")" : "(%" PRId64 ", %" PRId64 ")",
+                 rows, columns);
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")), shape, s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
         if (s->not_finite)
             printf("  %" PRId64 " not finite", s->not_finite);

@@ -123,7 +123,6 @@ static enum status set_value(const struct option_row *row, const char *value, st
     return STATUS_OK;
 }
 
-/* word: argv[i], which is not an option. */
 static enum status refuse_option_word(const char *word, int i, struct error *err)
 {
 #define COMMAND(name) #name,
@@ -146,7 +145,6 @@ static enum status refuse_option_word(const char *word, int i, struct error *err
     return error_hint(err, "ztrain --help lists commands and options");
 }
 
-/* Refuses options that need another one. */
 static enum status check_together(const struct options *options, struct error *err)
 {
     static const char by_speed[] = "ztrain plan --speed --config run.yaml";

@@ -15,7 +15,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The run's length and first learning rates. */
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;

@@ -13,7 +13,6 @@
 
 /* ---- printing ------------------------------------------------------------ */
 
-/* What computes attention, as assumed. */
 static void print_attention(const struct simulated_run *p)
 {
     static const char *const ways[] = {"cuDNN", "cuDNN with padding, or ztrain's kernels", "ztrain's kernels"};

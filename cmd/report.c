@@ -51,19 +51,6 @@ struct report_options {
     bool watch;
 };
 
-static enum status check_watch(struct report_options *options, struct error *err)
-{
-    char *end = NULL;
-    options->seconds = options->interval ? strtod(options->interval, &end) : 5;
-    if (end && (*end || end == options->interval || !(options->seconds >= 0.1 && options->seconds <= 86400)))
-        return error_set(err, STATUS_USAGE, "--interval takes 0.1 to 86400 seconds, not '%s'", options->interval);
-    if (options->interval && !options->watch)
-        return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
-    if (options->watch && !options->out)
-        return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");
-    return STATUS_OK;
-}
-
 /* ---- watching ------------------------------------------------------------ */
 
 static volatile sig_atomic_t asked_to_end;
@@ -248,13 +235,20 @@ enum status cmd_report(int argc, char **argv, struct error *err)
     static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
                                              rows,     COUNT_OF(rows)};
     struct report_options options = {.count = 0};
+    char *end = NULL;
     bool helped;
     TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
     if (helped)
         return STATUS_OK;
     while (options.count < REPORT_RUNS && options.runs[options.count])
         options.count++;
-    TRY(check_watch(&options, err));
+    options.seconds = options.interval ? strtod(options.interval, &end) : 5;
+    if (end && (*end || end == options.interval || !(options.seconds >= 0.1 && options.seconds <= 86400)))
+        return error_set(err, STATUS_USAGE, "--interval takes 0.1 to 86400 seconds, not '%s'", options.interval);
+    if (options.interval && !options.watch)
+        return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
+    if (options.watch && !options.out)
+        return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
     int opened = 0;
     enum status status = check_report_out(options.out, err);

@@ -159,7 +159,6 @@ static bool sample_is_peft(const char *dir)
     return sample_has_file(dir, ADAPTER_CONFIG_FILE) && !sample_has_file(dir, "config.json");
 }
 
-/* The model that a PEFT folder names, or --base. */
 static enum status read_peft_description(struct sample_model *m, const char *dir, const char *moved, struct error *err)
 {
     TRY(adapter_config_load(dir, &m->adapter, err));

@@ -183,7 +183,6 @@ static const char *why_source_text(const struct flight_view *view, double now, c
     return reasons[head->reason];
 }
 
-/* Where a rank with a record is, and since when. */
 static void why_say_where(const struct flight_view *view, char where[WHERE_MAX], char since[32])
 {
     const struct flight_entry *entry = view->now;

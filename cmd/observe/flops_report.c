@@ -122,7 +122,6 @@ static const struct module *modules_of(const struct step_profile *p, int depth, 
     return p->modules + first[depth];
 }
 
-/* The module of this depth to which the unit belongs. */
 static struct module *module_of(const struct step_profile *p, int depth, int unit)
 {
     const int kind = unit == 0 ? 0 : unit < p->units - 1 ? 1 : 2;

@@ -316,7 +316,6 @@ static void put_table(const struct watched_run *runs, int count)
     }
 }
 
-/* A row of a key and one value for each run. */
 static void put_values(int key_width, int value_width, const struct watched_run *runs, int count, const char *key)
 {
     terminal_put(INK_DIM, key_width, key ? PRINTABLE(key) : "differences");

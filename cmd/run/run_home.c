@@ -14,29 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The folder that `path` leads to, and the place of the entry of that name, which may be a link to somewhere else. */
-struct real_paths {
-    char target[PATH_MAX], entry[PATH_MAX];
-};
-
-/* Whether one of them is the folder or is inside it. */
-static bool home_has(const char *folder, const struct real_paths *paths)
+/* Whether one of two places is the folder or is inside it. They are absolute, without links. */
+static bool home_has(const char *folder, const char *place, const char *other)
 {
     char real[PATH_MAX];
     const size_t length = realpath(folder, real) ? strlen(real) : 0;
-    const char *target = paths->target, *entry = paths->entry;
     /* strchr() also finds the end */
-    return length && ((!strncmp(target, real, length) && strchr("/", target[length])) ||
-                      (!strncmp(entry, real, length) && strchr("/", entry[length])));
-}
-
-static bool find_real_home_paths(const char *path, struct real_paths *paths)
-{
-    char parent[FS_PATH_MAX];
-    if (strlen(path) >= FS_PATH_MAX || !realpath(path, paths->target))
-        return false;
-    fs_parent(path, parent);
-    return realpath(parent, paths->entry);
+    return length && ((!strncmp(place, real, length) && strchr("/", place[length])) ||
+                      (!strncmp(other, real, length) && strchr("/", other[length])));
 }
 
 static bool is_run_of(const char *folder, const char *name)
@@ -139,8 +124,9 @@ static enum status check_folders(const struct run_home *home, struct error *err)
 
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
-    struct real_paths real;
-    char moved[FS_PATH_MAX], checkpoints[FS_PATH_MAX];
+    char target[PATH_MAX],
+        entry[PATH_MAX]; /* the folder that `resume` leads to, and the place of its name, maybe a link */
+    char above[FS_PATH_MAX], moved[FS_PATH_MAX], checkpoints[FS_PATH_MAX];
     bool any;
     memset(home, 0, sizeof *home);
     int n = snprintf(home->path, sizeof home->path, "%s/%s", spec->run.dir, spec->run.name);
@@ -157,13 +143,14 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return STATUS_OK;
     }
     home->start = resume ? RUN_RESUMED : RUN_NEW;
-    if (!resume || !find_real_home_paths(resume, &real)) /* opening it will report that it does not exist */
-        return STATUS_OK;
-    if (home_has(home->path, &real) || /* or its checkpoints, which may be a link to another disk */
+    if (!resume || strlen(resume) >= FS_PATH_MAX || !realpath(resume, target))
+        return STATUS_OK; /* opening it will report that it does not exist */
+    fs_parent(resume, above);
+    if (!realpath(above, entry) || home_has(home->path, target, entry) ||
         (fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
-         home_has(checkpoints, &real)))
+         home_has(checkpoints, target, entry))) /* which may be a link to another disk */
         return STATUS_OK;
-    home->moved = !fs_exists(home->path) && find_moved_home(real.target, spec->run.name, moved);
+    home->moved = !fs_exists(home->path) && find_moved_home(target, spec->run.name, moved);
     if (!home->moved) {
         home->start = RUN_BRANCHED;
         return STATUS_OK;

@@ -61,12 +61,6 @@ bool stop_signal_is_ignored(int signal_number)
     return sigaction(signal_number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-/* Under nohup the end of the terminal must not stop the run. */
-static bool stays_ignored(int signal_number)
-{
-    return signal_number == SIGHUP && stop_signal_is_ignored(SIGHUP);
-}
-
 void stop_signal_install(void)
 {
     struct sigaction action = {.sa_handler = take_stop_signal, .sa_flags = SA_RESTART};
@@ -74,7 +68,7 @@ void stop_signal_install(void)
     sigemptyset(&action.sa_mask);
     sigemptyset(&set);
     for (size_t i = 0; i < COUNT_OF(stops); i++) {
-        if (!stays_ignored(stops[i]))
+        if (stops[i] != SIGHUP || !stop_signal_is_ignored(SIGHUP)) /* nohup */
             sigaction(stops[i], &action, NULL);
         sigaddset(&set, stops[i]);
     }
@@ -85,7 +79,7 @@ void stop_signal_install(void)
 void stop_signal_default(void)
 {
     for (size_t i = 0; i < COUNT_OF(stops); i++)
-        if (stops[i] != SIGUSR1 && !stays_ignored(stops[i]))
+        if (stops[i] != SIGUSR1 && (stops[i] != SIGHUP || !stop_signal_is_ignored(SIGHUP)))
             signal(stops[i], SIG_DFL);
 }
 

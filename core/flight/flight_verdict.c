@@ -227,19 +227,6 @@ static int worth(const struct flight_head *failure)
     return repeats ? 0 : failure->culprit < 0 ? 1 : 2;
 }
 
-static void verdict_find_error(struct trial *t)
-{
-    for (int r = t->world - 1; r >= 0; r--) {
-        const struct flight_head *head = failure_of(&t->views[r]);
-        if (head && (!t->failure || worth(head) >= worth(t->failure)))
-            t->failure = head;
-        if (head && (head->failure == FAILURE_ERROR || head->failure == FAILURE_SOFTWARE) && head->culprit < t->world)
-            t->erred = head->culprit;
-    }
-    t->own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
-    t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
-}
-
 static void verdict_say_error(struct trial *t)
 {
     const struct flight_head *failure = t->own ? t->own : t->failure;
@@ -680,7 +667,15 @@ void flight_judge(const struct flight_view *views, int world, double now, struct
     size_t j = 0;
     verdict->rank = -1;
     verdict->text[0] = 0;
-    verdict_find_error(t);
+    for (int r = t->world - 1; r >= 0; r--) {
+        const struct flight_head *head = failure_of(&t->views[r]);
+        if (head && (!t->failure || worth(head) >= worth(t->failure)))
+            t->failure = head;
+        if (head && (head->failure == FAILURE_ERROR || head->failure == FAILURE_SOFTWARE) && head->culprit < t->world)
+            t->erred = head->culprit;
+    }
+    t->own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
+    t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
     while (!judges[j].judge(t))
         j++;
     verdict->finding = judges[j].finding;
