@@ -472,20 +472,6 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-/* "exported … to OUT in bf16" */
-static void export_log_end(const struct checkpoint *checkpoint, const struct arguments *arguments, enum dtype chosen)
-{
-    const char *dtype = chosen != DTYPE_COUNT  ? dtype_name(chosen)
-                        : !checkpoint->adapter ? dtype_name(checkpoint->dtype)
-                        : arguments->merge     ? "the dtype of its base"
-                                               : "fp32";
-    log_info("exported %s%s (step %lld) to %s in %s",
-             !checkpoint->adapter ? ""
-             : arguments->merge   ? "the model with the adapter of "
-                                  : "the adapter of ",
-             checkpoint->path, (long long)checkpoint->position.step, arguments->out, dtype);
-}
-
 /* chosen: DTYPE_COUNT for the default. *again: a run that trains has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
@@ -496,8 +482,17 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
     enum status status = check_export_options(checkpoint, arguments, err);
     if (status == STATUS_OK)
         status = write_export_folder(checkpoint, arguments, chosen, err);
+    const bool adapter = checkpoint->adapter, merge = arguments->merge;
     if (status == STATUS_OK)
-        export_log_end(checkpoint, arguments, chosen);
+        log_info("exported %s%s (step %lld) to %s in %s",
+                 !adapter ? ""
+                 : merge  ? "the model with the adapter of "
+                          : "the adapter of ",
+                 checkpoint->path, (long long)checkpoint->position.step, arguments->out,
+                 chosen != DTYPE_COUNT ? dtype_name(chosen)
+                 : !adapter            ? dtype_name(checkpoint->dtype)
+                 : merge               ? "the dtype of its base"
+                                       : "fp32");
     *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     checkpoint_close(checkpoint);
     return status;

@@ -354,31 +354,24 @@ enum status plan_size(const char *option, const char *text, int64_t *bytes, stru
     return error_hint(err, SIZE_FORMS);
 }
 
-/* The device memory of a rank: --memory or train.memory_limit, but not more than the GPU has. */
-static enum status find_limit(struct fit_plan *p, const char *memory, const struct run_spec *spec, struct error *err)
-{
-    const struct gpu_model *gpu = &p->machine.gpu;
-    const int64_t whole = (int64_t)(gpu->memory_gib * gib_bytes);
-    int64_t asked = spec->train.memory_limit;
-    char size[SIZE_TEXT_MAX];
-    TRY(plan_size("memory", memory, &asked, err));
-    p->device_limit = asked && asked < whole ? asked : whole;
-    if (asked > whole)
-        log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
-                 memory ? "--memory" : "train.memory_limit", size_format(asked, size), gpu->memory_gib);
-    return STATUS_OK;
-}
-
 /* Fills *p, all zeros before, and finds the best candidate. The caller frees p->fitting, after an error too. */
 static enum status plan_fit_search(struct fit_plan *p, const struct machine_question *question, const char *memory,
                                    const char *node_memory, const struct run_spec *spec,
                                    const struct fit_candidate **best, struct error *err)
 {
+    int64_t asked = spec->train.memory_limit;
+    char size[SIZE_TEXT_MAX];
     p->unlimited = *spec;
     p->unlimited.train.memory_limit = 0;
     p->spec = &p->unlimited;
     TRY(simulated_machine_find(question, &p->machine, err));
-    TRY(find_limit(p, memory, spec, err));
+    /* of a rank: --memory or train.memory_limit, but not more than the GPU has */
+    const int64_t whole = (int64_t)(p->machine.gpu.memory_gib * gib_bytes);
+    TRY(plan_size("memory", memory, &asked, err));
+    p->device_limit = asked && asked < whole ? asked : whole;
+    if (asked > whole)
+        log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
+                 memory ? "--memory" : "train.memory_limit", size_format(asked, size), p->machine.gpu.memory_gib);
     TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
     memory_setting_of(p->spec, &p->given);
     p->samples = spec->train_batch_size / p->machine.world;

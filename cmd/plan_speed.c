@@ -103,19 +103,6 @@ static void print_speed_of_run(struct simulated_run *p, double seconds, double p
         printf("  %-24s %.2f, at %g a GPU hour\n", "its cost", price * gpu_hours, price);
 }
 
-static enum status read_speed_price(const char *text, double *price, struct error *err)
-{
-    char *end;
-    *price = 0;
-    if (!text)
-        return STATUS_OK;
-    *price = strtod(text, &end);
-    if (end != text && !*end && *price > 0 && *price <= 1e9)
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "--price must be a number above 0, and at most 1e9, not '%s'", PRINTABLE(text));
-    return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
-}
-
 /* The time of the same step over other links of the kind that limits it. */
 static enum status print_speed_over_links(struct simulated_run *p, struct error *err)
 {
@@ -216,8 +203,13 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     const double mib = 1048576;
     struct simulated_times times;
     enum status status;
-    double price;
-    TRY(read_speed_price(price_text, &price, err));
+    char *end = NULL;
+    const double price = price_text ? strtod(price_text, &end) : 0; /* 0: not known */
+    if (price_text && (end == price_text || *end || !(price > 0 && price <= 1e9))) {
+        error_set(err, STATUS_USAGE, "--price must be a number above 0, and at most 1e9, not '%s'",
+                  PRINTABLE(price_text));
+        return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
+    }
     TRY(simulated_machine_find(question, &machine, err));
     TRY_END(simulated_run_build(&p, &machine, spec, false, err));
     TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));

@@ -214,19 +214,6 @@ static enum status open_runs(const struct report_options *options, struct watche
     return STATUS_OK;
 }
 
-static enum status show_runs(const struct report_options *options, struct watched_run *runs, int count,
-                             struct error *err)
-{
-    if (options->watch)
-        return watch_runs(options, runs, count, err);
-    if (options->out)
-        return report_page(options->out, runs, count, 0, err);
-    terminal_start();
-    signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
-    report_terminal(runs, count);
-    return STATUS_OK;
-}
-
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
     static const struct option_row rows[] = {OPTION(struct report_options, out, "out", "FILE"),
@@ -254,8 +241,15 @@ enum status cmd_report(int argc, char **argv, struct error *err)
     enum status status = check_report_out(options.out, err);
     if (status == STATUS_OK)
         status = open_runs(&options, runs, &opened, err);
-    if (status == STATUS_OK)
-        status = show_runs(&options, runs, opened, err);
+    if (status == STATUS_OK && options.watch) {
+        status = watch_runs(&options, runs, opened, err);
+    } else if (status == STATUS_OK && options.out) {
+        status = report_page(options.out, runs, opened, 0, err);
+    } else if (status == STATUS_OK) {
+        signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
+        terminal_start();
+        report_terminal(runs, opened);
+    }
     for (int r = 0; r < opened; r++)
         watched_run_close(&runs[r]);
     free(runs);

@@ -147,21 +147,6 @@ static json_t *page_run(const struct watched_run *run)
     return object;
 }
 
-/* [[key, the first run's value or null, …], …] */
-static json_t *page_differences(const struct watched_run *runs, int count)
-{
-    struct string_list all = watched_runs_differences(runs, count);
-    json_t *list = json_array();
-    for (int i = 0; i < all.count; i++) {
-        json_t *row = json_pack("[s]", all.items[i]);
-        for (int r = 0; r < count; r++)
-            json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, all.items[i])));
-        json_array_append_new(list, row);
-    }
-    string_list_release(&all);
-    return list;
-}
-
 /* As text that may stand inside a script element. */
 static void page_put_data(FILE *out, const struct watched_run *runs, int count, double reload)
 {
@@ -169,11 +154,19 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
     const time_t now = time(NULL);
     struct tm utc;
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
-    json_t *list = json_array();
+    struct string_list keys = watched_runs_differences(runs, count);
+    json_t *list = json_array(), *differences = json_array(); /* [[key, the first run's value or null, …], …] */
     for (int r = 0; r < count; r++)
         json_array_append_new(list, page_run(&runs[r]));
-    json_t *data = json_pack("{sssososo}", "made", made, "reload", page_real(reload), "runs", list, "differences",
-                             page_differences(runs, count));
+    for (int i = 0; i < keys.count; i++) {
+        json_t *row = json_pack("[s]", keys.items[i]);
+        for (int r = 0; r < count; r++)
+            json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, keys.items[i])));
+        json_array_append_new(differences, row);
+    }
+    string_list_release(&keys);
+    json_t *data =
+        json_pack("{sssososo}", "made", made, "reload", page_real(reload), "runs", list, "differences", differences);
     char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
     ASSERT(text); /* all texts are UTF-8 */
     for (const char *c = text; *c; c++)
