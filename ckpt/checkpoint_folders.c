@@ -57,15 +57,6 @@ bool checkpoint_own_name(const char *name, bool *aside)
     return end != NULL;
 }
 
-static enum status look_for_folder(const char *path, bool *there, struct error *err)
-{
-    struct stat facts;
-    *there = io_stat(path, &facts) == 0;
-    if (*there || errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENAMETOOLONG)
-        return STATUS_OK;
-    return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
-}
-
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry)
 {
     char path[FS_PATH_MAX];
@@ -125,9 +116,12 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
     strcpy(folder, dir);
     TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
-    TRY(look_for_folder(path, is_checkpoint, err));
+    struct stat facts;
+    *is_checkpoint = io_stat(path, &facts) == 0;
     if (*is_checkpoint)
         return STATUS_OK;
+    if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG)
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
     manifest_rank_name(0, rank_name);
     TRY(fs_join(path, dir, rank_name, STATUS_CHECKPOINT, err));
     if (fs_exists(path))

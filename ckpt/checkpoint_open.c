@@ -172,12 +172,6 @@ static void say_unopened(const struct checkpoint_list *list, const char *dir)
                  first->name, first->damage);
 }
 
-static bool open_was_replaced(const char *folder, const struct checkpoint_entry *entry)
-{
-    const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
-    return identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder);
-}
-
 /* Opens entry `at` of the list, which is ok. *damaged: an older one may be taken; a lack of memory or a failing disk
  * does not justify that. *again: it was deleted or replaced meanwhile. */
 static enum status open_entry(struct checkpoint_list *list, const char *dir, int at, struct verifier full,
@@ -189,7 +183,9 @@ static enum status open_entry(struct checkpoint_list *list, const char *dir, int
     *damaged = true;
     TRY(fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, err));
     enum status status = open_one(folder, entry, full, out, err);
-    *again = status == STATUS_CHECKPOINT && open_was_replaced(folder, entry);
+    const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
+    *again =
+        status == STATUS_CHECKPOINT && (identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
     *damaged = status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(err);
     if (status == STATUS_CHECKPOINT && !*again && !*damaged) {
         open_next_ok(list, dir, at + 1, &older, NULL);

@@ -137,21 +137,6 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
     return save->made ? STATUS_OK : checkpoint_io_error("make the folder", save->tmp, err);
 }
 
-static enum status read_back_rank_file(const char *path, const struct rankfile_shape *shape,
-                                       const struct rankfile_facts *facts, struct error *err)
-{
-    struct rankfile *file;
-    TRY(checkpoint_reads_from_disk(path, err));
-    enum status status = rankfile_open(path, shape, facts, &file, err);
-    if (status == STATUS_OK) {
-        status = rankfile_verify(file, err);
-        rankfile_close(file);
-    }
-    if (status != STATUS_OK)
-        error_prefix(err, "reading the new checkpoint back");
-    return status;
-}
-
 /* Step 2. */
 static enum status write_rank_file(struct checkpoint_saving *save, struct error *err)
 {
@@ -181,8 +166,17 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
     TRY_END(rankfile_writer_finish(file, &save->facts, err));
 end:
     rankfile_writer_free(file);
-    if (status == STATUS_OK && writer->keep.last)
-        status = read_back_rank_file(path, &shape, &save->facts, err);
+    if (status != STATUS_OK || !writer->keep.last)
+        return status;
+    struct rankfile *written;
+    TRY(checkpoint_reads_from_disk(path, err));
+    status = rankfile_open(path, &shape, &save->facts, &written, err);
+    if (status == STATUS_OK) {
+        status = rankfile_verify(written, err);
+        rankfile_close(written);
+    }
+    if (status != STATUS_OK)
+        error_prefix(err, "reading the new checkpoint back");
     return status;
 }
 

@@ -263,16 +263,6 @@ static void let_in(struct kv_server *server)
         close_doors(server);
 }
 
-static void look_at_farewell(struct kv_server *server)
-{
-    for (int r = 1; r < server->world && server->farewell; r++)
-        if (server->members[r].presence == HERE)
-            return;
-    if (server->farewell)
-        send_to(&server->members[0], KV_BYE, 0, "");
-    server->farewell = false;
-}
-
 static void *kv_serve(void *context)
 {
     struct kv_server *server = context;
@@ -297,7 +287,13 @@ static void *kv_serve(void *context)
                 read_from(server, r);
         let_in(server);
         look_at_exchange(server);
-        look_at_farewell(server);
+        bool alone = true; /* rank 0, when the others have left */
+        for (int r = 1; r < server->world; r++)
+            alone &= server->members[r].presence != HERE;
+        if (server->farewell && alone) {
+            send_to(&server->members[0], KV_BYE, 0, "");
+            server->farewell = false;
+        }
         for (int r = 0; r < server->world; r++)
             flush(server, &server->members[r]);
     }
