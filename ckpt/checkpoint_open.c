@@ -294,20 +294,6 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
 
 /* ---- the best one -------------------------------------------------------- */
 
-/* checkpoint.metric and checkpoint.mode of the run's newest checkpoint; of versions without these keys the defaults. */
-static enum status read_best_choice(const char *dir, struct checkpoint_keep *keep, struct error *err)
-{
-    struct checkpoint *newest;
-    TRY(checkpoint_open(dir, false, &newest, err));
-    enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
-    const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
-    *keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
-    if (mode && strcmp(mode, "auto") != 0)
-        keep->mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
-    checkpoint_close(newest);
-    return STATUS_OK;
-}
-
 /* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. */
 static void read_best_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
 {
@@ -378,7 +364,14 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
                          "'%s' is one checkpoint, and the best is chosen among those of a run; hint: name the run "
                          "folder, or leave out --best",
                          dir);
-    TRY(read_best_choice(dir, &keep, err));
+    struct checkpoint *newest; /* versions without these keys had the defaults */
+    TRY(checkpoint_open(dir, false, &newest, err));
+    enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
+    const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
+    keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
+    if (mode && strcmp(mode, "auto") != 0)
+        keep.mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
+    checkpoint_close(newest);
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {

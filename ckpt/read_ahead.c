@@ -104,20 +104,6 @@ static void *read_ahead_fetch(void *argument)
     return NULL;
 }
 
-static enum status ring_new(struct read_ahead *ahead, struct error *err)
-{
-    size_t stride;
-    ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
-    ahead->buffers = uncached_memory(ahead->source.buffer_bytes, (size_t)ahead->slots, &stride);
-    if (!ahead->buffers)
-        return error_set(err, STATUS_DEVICE, "out of memory for reading ahead");
-    for (int i = 0; i < ahead->slots; i++) {
-        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
-        ahead->ring[i].place = memory_zeroed(1, ahead->source.place_bytes);
-    }
-    return STATUS_OK;
-}
-
 enum status read_ahead_new(const struct read_ahead_source *source, int64_t pieces, int users, struct read_ahead **out,
                            struct error *err)
 {
@@ -129,7 +115,15 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     pthread_mutex_init(&ahead->mutex, NULL);
     condition_init(&ahead->filled);
     condition_init(&ahead->changed);
-    TRY_GOTO(ring_new(ahead, err));
+    size_t stride;
+    ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
+    ahead->buffers = uncached_memory(source->buffer_bytes, (size_t)ahead->slots, &stride);
+    if (!ahead->buffers)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
+    for (int i = 0; i < ahead->slots; i++) {
+        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
+        ahead->ring[i].place = memory_zeroed(1, source->place_bytes);
+    }
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
         int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
         if (code)

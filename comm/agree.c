@@ -123,22 +123,6 @@ struct start {
     uint64_t fingerprint;
 };
 
-/* All ranks find the same difference. Rank 0 prints it. */
-static enum status check_fingerprints(const struct bootstrap *boot, const struct start *all, struct error *err)
-{
-    int r = 1;
-    while (r < boot->world && all[r].fingerprint == all[0].fingerprint)
-        r++;
-    if (r == boot->world)
-        return STATUS_OK;
-    error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s", r,
-              boot->places[r].host, boot->places[0].host);
-    error_hint(err, "one run spec for all, on a file system that every node sees");
-    if (boot->rank != 0)
-        error_mark_printed(err);
-    return error_blame(err, r, FAILURE_NONE);
-}
-
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err)
 {
     if (boot->world == 1 || !boot->launcher)
@@ -146,8 +130,16 @@ enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum st
     int lowest;
     struct start own = {.fingerprint = fingerprint}, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     status = agree_by_key(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
-    if (status == STATUS_OK)
-        status = check_fingerprints(boot, all, err);
+    for (int r = 1; r < boot->world && status == STATUS_OK; r++) { /* all ranks find the same difference */
+        if (all[r].fingerprint == all[0].fingerprint)
+            continue;
+        status = error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s",
+                           r, boot->places[r].host, boot->places[0].host);
+        error_hint(err, "one run spec for all, on a file system that every node sees");
+        if (boot->rank != 0)
+            error_mark_printed(err);
+        error_blame(err, r, FAILURE_NONE);
+    }
     free(all);
     return status;
 }

@@ -56,16 +56,6 @@ static uint64_t host_transport_offset(const struct comm *comm, const void *buffe
     return at - start;
 }
 
-static enum status copy_in_pieces(struct comm *comm, void *dst, const void *src, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        TRY(control_status(comm->control, NULL));
-        memcpy((char *)dst + at, (const char *)src + at, bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES);
-        heartbeat_beat();
-    }
-    return STATUS_OK;
-}
-
 static size_t network_scratch_bytes(const struct comm *comm)
 {
     size_t least = (size_t)comm->world * SCRATCH_LEAST;
@@ -287,8 +277,11 @@ static enum status host_transport_gather(const struct data_op *op)
         int l = (t->local_rank + i) % t->local_world;
         char *dst = (char *)op->recv + (size_t)t->locals[l] * stride;
         const char *src = l == t->local_rank ? op->send : comm_peer_send(comm, l);
-        if (dst != src)
-            TRY(copy_in_pieces(comm, dst, src, bytes));
+        for (size_t at = 0; dst != src && at < bytes; at += PIECE_BYTES) {
+            TRY(control_status(comm->control, NULL));
+            memcpy(dst + at, src + at, network_lesser(bytes - at, PIECE_BYTES));
+            heartbeat_beat();
+        }
     }
     return STATUS_OK;
 }

@@ -67,23 +67,6 @@ struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tens
     return entry;
 }
 
-static void hf_choose_files(struct hf_writer *writer)
-{
-    const int64_t most = writer->folder->max_bytes ? writer->folder->max_bytes : 5000000000;
-    int64_t used = 0;
-    for (int i = 0; i < writer->folder->count; i++) {
-        struct hf_tensor *tensor = &writer->folder->tensors[i];
-        const int64_t bytes = hf_tensor_bytes(tensor);
-        if (i > 0 && used + bytes > most) {
-            writer->num_files++;
-            used = 0;
-        }
-        tensor->file = writer->num_files;
-        used += bytes;
-    }
-    writer->num_files++;
-}
-
 static void hf_file_name(const struct hf_writer *writer, int file, char name[HF_NAME_MAX])
 {
     if (writer->num_files == 1)
@@ -260,7 +243,16 @@ end:
 static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
 {
     const struct hf_folder *folder = writer->folder;
-    hf_choose_files(writer);
+    const int64_t most = folder->max_bytes ? folder->max_bytes : 5000000000;
+    int64_t used = 0;
+    for (int i = 0; i < folder->count; i++) { /* divides the tensors among files */
+        const int64_t bytes = hf_tensor_bytes(&folder->tensors[i]);
+        const bool begins = i > 0 && used + bytes > most;
+        writer->num_files += begins;
+        folder->tensors[i].file = writer->num_files;
+        used = begins ? bytes : used + bytes;
+    }
+    writer->num_files++;
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
         writer->left = tensor->tensor->numel;

@@ -54,21 +54,16 @@ static enum status find_peft_file(struct peft_import *import, struct error *err)
     return error_hint(err, "expected a folder that peft's save_pretrained() or ztrain export wrote");
 }
 
-/* Index in the table of the trained tensor of that name in the file; -1: none. */
-static int find_peft_tensor(const struct peft_import *import, const json_t *by_name, const char *name)
-{
-    const size_t prefix = strlen(PEFT_PREFIX);
-    const struct tensor_info *embedding = tensor_find(import->table, 0, ROLE_WTE);
-    if (import->desc->tied && !embedding->frozen && !strcmp(name, PEFT_HEAD))
-        return (int)(embedding - import->table->tensors);
-    const json_t *index = strncmp(name, PEFT_PREFIX, prefix) ? NULL : json_object_get(by_name, name + prefix);
-    return index ? (int)json_integer_value(index) : -1;
-}
-
 static enum status match_peft_entry(struct peft_import *import, const json_t *by_name,
                                     const struct safetensors_entry *entry, struct error *err)
 {
-    const int i = find_peft_tensor(import, by_name, entry->name);
+    const struct tensor_info *embedding = tensor_find(import->table, 0, ROLE_WTE);
+    const size_t prefix = strlen(PEFT_PREFIX);
+    const bool own = strncmp(entry->name, PEFT_PREFIX, prefix) == 0;
+    const json_t *index = own ? json_object_get(by_name, entry->name + prefix) : NULL;
+    int i = index ? (int)json_integer_value(index) : -1; /* of the trained tensor of that name in the table */
+    if (import->desc->tied && !embedding->frozen && !strcmp(entry->name, PEFT_HEAD))
+        i = (int)(embedding - import->table->tensors);
     if (fs_has_suffix(entry->name, ".base_layer.weight") || fs_has_suffix(entry->name, ".base_layer.bias"))
         return STATUS_OK;
     if (i < 0) {
