@@ -148,14 +148,6 @@ static enum status hint_unopened(const char *dir, const char *name, const struct
     return error_hint(err, "make '%s/%s' readable", dir, name);
 }
 
-static enum status fail_unopened(const char *dir, const struct checkpoint_entry *unread,
-                                 const struct checkpoint_entry *older, struct error *err)
-{
-    error_set(err, STATUS_CHECKPOINT, "%s", unread->damage);
-    error_cause(err, unread->cause);
-    return hint_unopened(dir, unread->name, older, err);
-}
-
 /* Once a checkpoint is taken: warns about the others that could not be read; they are older. */
 static void say_unopened(const struct checkpoint_list *list, const char *dir)
 {
@@ -211,7 +203,9 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
         const struct checkpoint_entry *entry = &list.entries[i], *hidden = hidden_before(&list, ok);
         bool damaged = found == STATUS_OK;
         if (damaged && hidden) {
-            status = fail_unopened(dir, hidden, ok, &failure);
+            error_set(&failure, STATUS_CHECKPOINT, "%s", hidden->damage);
+            error_cause(&failure, hidden->cause);
+            status = hint_unopened(dir, hidden->name, ok, &failure);
             break;
         }
         if (damaged && i >= list.count)
@@ -294,20 +288,6 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
 
 /* ---- the best one -------------------------------------------------------- */
 
-/* Scores compare with those of the newest evaluation: of the data that the run evaluates on now. */
-static void read_best_list(const char *folder, const struct checkpoint_list *list, struct checkpoint_keep *keep)
-{
-    bool found = false;
-    for (int i = 0; i < list->count; i++) {
-        const struct checkpoint_entry *entry = &list->entries[i];
-        if (!entry->ok)
-            log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
-        if (!found && entry->ok && entry->position.scores.known)
-            keep->data = entry->position.scores.data;
-        found |= entry->ok && entry->position.scores.known;
-    }
-}
-
 /* The best of the listed checkpoints that has all of its files; NULL: none has a score. Only the files of those that
  * would be the best are looked at. *again: the run has deleted it meanwhile, which is an error. */
 static enum status best_whole(const char *folder, struct checkpoint_list *list, const struct checkpoint_keep *keep,
@@ -335,7 +315,15 @@ static enum status open_listed(const char *folder, struct checkpoint_list *list,
     char path[FS_PATH_MAX];
     struct stat identity;
     const struct checkpoint_entry *best;
-    read_best_list(folder, list, keep);
+    bool found = false; /* scores compare with those of the newest evaluation: of the data that counts now */
+    for (int i = 0; i < list->count; i++) {
+        const struct checkpoint_entry *entry = &list->entries[i];
+        if (!entry->ok)
+            log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
+        if (!found && entry->ok && entry->position.scores.known)
+            keep->data = entry->position.scores.data;
+        found |= entry->ok && entry->position.scores.known;
+    }
     TRY(best_whole(folder, list, keep, &best, again, err));
     if (!best) {
         *again = list->changed;

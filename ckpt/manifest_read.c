@@ -137,31 +137,24 @@ static enum status manifest_get_list(const struct place *at, const char *member,
 
 /* ---- the sections -------------------------------------------------------- */
 
-static enum status read_bool(const struct place *at, const struct field *field, bool *out, struct error *err)
-{
-    const json_t *value = json_object_get(at->object, field->name);
-    if ((value || !field->if_true) && !json_is_boolean(value))
-        return bad_manifest(at, field->name, err, "expected true or false");
-    *out = json_is_true(value);
-    return STATUS_OK;
-}
-
-static enum status read_metric(const struct place *at, const struct field *field, enum eval_metric *out,
-                               struct error *err)
-{
-    *out = eval_metric_find(json_string_value(json_object_get(at->object, field->name)));
-    return *out < EVAL_METRIC_COUNT ? STATUS_OK : bad_manifest(at, field->name, err, "expected the name of a metric");
-}
-
 static enum status read_field(const struct place *at, const struct field *field, void *out, struct error *err)
 {
+    const json_t *value = json_object_get(at->object, field->name);
     switch (field->type) {
     case FIELD_INTEGER: return manifest_get_integer(at, field->name, field->min, NUMBER_MAX, out, err);
     case FIELD_INT32: return manifest_get_int(at, field->name, (int)field->min, INT32_MAX, out, err);
     case FIELD_REAL: return manifest_get_real(at, field->name, out, err);
-    case FIELD_BOOL: return read_bool(at, field, out, err);
     case FIELD_HASH: return manifest_get_checksum(at, field->name, out, err);
-    case FIELD_METRIC: return read_metric(at, field, out, err);
+    case FIELD_BOOL:
+        if ((value || !field->if_true) && !json_is_boolean(value))
+            return bad_manifest(at, field->name, err, "expected true or false");
+        *(bool *)out = json_is_true(value);
+        return STATUS_OK;
+    case FIELD_METRIC:
+        *(enum eval_metric *)out = eval_metric_find(json_string_value(value));
+        if (*(enum eval_metric *)out == EVAL_METRIC_COUNT)
+            return bad_manifest(at, field->name, err, "expected the name of a metric");
+        return STATUS_OK;
     }
     BUG("field type %d", (int)field->type);
 }

@@ -119,17 +119,6 @@ struct opening {
     int num_agents;          /* the last of them */
 };
 
-static enum status open_node_first(struct opening *o, const struct control_shape *shape, struct word *own,
-                                   struct error *err)
-{
-    const struct topology *t = &o->comm->topology;
-    if (t->local_rank == 0) {
-        TRY(control_create(shape, &o->comm->own_fd, err));
-        own->shared_fd = o->comm->own_fd;
-    }
-    return t->num_nodes > 1 ? wire_host_read(o->comm->config.interface, &own->host, err) : STATUS_OK;
-}
-
 /* Collective: fills o->words. status and err: this rank's outcome so far. */
 static enum status exchange_node_words(struct opening *o, const char *key, struct word *own, enum status status,
                                        struct error *err)
@@ -163,7 +152,13 @@ static enum status share_node_memory(struct opening *o, struct error *err)
                                   .token = control_token(boot->secret, t->node),
                                   .places = boot->places};
     struct word first = {.shared_fd = -1}, second = {.shared_fd = -1};
-    enum status status = open_node_first(o, &shape, &first, err);
+    enum status status = STATUS_OK;
+    if (t->local_rank == 0) {
+        status = control_create(&shape, &o->comm->own_fd, err);
+        first.shared_fd = o->comm->own_fd;
+    }
+    if (status == STATUS_OK && t->num_nodes > 1)
+        status = wire_host_read(o->comm->config.interface, &first.host, err);
     TRY(exchange_node_words(o, "first", &first, status, err));
     for (int r = 0; r < boot->world && status == STATUS_OK; r++) {
         if (boot->places[r].local_rank == 0)

@@ -137,26 +137,19 @@ static enum status open_written_file(struct hf_writer *writer, int file, struct 
     return status;
 }
 
-static enum status hf_check_finite(const struct hf_writer *writer, const float *values, int64_t count,
-                                   struct error *err)
-{
-    const struct tensor_info *tensor = writer->tensor->tensor;
-    const bool merged = tensor->frozen && writer->folder->table->adapted;
-    const int64_t i = huggingface_not_finite(values, count);
-    if (i == count)
-        return STATUS_OK;
-    error_set(err, STATUS_DIVERGED, "'%s': tensor '%s'%s holds %s%s", writer->folder->checkpoint->path, tensor->name,
-              merged ? " with its adapter" : "", isnan(values[i]) ? "NaN" : "an infinity",
-              merged ? "" : ": the run has diverged");
-    return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
-}
-
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err)
 {
     const enum dtype dtype = writer->tensor->dtype;
+    const struct tensor_info *tensor = writer->tensor->tensor;
+    const int64_t bad = writer->folder->force ? count : huggingface_not_finite(values, count);
     ASSERT(count <= writer->left);
-    if (!writer->folder->force)
-        TRY(hf_check_finite(writer, values, count, err));
+    if (bad < count) {
+        const bool merged = tensor->frozen && writer->folder->table->adapted;
+        error_set(err, STATUS_DIVERGED, "'%s': tensor '%s'%s holds %s%s", writer->folder->checkpoint->path,
+                  tensor->name, merged ? " with its adapter" : "", isnan(values[bad]) ? "NaN" : "an infinity",
+                  merged ? "" : ": the run has diverged");
+        return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
+    }
     writer->left -= count;
     for (int64_t done = 0, n; done < count; done += n) {
         const void *bytes = values + done;

@@ -189,13 +189,6 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* Whether the adapter changes one of the two that a tied matrix is. */
-static bool merge_unties(const struct model_desc *desc, const struct tensor_table *table)
-{
-    return desc->tied && (tensor_find_part(table, 0, ROLE_WTE, PART_LORA_A) ||
-                          tensor_find_part(table, tensor_table_head(table), ROLE_LM_HEAD, PART_LORA_A));
-}
-
 /* The tensors of the base, in the order of the model; [count]: the head of a tied one. Returns count. */
 static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors)
 {
@@ -235,7 +228,9 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
     TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
     folder.tensors = memory_zeroed((size_t)base->table->num_tensors + 1, sizeof *folder.tensors);
-    const bool unties = merge_unties(base->desc, base->table);
+    const int head = tensor_table_head(base->table);
+    const bool unties = base->desc->tied && (tensor_find_part(base->table, 0, ROLE_WTE, PART_LORA_A) ||
+                                             tensor_find_part(base->table, head, ROLE_LM_HEAD, PART_LORA_A));
     folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
     if (unties)

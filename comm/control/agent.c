@@ -145,15 +145,6 @@ static bool flush_connection(struct agent *agent, struct connection *c)
     return true;
 }
 
-static nfds_t flush_all(struct agent *agent)
-{
-    nfds_t behind = 0;
-    for (int i = 0; i < agent->count; i++)
-        if (!flush_connection(agent, &agent->connections[i]))
-            agent->writable[behind++] = (struct pollfd){.fd = agent->connections[i].fd, .events = POLLOUT};
-    return behind;
-}
-
 static void become_agent_thread(const char *name)
 {
     pthread_setname_np(pthread_self(), name);
@@ -184,7 +175,10 @@ static void *agent_send_loop(void *argument)
             for (int i = 0; i < agent->count; i++)
                 agent->connections[i].heartbeat_due = false; /* nothing is sent after the BYE */
         }
-        nfds_t behind = flush_all(agent);
+        nfds_t behind = 0; /* connections that do not take everything */
+        for (int i = 0; i < agent->count; i++)
+            if (!flush_connection(agent, &agent->connections[i]))
+                agent->writable[behind++] = (struct pollfd){.fd = agent->connections[i].fd, .events = POLLOUT};
         if (stopping && (behind == 0 || now >= stop_limit))
             break;
         if (stopping)
@@ -290,14 +284,6 @@ static void look_at_rank(struct agent *agent, struct local_rank *local, bool eve
         peer_blame_rank(agent->control, local->rank, -1, NULL);
 }
 
-static bool all_ended(const struct agent *agent)
-{
-    for (int i = 0; i < agent->count; i++)
-        if (!agent->connections[i].ended && !agent->connections[i].inbox.bye)
-            return false;
-    return true;
-}
-
 static void *agent_listen_loop(void *argument)
 {
     struct agent *agent = argument;
@@ -328,7 +314,10 @@ static void *agent_listen_loop(void *argument)
         }
         if (!isfinite(stop_limit))
             stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
-        if (now >= stop_limit || (atomic_load(&agent->sent_all) && all_ended(agent)))
+        bool ended = atomic_load(&agent->sent_all);
+        for (int i = 0; i < agent->count; i++)
+            ended &= agent->connections[i].ended || agent->connections[i].inbox.bye;
+        if (ended || now >= stop_limit)
             return NULL;
     }
 }
