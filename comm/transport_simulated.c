@@ -28,17 +28,6 @@ static double simulated_transfer(const struct comm *comm, const struct comm_link
     return nodes ? fmax(inside, network) : inside;
 }
 
-/* A piece of gradients in order: the owner of a slice receives all contributions and adds them by a kernel. */
-static void simulated_reduce_ordered(const struct data_op *op, const struct comm_link *link, double start,
-                                     struct stream *stream)
-{
-    const double slice = (double)op->count * (double)dtype_size(op->dtype);
-    const struct sum_ranks_args sum = {
-        .dtype = op->dtype, .n = (int64_t)op->count, .ranks = op->comm->world, .accumulate = op->accumulate};
-    simulated_device_reduce_ordered(stream, start + simulated_transfer(op->comm, link, slice, true), &sum,
-                                    start + simulated_transfer(op->comm, link, slice, false));
-}
-
 static void simulated_submit(const struct data_op *ops, int count, struct stream *stream)
 {
     const struct comm *comm = ops->comm;
@@ -47,14 +36,19 @@ static void simulated_submit(const struct data_op *ops, int count, struct stream
     double seconds = start;
     if (!isfinite(link->inside))
         return;
-    if (ops->ordered) {
-        for (const struct data_op *op = ops; op < ops + count; op++)
-            simulated_reduce_ordered(op, link, start, stream);
-        return;
+    for (const struct data_op *op = ops; op < ops + count; op++) {
+        const double slice = (double)op->count * (double)dtype_size(op->dtype);
+        const double transfer = simulated_transfer(comm, link, slice, false);
+        /* a piece of gradients in order: the owner of a slice receives all contributions and adds them by a kernel */
+        const struct sum_ranks_args sum = {
+            .dtype = op->dtype, .n = (int64_t)op->count, .ranks = comm->world, .accumulate = op->accumulate};
+        seconds += transfer;
+        if (ops->ordered)
+            simulated_device_reduce_ordered(stream, start + simulated_transfer(comm, link, slice, true), &sum,
+                                            start + transfer);
     }
-    for (int i = 0; i < count; i++)
-        seconds += simulated_transfer(comm, link, (double)ops[i].count * (double)dtype_size(ops[i].dtype), false);
-    simulated_device_communicate(stream, seconds);
+    if (!ops->ordered)
+        simulated_device_communicate(stream, seconds);
 }
 
 void transport_simulated_set_link(struct comm *comm, const struct comm_link *link)

@@ -45,15 +45,6 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 
 /* ---- exchange ------------------------------------------------------------ */
 
-static bool is_connect_refusal(const char *value, enum status *code)
-{
-    if (strncmp(value, refused, sizeof refused - 1) != 0)
-        return false;
-    int number = atoi(value + sizeof refused - 1);
-    *code = number > 0 && number < 256 ? (enum status)number : STATUS_PEER;
-    return true;
-}
-
 void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
 {
     char value[sizeof refused + 16];
@@ -83,7 +74,9 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         size_t length;
         if (!sodium_hex2bin(to, bytes, value, strlen(value), NULL, &length, NULL) && length == bytes)
             continue;
-        if (is_connect_refusal(value, &status)) {
+        if (strncmp(value, refused, sizeof refused - 1) == 0) {
+            const int code = atoi(value + sizeof refused - 1);
+            status = code > 0 && code < 256 ? (enum status)code : STATUS_PEER;
             bootstrap->failed_together = true;
             error_set(err, status, "rank %d cannot start", r);
             error_mark_printed(err); /* by that rank, with the reason */

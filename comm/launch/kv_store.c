@@ -137,20 +137,6 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
         snprintf(text, KV_TEXT_MAX + 1, "all ranks are there");
 }
 
-static void answer_all(struct kv_server *server)
-{
-    server->answer_bytes = 0;
-    for (int r = 0; r < server->world; r++) {
-        struct member *member = &server->members[r];
-        const struct kv_frame frame = {KV_VALUE, r, (uint32_t)strlen(member->value)};
-        memcpy(server->answers + server->answer_bytes, &frame, sizeof frame);
-        memcpy(server->answers + server->answer_bytes + sizeof frame, member->value, frame.length);
-        server->answer_bytes += sizeof frame + frame.length;
-        member->gives = false;
-        member->answered = 0;
-    }
-}
-
 /* Ends the exchange if all ranks have given or one never will. */
 static void look_at_exchange(struct kv_server *server)
 {
@@ -163,8 +149,18 @@ static void look_at_exchange(struct kv_server *server)
             snprintf(text, sizeof text, "rank %d %s", r,
                      member->presence == LEFT ? "has left the job" : "has ended: its connection was lost");
     }
-    if (all && !*text)
-        answer_all(server);
+    all &= !*text;
+    if (all)
+        server->answer_bytes = 0;
+    for (int r = 0; r < server->world && all; r++) {
+        struct member *member = &server->members[r];
+        const struct kv_frame frame = {KV_VALUE, r, (uint32_t)strlen(member->value)};
+        memcpy(server->answers + server->answer_bytes, &frame, sizeof frame);
+        memcpy(server->answers + server->answer_bytes + sizeof frame, member->value, frame.length);
+        server->answer_bytes += sizeof frame + frame.length;
+        member->gives = false;
+        member->answered = 0;
+    }
     for (int r = 0; r < server->world && *text; r++)
         if (server->members[r].gives) {
             server->members[r].gives = false;

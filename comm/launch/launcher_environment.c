@@ -303,18 +303,6 @@ static enum status check_evidence(const struct claims *claims, const struct clai
                       srun_line(ranks, line));
 }
 
-/* The tasks of srun's step ("2(x2),1" are 5) must be as many as it claims. */
-static enum status check_step(const struct claims *claims, struct error *err)
-{
-    const struct claim *slurm = &claims->of[CLAIM_SLURM];
-    const char *tasks = env_variable("SLURM_STEP_TASKS_PER_NODE");
-    int count = tasks ? slurm_task_count(tasks) : -1;
-    if (!claim_is_whole(slurm) || count < 1 || count == slurm->world || env_variable("SLURM_HET_SIZE"))
-        return STATUS_OK;
-    const struct claim other = {.rank_name = "SLURM_STEP_TASKS_PER_NODE", .rank = -1, .world = count};
-    return refuse_contradiction(slurm, &other, err);
-}
-
 /* Checks that all variables are there that srun --mpi=pmi2 sets together. */
 static enum status check_pmi2(const struct claims *claims, struct error *err)
 {
@@ -352,7 +340,13 @@ static enum status check_claims(struct claims *claims, struct error *err)
     TRY(check_evidence(claims, whole, err));
     if (!whole && slurm_step_is_set() && !env_variable("SLURM_PROCID") && claims->of[CLAIM_SLURM].world != 1)
         return refuse_half("SLURM_STEP_ID", "SLURM_PROCID", "srun", claims->world, err);
-    TRY(check_step(claims, err));
+    /* the tasks of srun's step ("2(x2),1" are 5) must be as many as it claims */
+    const struct claim *slurm = &claims->of[CLAIM_SLURM];
+    const char *tasks = env_variable("SLURM_STEP_TASKS_PER_NODE");
+    const struct claim other = {
+        .rank_name = "SLURM_STEP_TASKS_PER_NODE", .rank = -1, .world = tasks ? slurm_task_count(tasks) : -1};
+    if (claim_is_whole(slurm) && other.world > 0 && other.world != slurm->world && !env_variable("SLURM_HET_SIZE"))
+        return refuse_contradiction(slurm, &other, err);
     TRY(check_pmi2(claims, err));
     /* srun --mpi=pmix and mpirun set these two together */
     const bool space = env_variable("PMIX_NAMESPACE"), rank = env_variable("PMIX_RANK");

@@ -357,8 +357,10 @@ static void accept_all(struct wire_server *server)
     }
 }
 
-static void drop_slow_handshakes(struct wire_server *server)
+static void serve(struct wire_server *server)
 {
+    struct epoll_event events[64];
+    bool knocked = false;
     for (int i = server->count - 1; i >= 0; i--) {
         struct link *link = server->links[i];
         if (link->message == MESSAGE_COUNT ||
@@ -367,13 +369,6 @@ static void drop_slow_handshakes(struct wire_server *server)
         warn(server, link, link->done ? "its handshake is too slow" : "it sent nothing");
         drop(server, link);
     }
-}
-
-static void serve(struct wire_server *server)
-{
-    struct epoll_event events[64];
-    bool knocked = false;
-    drop_slow_handshakes(server);
     int n = epoll_wait(server->epoll, events, COUNT_OF(events), 0);
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr)
