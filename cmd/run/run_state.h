@@ -34,14 +34,11 @@ struct pending_step {
  * last, of one to resume from, or of metrics.jsonl. */
 enum { PATIENCE_INTERVAL = 30 };
 
-enum { BACKGROUND_VOTES = 3 };
-
 /* The ranks vote on whether to stop at the end of each step, and within a step after `interval` micro-batches, which
  * rank 0 chooses at each vote by its clock. */
 struct vote {
-    int64_t interval, left;              /* micro-batches */
-    double at;                           /* rank 0: seconds; time of the last vote */
-    double background[BACKGROUND_VOTES]; /* of the last vote, the same on all ranks: background_save.h */
+    int64_t interval, left; /* micro-batches */
+    double at;              /* rank 0: seconds; time of the last vote */
 };
 
 /* What the command line adds to the run spec. */

@@ -63,17 +63,16 @@ void stepper_release(struct stepper *s)
 
 /* ---- op by op ------------------------------------------------------------ */
 
-static enum status next_batch(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                              struct error *err)
+static enum status next_batch(struct train_step *step, struct error *err)
 {
     bool end = false;
     double start = seconds_now();
     const uint64_t entry = flight_begin(FLIGHT_DATA, -1, 0, -1);
-    TRY(token_stream_next(stream, &enqueued->last, &end, err));
+    TRY(token_stream_next(step->stream, &step->last, &end, err));
     flight_end(entry);
     ASSERT(!end);
-    enqueued->data_seconds += seconds_now() - start;
-    trace_file_host(s->trace, "wait for data", start, 0);
+    step->data_seconds += seconds_now() - start;
+    trace_file_host(step->stepper->trace, "wait for data", start, 0);
     return STATUS_OK;
 }
 
@@ -124,77 +123,97 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
-static enum status break_off(struct stepper *s, struct step_enqueued *enqueued, struct error *err)
+static enum status break_off(struct train_step *step, struct error *err)
 {
-    struct engine *t = s->engine;
-    enqueued->broken_off = true;
+    struct engine *t = step->stepper->engine;
+    step->broken_off = true;
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     TRY(comm_status(t->comm, err));
     return device_check(t->device, err);
 }
 
-/* Enqueues each micro-batch as soon as its tokens are loaded: from the stream, which `kept` keeps unless it is NULL,
- * or, with stream NULL, from `kept`. Without `kept` the step is finished as well. */
-static enum status run_micros(struct stepper *s, struct token_stream *stream, struct batch **kept,
-                              struct step_enqueued *enqueued, struct error *err)
+/* From the stream, or from *kept, which otherwise keeps it unless it is NULL. */
+static enum status take_batch(struct train_step *step, struct batch **kept, const struct batch **batch,
+                              struct error *err)
 {
-    struct engine *t = s->engine;
-    bool stop = false, last = false;
-    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
-    for (int64_t i = 0; !last; i++) {
-        ASSERT(i < t->micros);
-        flight_micro(i + 1);
-        if (stream)
-            TRY(next_batch(s, stream, enqueued, err));
-        if (stream && kept)
-            kept[i] = batch_copy(&enqueued->last);
-        const struct batch *batch = kept ? kept[i] : &enqueued->last;
-        last = batch->last_micro;
-        const struct train_job job = stepper_job(t, batch, false);
-        TRY(transformer_train_jobs(&job, 1, t->compute, err));
-        if (!last)
-            TRY(s->calls.look(s->calls.context, &stop, err));
-        if (stop)
-            return break_off(s, enqueued, err);
+    if (!kept || !*kept)
+        TRY(next_batch(step, err));
+    if (kept && !*kept)
+        *kept = batch_copy(&step->last);
+    *batch = kept ? *kept : &step->last;
+    return STATUS_OK;
+}
+
+/* A micro-batch of each step that has so many, side by side. */
+static enum status run_micro(struct train_step *steps, int count, int64_t micro, struct batch **kept, struct error *err)
+{
+    struct train_job jobs[TRAIN_JOBS];
+    int num_jobs = 0;
+    flight_micro(micro + 1);
+    for (int i = 0; i < count; i++) {
+        struct engine *t = steps[i].stepper->engine;
+        const struct batch *batch;
+        if (micro >= t->micros)
+            continue;
+        TRY(take_batch(&steps[i], kept, &batch, err));
+        jobs[num_jobs++] = stepper_job(t, batch, false);
     }
-    return kept ? STATUS_OK : zero_finish_step(t->zero, t->loss_sum, t->compute, err);
+    return transformer_train_jobs(jobs, num_jobs, steps->stepper->engine->compute, err);
+}
+
+/* Enqueues each micro-batch as soon as its tokens are loaded. kept (micros): take_batch(); NULL: nothing is kept. */
+static enum status run_micros(struct train_step *steps, int count, struct batch **kept, struct error *err)
+{
+    int64_t most = 0;
+    bool stop = false;
+    for (int i = 0; i < count; i++) {
+        struct engine *t = steps[i].stepper->engine;
+        stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+        most = t->micros > most ? t->micros : most;
+    }
+    for (int64_t micro = 0; micro < most && !stop; micro++) {
+        TRY(run_micro(steps, count, micro, kept ? &kept[micro] : NULL, err));
+        for (int i = 0; i < count && micro + 1 < most; i++) {
+            const struct stepper_calls *calls = &steps[i].stepper->calls;
+            TRY(calls->look(calls->context, &stop, err));
+        }
+    }
+    for (int i = 0; i < count && stop; i++)
+        TRY(break_off(&steps[i], err));
+    return STATUS_OK;
 }
 
 /* ---- twice --------------------------------------------------------------- */
 
 /* losses: (2, turns), scratch. */
-static enum status run_passes(struct stepper *s, struct token_stream *stream, struct batch **kept, double *losses,
-                              struct step_enqueued *enqueued, struct error *err)
+static enum status run_passes(struct train_step *step, struct batch **kept, double *losses, struct error *err)
 {
+    struct stepper *s = step->stepper;
     struct engine *t = s->engine;
     const size_t bytes = (size_t)t->turns * sizeof *t->loss_sum;
-    for (int pass = 0; pass < 2 && !enqueued->broken_off; pass++) {
+    for (int pass = 0; pass < 2 && !step->broken_off; pass++) {
         TRY(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
-        TRY(run_micros(s, pass ? NULL : stream, kept, enqueued, err));
+        TRY(run_micros(step, 1, kept, err));
         stream_copy(t->compute, losses + pass * t->turns, t->loss_sum, bytes);
         stream_sync(t->compute);
     }
-    if (enqueued->broken_off) {
-        zero_check_drop(t->zero);
-        return STATUS_OK;
-    }
-    TRY(s->calls.compare(s->calls.context, losses, err));
-    return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
+    if (!step->broken_off)
+        return s->calls.compare(s->calls.context, losses, err);
+    zero_check_drop(t->zero);
+    return STATUS_OK;
 }
 
-static enum status run_twice(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                             struct error *err)
+static enum status run_twice(struct train_step *step, struct error *err)
 {
-    struct engine *t = s->engine;
-    const int64_t micros = t->micros;
-    struct batch **kept = memory_zeroed((size_t)micros, sizeof *kept);
-    enqueued->counted = false; /* twice the collectives */
+    struct engine *t = step->stepper->engine;
+    struct batch **kept = memory_zeroed((size_t)t->micros, sizeof *kept);
     double *losses = memory_zeroed(2 * (size_t)t->turns, sizeof *losses);
-    enum status status = run_passes(s, stream, kept, losses, enqueued, err);
+    step->counted = false; /* twice the collectives */
+    const enum status status = run_passes(step, kept, losses, err);
     if (status != STATUS_OK)
         stream_sync(t->compute); /* it may still read them */
-    for (int64_t i = 0; i < micros; i++)
+    for (int64_t i = 0; i < t->micros; i++)
         free(kept[i]);
     free(losses);
     free(kept);
@@ -203,23 +222,20 @@ static enum status run_twice(struct stepper *s, struct token_stream *stream, str
 
 /* ---- as a graph ---------------------------------------------------------- */
 
-static enum status load_all(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                            struct error *err)
+static enum status load_all(struct train_step *step, struct error *err)
 {
+    struct stepper *s = step->stepper;
     struct engine *t = s->engine;
-    int i = 0;
     void *packed = input_upload_room(t->upload);
-    do {
-        TRY(next_batch(s, stream, enqueued, err));
-        ASSERT(i < t->micros);
-        s->batches[i] = enqueued->last;
+    for (int i = 0; i < (int)t->micros; i++) {
+        TRY(next_batch(step, err));
+        s->batches[i] = step->last;
         transformer_load(t->transformer, i, &s->batches[i], t->compute, packed);
         if (s->graph) /* packed steps are alike */
             ASSERT(s->batches[i].num_tokens == s->tokens);
-        i++;
-    } while (!enqueued->last.last_micro);
+    }
     input_upload_send(t->upload, t->compute);
-    const float scale = stepper_loss_scale(&enqueued->last);
+    const float scale = stepper_loss_scale(&step->last);
     stream_copy(t->compute, t->grad_scale, &scale, sizeof scale);
     return STATUS_OK;
 }
@@ -269,19 +285,18 @@ static enum status capture(struct stepper *s, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_as_graph(struct stepper *s, struct token_stream *stream, struct step_enqueued *enqueued,
-                                struct error *err)
+static enum status run_as_graph(struct train_step *step, struct error *err)
 {
-    struct engine *t = s->engine;
-    TRY(load_all(s, stream, enqueued, err));
-    enqueued->counted = !s->graph;
+    struct stepper *s = step->stepper;
+    TRY(load_all(step, err));
+    step->counted = !s->graph;
     if (!s->graph)
         TRY(capture(s, err));
     if (!s->graph)
         return run_loaded(s, err);
-    enqueued->launched = true;
+    step->launched = true;
     const uint64_t entry = flight_begin(FLIGHT_GRAPH, -1, 0, -1);
-    comm_launch(t->comm, s->graph);
+    comm_launch(s->engine->comm, s->graph);
     flight_end(entry);
     return STATUS_OK;
 }
@@ -301,94 +316,43 @@ static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
                                .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
 }
 
-static void stepper_begin(struct stepper *s, int64_t made, struct step_enqueued *enqueued)
+static void stepper_begin(struct train_step *step)
 {
+    struct stepper *s = step->stepper;
     struct engine *t = s->engine;
-    struct step_schedule schedule = {.base = made};
+    struct step_schedule schedule = {.base = step->made};
     for (int i = 0; i < STEP_RATES; i++)
-        schedule.rates[i] = stepper_rates(t->spec, made + 1 + i);
-    *enqueued = (struct step_enqueued){.counted = true};
+        schedule.rates[i] = stepper_rates(t->spec, step->made + 1 + i);
+    step->counted = true;
     event_record(s->began[s->num_ended % TIMED_STEPS], t->compute);
     transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
     zero_begin_step(t->zero, &schedule, t->compute);
 }
 
-static enum status stepper_end(struct stepper *s, const struct step_enqueued *enqueued, struct error *err)
+/* updated: a graph has the update as well. */
+static enum status stepper_end(struct train_step *step, bool updated, struct error *err)
 {
+    struct stepper *s = step->stepper;
     struct engine *t = s->engine;
     s->warm = true;
-    if (enqueued->broken_off)
+    if (step->broken_off)
         return STATUS_OK;
+    if (!updated)
+        TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
     TRY(zero_end_step(t->zero, t->compute, err));
     event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
     return STATUS_OK;
 }
 
-enum status stepper_enqueue(struct stepper *s, struct token_stream *stream, int64_t made,
-                            struct step_enqueued *enqueued, struct error *err)
+enum status stepper_enqueue(struct train_step *steps, int count, struct error *err)
 {
-    stepper_begin(s, made, enqueued);
-    if (s->checked)
-        TRY(run_twice(s, stream, enqueued, err));
-    else if (s->graphs && s->warm && !s->eager)
-        TRY(run_as_graph(s, stream, enqueued, err));
-    else
-        TRY(run_micros(s, stream, NULL, enqueued, err));
-    return stepper_end(s, enqueued, err);
-}
-
-/* ---- of several adapters ------------------------------------------------- */
-
-/* The next micro-batch of each adapter that has one left in this step, side by side. Sets *more if one still has. */
-static enum status run_micro_of_each(struct step_request *requests, int count, bool *more, struct error *err)
-{
-    struct train_job jobs[TRAIN_JOBS];
-    int num_jobs = 0;
-    *more = false;
-    for (int i = 0; i < count; i++) {
-        struct step_enqueued *enqueued = requests[i].enqueued;
-        if (enqueued->last.last_micro)
-            continue;
-        TRY(next_batch(requests[i].stepper, requests[i].stream, enqueued, err));
-        *more |= !enqueued->last.last_micro;
-        jobs[num_jobs++] = stepper_job(requests[i].stepper->engine, &enqueued->last, false);
-    }
-    return transformer_train_jobs(jobs, num_jobs, requests->stepper->engine->compute, err);
-}
-
-/* Whether one of the adapters is to stop. */
-static enum status look_at_each(struct step_request *requests, int count, bool *stop, struct error *err)
-{
-    *stop = false;
-    for (int i = 0; i < count; i++) {
-        const struct stepper_calls *calls = &requests[i].stepper->calls;
-        bool stops = false;
-        TRY(calls->look(calls->context, &stops, err));
-        *stop |= stops;
-    }
-    return STATUS_OK;
-}
-
-enum status stepper_enqueue_all(struct step_request *requests, int count, struct error *err)
-{
-    bool stop = false, more = true;
-    for (int i = 0; i < count; i++) {
-        struct engine *t = requests[i].stepper->engine;
-        stepper_begin(requests[i].stepper, requests[i].made, requests[i].enqueued);
-        stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
-    }
-    for (int64_t micro = 1; more && !stop; micro++) {
-        flight_micro(micro);
-        TRY(run_micro_of_each(requests, count, &more, err));
-        if (more)
-            TRY(look_at_each(requests, count, &stop, err));
-    }
-    for (int i = 0; i < count; i++) {
-        struct engine *t = requests[i].stepper->engine;
-        TRY(stop ? break_off(requests[i].stepper, requests[i].enqueued, err)
-                 : zero_finish_step(t->zero, t->loss_sum, t->compute, err));
-        TRY(stepper_end(requests[i].stepper, requests[i].enqueued, err));
-    }
+    const struct stepper *s = steps->stepper;
+    const bool loaded = s->graphs && s->warm && !s->eager && !s->checked;
+    for (int i = 0; i < count; i++)
+        stepper_begin(&steps[i]);
+    TRY(s->checked ? run_twice(steps, err) : loaded ? run_as_graph(steps, err) : run_micros(steps, count, NULL, err));
+    for (int i = 0; i < count; i++)
+        TRY(stepper_end(&steps[i], loaded, err));
     return STATUS_OK;
 }
 

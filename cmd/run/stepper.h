@@ -12,7 +12,7 @@
 
 /* What a step asks of its caller; both are collective. */
 struct stepper_calls {
-    /* Between the micro-batches of a step that is not a graph: may break the step off (*stop). */
+    /* Between the micro-batches of a step that is not a graph: sets *stop to break it off. */
     enum status (*look)(void *context, bool *stop, struct error *err);
     /* Before the update of a step that is computed twice: compares the two passes. losses: this rank's sums (2, turns).
      */
@@ -50,7 +50,10 @@ void stepper_release(struct stepper *stepper); /* before the engine's release */
  * ahead of its device would vote to stop at a point that the device reaches much later. */
 void stepper_keep_up(struct stepper *stepper);
 
-struct step_enqueued {
+struct train_step {
+    struct stepper *stepper; /* set by the caller, as the next two; the rest is 0, and filled by stepper_enqueue() */
+    struct token_stream *stream;
+    int64_t made;        /* steps known to be done */
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* spent waiting for tokens */
     bool launched;       /* the step was launched as a graph, whose parts are not timed */
@@ -58,21 +61,10 @@ struct step_enqueued {
     bool counted;        /* the communicator has counted its operations, which it does not for a launched graph */
 };
 
-/* Enqueues the next step of the token stream. made: steps known to be done. Collective. */
-enum status stepper_enqueue(struct stepper *stepper, struct token_stream *stream, int64_t made,
-                            struct step_enqueued *enqueued, struct error *err);
-
-/* What stepper_enqueue() takes. */
-struct step_request {
-    struct stepper *stepper;
-    struct token_stream *stream;
-    int64_t made;
-    struct step_enqueued *enqueued;
-};
-
-/* The same for the steps of several adapters (at most TRAIN_JOBS), none as a graph or twice: their micro-batches are
- * computed side by side, so that each unit of their base is gathered once. All are broken off, or none. */
-enum status stepper_enqueue_all(struct step_request *requests, int count, struct error *err);
+/* Enqueues the next step of a token stream; or those of several adapters (at most TRAIN_JOBS), none as a graph or
+ * twice: their micro-batches are computed side by side, so that each unit of their base is gathered once. All are
+ * broken off, or none. Collective. */
+enum status stepper_enqueue(struct train_step *steps, int count, struct error *err);
 
 /* Seconds on the device of the oldest step whose time was not asked for, and which is done: between its end and its own
  * beginning, after a pause, or the end of the step before it. When the host looks changes nothing. NaN: the device does

@@ -43,6 +43,8 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err);
 /* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones. */
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
 
+enum { BACKGROUND_VOTES = 3 };
+
 /* This rank's values for a vote; 0 if none is being written. */
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
 

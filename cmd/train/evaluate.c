@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the loss of the model on the validation data. */
-#include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"
 #include "core/flight/flight.h"
 #include "core/log.h"
@@ -65,7 +64,6 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
                 class_counts_add(e->counts, e->classes, e->logits + e->classes * sample++, batch.targets[i]);
         e->batches++;
         TRY(stop_vote(run, err));
-        TRY(background_save_advance(run, run->vote.background, err));
     }
 }
 

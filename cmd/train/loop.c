@@ -51,7 +51,7 @@ static void note_sources(const struct run *run, const struct batch *last, struct
                                     .targets = last->source_targets[i]};
 }
 
-static void note_step(struct run *run, const struct step_enqueued *step, struct pending_step *pending)
+static void note_step(struct run *run, const struct train_step *step, struct pending_step *pending)
 {
     struct engine *t = &run->engine;
     struct step_metrics *m = &pending->metrics;
@@ -76,71 +76,49 @@ static void note_step(struct run *run, const struct step_enqueued *step, struct 
 static enum status loop_within_step(void *context, bool *stop, struct error *err)
 {
     struct run *run = context;
-    *stop = false;
     if (--run->vote.left > 0)
         return STATUS_OK;
     stepper_keep_up(&run->stepper);
     TRY(stop_vote(run, err));
-    *stop = run->stop;
-    return background_save_advance(run, run->vote.background, err);
+    *stop |= run->stop;
+    return STATUS_OK;
 }
 
-static void loop_begin_step(struct run *run)
-{
-    run->pending[run->enqueued % ZERO_STEPS] = (struct pending_step){.start = seconds_now()};
-    flight_step(run->enqueued + 1);
-}
-
-static enum status loop_end_step(struct run *run, const struct step_enqueued *step, struct error *err)
+static enum status loop_end_step(struct run *run, const struct train_step *step, struct error *err)
 {
     struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
     run->enqueued++;
     ASSERT(step->last.step == run->enqueued);
     TRY(stop_vote(run, err));
-    TRY(background_save_advance(run, run->vote.background, err));
     note_step(run, step, pending);
     return STATUS_OK;
 }
 
-/* Enqueues the next optimizer step. *broken_off: the ranks have agreed to stop in it, and it counts as not begun. */
-static enum status loop_train_step(struct run *run, bool *broken_off, struct error *err)
+/* Enqueues the next optimizer step of each run. *broken_off: the ranks have agreed to stop in it, and it counts as not
+ * begun. */
+static enum status loop_train_step(struct run *const *runs, int count, bool *broken_off, struct error *err)
 {
-    struct step_enqueued step;
-    struct comm_stats uncounted;
-    loop_begin_step(run);
-    run_read_volume(run, &uncounted); /* an evaluation's volume is not the step's */
-    TRY(stepper_enqueue(&run->stepper, run->stream, run->position.optimizer_step, &step, err));
-    *broken_off = step.broken_off;
-    if (step.broken_off)
-        return STATUS_OK;
-    TRY(loop_end_step(run, &step, err));
-    run_read_volume(run, step.counted ? &run->volume : &uncounted);
-    return STATUS_OK;
-}
-
-/* The same for the runs of several adapters. */
-static enum status loop_train_steps(struct run *const *runs, int count, bool *broken_off, struct error *err)
-{
-    struct step_enqueued steps[TRAIN_JOBS];
-    struct step_request requests[TRAIN_JOBS];
+    struct train_step steps[TRAIN_JOBS];
+    struct run *first = runs[0]->first;
     struct comm_stats uncounted;
     for (int i = 0; i < count; i++) {
         struct run *run = runs[i];
-        loop_begin_step(run);
-        requests[i] =
-            (struct step_request){&run->stepper, run->stream, run->position.optimizer_step, .enqueued = &steps[i]};
+        run->pending[run->enqueued % ZERO_STEPS] = (struct pending_step){.start = seconds_now()};
+        flight_step(run->enqueued + 1);
+        steps[i] = (struct train_step){&run->stepper, run->stream, .made = run->position.optimizer_step};
     }
-    run_read_volume(runs[0]->first, &uncounted);
-    TRY(stepper_enqueue_all(requests, count, err));
-    *broken_off = steps[0].broken_off;
-    for (int i = 0; i < count && *broken_off; i++)
-        runs[i]->stop = true;
-    for (int i = 0; i < count && !*broken_off; i++) {
+    run_read_volume(first, &uncounted); /* an evaluation's volume is not the step's */
+    TRY(stepper_enqueue(steps, count, err));
+    *broken_off = steps->broken_off;
+    for (int i = 0; i < count; i++) {
         run_speaks(runs[i]);
-        TRY(loop_end_step(runs[i], &steps[i], err));
+        if (*broken_off)
+            runs[i]->stop = true;
+        else
+            TRY(loop_end_step(runs[i], &steps[i], err));
     }
     if (!*broken_off)
-        run_read_volume(runs[0]->first, &runs[0]->first->volume);
+        run_read_volume(first, steps->counted ? &first->volume : &uncounted);
     return STATUS_OK;
 }
 
@@ -476,7 +454,7 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
     if (profiled)
         TRY(flops_report_begin(run, err));
     double start = seconds_now();
-    TRY(loop_train_step(run, broken_off, err));
+    TRY(loop_train_step(&run, 1, broken_off, err));
     trace_file_host(run->trace, "step", start, run->enqueued);
     if (profiled)
         flops_report_end(run, *broken_off);
@@ -553,7 +531,7 @@ enum status run_steps(struct run *first, struct error *err)
     }
     while (!broken_off && (count = loop_active(first, active)) > 0) {
         run_speaks(NULL);
-        TRY(first->next ? loop_train_steps(active, count, &broken_off, err)
+        TRY(first->next ? loop_train_step(active, count, &broken_off, err)
                         : loop_measured_step(first, &broken_off, err));
         for (int i = 0; i < count; i++) {
             run_speaks(active[i]);

@@ -39,6 +39,5 @@ enum status run_samples(struct run *run, struct error *err);
 
 /* The vote on whether all ranks stop, because a signal (stop_signal.h) reaches each at another time, and only rank 0
  * knows the job's end (deadline.h). Collective: sets run->stop if some rank was asked to stop, or the job's end is
- * near. The sum also has the votes on a background save: background_save_advance(), which the caller calls next, acts
- * on them. */
+ * near. The sum also has the votes on a background save, which background_save_advance() moves on. */
 enum status stop_vote(struct run *run, struct error *err);

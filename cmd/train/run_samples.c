@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_samples.c: the continuations of train.samples at an evaluation. */
 #include "cmd/engine/engine_samples.h"
-#include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"
 #include "core/log.h"
 #include "core/printable.h"
@@ -60,12 +59,6 @@ static enum status report_sample(struct run *run, int number, const struct token
     return status;
 }
 
-static enum status vote_on_samples(struct run *run, struct error *err)
-{
-    TRY(stop_vote(run, err));
-    return background_save_advance(run, run->vote.background, err);
-}
-
 /* Appends the continuation of a prompt to `tokens`. A stop breaks it off. */
 static enum status continue_run_sample(struct run *run, int number, struct sampler *sampler, struct token_list *tokens,
                                        struct error *err)
@@ -93,7 +86,7 @@ static enum status continue_run_sample(struct run *run, int number, struct sampl
             return STATUS_OK;
         TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
         if (tokens->count % TOKENS_OF_A_VOTE == 0)
-            TRY(vote_on_samples(run, err));
+            TRY(stop_vote(run, err));
     }
     return STATUS_OK;
 }
@@ -112,7 +105,7 @@ enum status run_samples(struct run *run, struct error *err)
         if (status == STATUS_OK && !run->stop) {
             status = report_sample(run, reported++, &tokens, err);
             if (status == STATUS_OK)
-                status = vote_on_samples(run, err);
+                status = stop_vote(run, err);
         }
         token_list_release(&tokens);
     }

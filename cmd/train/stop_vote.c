@@ -7,7 +7,6 @@
 #include "core/flight/flight.h"
 
 #include <math.h>
-#include <string.h>
 
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
 
@@ -34,6 +33,5 @@ enum status stop_vote(struct run *run, struct error *err)
     run->deadline_near = votes[1] > 0;
     run->stop = votes[0] > 0 || run->deadline_near;
     run->vote.interval = run->vote.left = (int64_t)votes[2];
-    memcpy(run->vote.background, &votes[3], sizeof run->vote.background);
-    return STATUS_OK;
+    return background_save_advance(run, &votes[3], err);
 }
