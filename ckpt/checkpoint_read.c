@@ -360,7 +360,7 @@ void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_
 {
     struct manifest *manifest = reader_of(checkpoint)->manifest;
     if (manifest->num_trained < manifest->num_units)
-        tensor_table_freeze(table, is_read_frozen, manifest);
+        tensor_table_freeze(table, is_read_frozen, manifest, NULL, 0);
 }
 
 enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,

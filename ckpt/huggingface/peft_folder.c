@@ -21,8 +21,7 @@
 /* The A of an embedding is (V, r) in the table, and (r, V) in files. */
 static bool peft_transposes(const struct tensor_info *tensor)
 {
-    return tensor->part == PART_LORA_A &&
-           (tensor->role == ROLE_WTE || tensor->role == ROLE_WPE || tensor->role == ROLE_WSE);
+    return tensor->part == PART_LORA_A && role_is_embedding(tensor->role);
 }
 
 struct peft_import {

@@ -62,7 +62,7 @@ static enum status read_merge_update(struct peft_merge *merge, int unit, enum te
     const struct tensor_info *b = tensor_find_part(merge->table, unit, role, PART_LORA_B);
     if (!a)
         return STATUS_OK;
-    const bool embedding = role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
+    const bool embedding = role_is_embedding(role);
     const bool in_out = merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
     struct merge_update *update = &merge->update;
     *update = (struct merge_update){.r = b->shape[1], .scale = (float)a->lora_scale, .rounded = embedding};

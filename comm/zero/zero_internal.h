@@ -215,7 +215,7 @@ static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, 
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
-/* The same in words of a moment (moment_map.h); without blocks it is zero_index(). */
+/* The same in words of a moment (shard.h); without blocks it is zero_index(). */
 static inline int64_t zero_moment_index(const struct zero *zero, bool whole, int unit, int64_t offset)
 {
     const struct shard_layout *layout = zero->config.layout;

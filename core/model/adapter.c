@@ -9,16 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_embedding(enum tensor_role role)
-{
-    return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
-}
-
 /* The inputs and outputs of a matrix (out, in), or (in, out) in GPT-2's blocks; of an embedding (V, C) V and C. */
 static int64_t adapter_inputs(const struct model_desc *desc, const struct tensor_info *base)
 {
     const bool in_out = desc->weights_in_out && base->unit > 0 && base->unit <= desc->num_layers;
-    return base->shape[is_embedding(base->role) || in_out ? 0 : 1];
+    return base->shape[role_is_embedding(base->role) || in_out ? 0 : 1];
 }
 
 static struct tensor_info adapter_tensor(const struct model_desc *desc, const struct tensor_info *base,
@@ -26,7 +21,7 @@ static struct tensor_info adapter_tensor(const struct model_desc *desc, const st
 {
     static const char SUFFIX[] = ".weight";
     const int stem = (int)(strlen(base->name) - (sizeof SUFFIX - 1));
-    const bool embedding = is_embedding(base->role), is_a = part == PART_LORA_A;
+    const bool embedding = role_is_embedding(base->role), is_a = part == PART_LORA_A;
     const int64_t in = adapter_inputs(desc, base), out = base->shape[0] * base->shape[1] / in;
     ASSERT(stem > 0 && strcmp(base->name + stem, SUFFIX) == 0 && choice->r > 0);
     struct tensor_info tensor = {.role = base->role,
@@ -84,7 +79,7 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
         added[count++] = adapter_tensor(desc, &head, tied_head, PART_LORA_A);
         added[count++] = adapter_tensor(desc, &head, tied_head, PART_LORA_B);
     }
-    tensor_table_freeze_and_add(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
+    tensor_table_freeze(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
     table->adapted = true;
     free(added);
 }
@@ -96,9 +91,7 @@ enum status adapter_apply(const struct adapter_settings *settings, const struct 
     if (!settings->on)
         return STATUS_OK;
     struct adapter_choice *choices = memory_zeroed((size_t)table->num_tensors, sizeof *choices);
-    const enum status status = adapter_choose(settings, desc, table, choices, &tied_head, err);
-    if (status == STATUS_OK && notices)
-        adapter_note_unmatched(settings, desc, table, notices);
+    const enum status status = adapter_choose(settings, desc, table, choices, &tied_head, notices, err);
     if (status == STATUS_OK)
         adapter_extend_table(table, desc, choices, &tied_head);
     free(choices);

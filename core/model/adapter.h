@@ -28,20 +28,16 @@ struct adapter_choice {
 
 /* Fills choices[table->num_tensors] for a table without an adapter, and *tied_head for the head of a tied model, which
  * has no tensor. STATUS_USAGE, with the names that the model has: no module is a target, one that is cannot have an
- * adapter, or a module to save is tied or a part of a fused group. */
+ * adapter, or a module to save is tied or a part of a fused group. notices: NULL, or gets a
+ * line for each name and pattern that matches no module: PEFT takes them, and one may be misspelt. */
 enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
                            const struct tensor_table *table, struct adapter_choice *choices,
-                           struct adapter_choice *tied_head, struct error *err);
-
-/* Adds a line for each name and pattern that matches no module, after adapter_choose() of the same: PEFT takes them,
- * and one may be misspelt. */
-void adapter_note_unmatched(const struct adapter_settings *settings, const struct model_desc *desc,
-                            const struct tensor_table *table, struct string_list *notices);
+                           struct adapter_choice *tied_head, struct string_list *notices, struct error *err);
 
 /* Freezes the table but for modules_to_save, and adds A and B. Once, before anything is derived from the table. */
 void adapter_extend_table(struct tensor_table *table, const struct model_desc *desc,
                           const struct adapter_choice *choices, const struct adapter_choice *tied_head);
 
-/* All three, if settings->on; notices: may be NULL. */
+/* Both, if settings->on. */
 enum status adapter_apply(const struct adapter_settings *settings, const struct model_desc *desc,
                           struct tensor_table *table, struct string_list *notices, struct error *err);

@@ -154,7 +154,7 @@ static const struct tensor_info *module_tensor(const struct target_search *s, co
 
 static bool module_is_embedding(const struct tensor_info *tensor)
 {
-    return tensor && (tensor->role == ROLE_WTE || tensor->role == ROLE_WPE || tensor->role == ROLE_WSE);
+    return tensor && role_is_embedding(tensor->role);
 }
 
 /* A layer that PEFT takes for a linear one, the head among them. */
@@ -429,52 +429,6 @@ static enum status scale_target(const struct target_search *s, const char *name,
     return STATUS_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------- */
-
-static enum status target_search_run(struct target_search *s, struct adapter_choice *choices,
-                                     struct adapter_choice *tied_head)
-{
-    TRY(list_targets(s));
-    TRY(find_targets(s));
-    for (int i = 0; i < s->num_modules; i++) {
-        const struct target_module *module = &s->modules[i];
-        if (module->target)
-            TRY(scale_target(s, module->name, module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
-    }
-    return find_saved(s, choices);
-}
-
-static void target_search_begin(struct target_search *s)
-{
-    target_list_modules(s);
-    for (int i = 0; i < s->settings->modules_to_save.count; i++)
-        string_list_add(&s->to_save, s->settings->modules_to_save.items[i]);
-    if (s->desc->num_labels > 0) { /* as PEFT does for task_type SEQ_CLS */
-        string_list_add(&s->to_save, "classifier");
-        string_list_add(&s->to_save, "score");
-    }
-}
-
-static void target_search_end(struct target_search *s)
-{
-    string_list_release(&s->targets);
-    string_list_release(&s->to_save);
-    free(s->modules);
-}
-
-enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
-                           const struct tensor_table *table, struct adapter_choice *choices,
-                           struct adapter_choice *tied_head, struct error *err)
-{
-    struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = err};
-    memset(choices, 0, (size_t)table->num_tensors * sizeof *choices);
-    *tied_head = (struct adapter_choice){0};
-    target_search_begin(&s);
-    const enum status status = target_search_run(&s, choices, tied_head);
-    target_search_end(&s);
-    return status;
-}
-
 /* ---- names that match nothing -------------------------------------------- */
 
 static void note_unmatched(const struct target_search *s, const char *key, const char *name, bool found,
@@ -518,17 +472,50 @@ static void note_patterns(struct target_search *s, const char *key, const struct
     }
 }
 
-void adapter_note_unmatched(const struct adapter_settings *settings, const struct model_desc *desc,
-                            const struct tensor_table *table, struct string_list *notices)
+static void note_unmatched_names(struct target_search *s, struct string_list *notices)
 {
-    struct target_search s = {.settings = settings, .desc = desc, .table = table};
-    target_search_begin(&s);
-    if (list_targets(&s) == STATUS_OK && find_targets(&s) == STATUS_OK) {
-        note_list(&s, "target_modules", &settings->target_modules.list, false, notices);
-        note_list(&s, "exclude_modules", &settings->exclude_modules.list, false, notices);
-        note_list(&s, "modules_to_save", &settings->modules_to_save, true, notices);
-        note_patterns(&s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, notices);
-        note_patterns(&s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, notices);
+    const struct adapter_settings *settings = s->settings;
+    note_list(s, "target_modules", &settings->target_modules.list, false, notices);
+    note_list(s, "exclude_modules", &settings->exclude_modules.list, false, notices);
+    note_list(s, "modules_to_save", &settings->modules_to_save, true, notices);
+    note_patterns(s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, notices);
+    note_patterns(s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, notices);
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static enum status target_search_run(struct target_search *s, struct adapter_choice *choices,
+                                     struct adapter_choice *tied_head)
+{
+    TRY(list_targets(s));
+    TRY(find_targets(s));
+    for (int i = 0; i < s->num_modules; i++) {
+        const struct target_module *module = &s->modules[i];
+        if (module->target)
+            TRY(scale_target(s, module->name, module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
     }
-    target_search_end(&s);
+    return find_saved(s, choices);
+}
+
+enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
+                           const struct tensor_table *table, struct adapter_choice *choices,
+                           struct adapter_choice *tied_head, struct string_list *notices, struct error *err)
+{
+    struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = err};
+    memset(choices, 0, (size_t)table->num_tensors * sizeof *choices);
+    *tied_head = (struct adapter_choice){0};
+    target_list_modules(&s);
+    for (int i = 0; i < settings->modules_to_save.count; i++)
+        string_list_add(&s.to_save, settings->modules_to_save.items[i]);
+    if (desc->num_labels > 0) { /* as PEFT does for task_type SEQ_CLS */
+        string_list_add(&s.to_save, "classifier");
+        string_list_add(&s.to_save, "score");
+    }
+    const enum status status = target_search_run(&s, choices, tied_head);
+    if (status == STATUS_OK && notices)
+        note_unmatched_names(&s, notices);
+    string_list_release(&s.targets);
+    string_list_release(&s.to_save);
+    free(s.modules);
+    return status;
 }

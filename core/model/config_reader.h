@@ -36,7 +36,7 @@ const json_t *reader_get(const struct config_reader *reader, const char *key);
 /* Whether the key is there with the value null. */
 bool reader_is_null(const struct config_reader *reader, const char *key);
 
-/* The value, or `absent` if there is none. reader_positive: a number greater than 0; reader_number: any finite one. */
+/* The value, or `absent` if there is none. reader_positive: a number above 0. */
 int64_t reader_int(struct config_reader *reader, const char *key, int64_t absent, int64_t min, int64_t max);
 double reader_positive(struct config_reader *reader, const char *key, double absent);
 bool reader_bool(struct config_reader *reader, const char *key, bool absent);

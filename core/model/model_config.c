@@ -87,7 +87,7 @@ enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~G
 
 /* Keys of these families that have one supported value. */
 struct limited_key {
-    const char *keys[6];
+    const char *keys[3];
     int families;
     const char *value; /* JSON; null and absence are accepted as well */
     const char *why;
@@ -124,20 +124,16 @@ static const struct limited_key REMARKS[] = {
     {{"hidden_act"}, GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
     {{"hidden_activation"}, ALL & ~GEMMA, "null", NO_EFFECT},
     {{"intermediate_size"}, GPT2, "null", NO_EFFECT},
-    {{"num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps"},
-     GPT2 | BERT,
-     "null",
-     NO_EFFECT},
+    {{"num_key_value_heads", "head_dim", "rope_theta"}, GPT2 | BERT, "null", NO_EFFECT},
+    {{"rope_scaling", "rope_parameters", "rms_norm_eps"}, GPT2 | BERT, "null", NO_EFFECT},
     {{"activation_function", "n_inner", "layer_norm_epsilon"}, ROTARY | BERT, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
     {{"layer_norm_eps"}, CAUSAL, "null", NO_EFFECT},
     {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
     {{"final_logit_softcapping", "query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
     {{"logit_scale"}, ALL, "1", NO_EFFECT},
-    {{"logits_scaling", "attention_multiplier", "embedding_multiplier", "residual_multiplier"},
-     ALL & ~GRANITE,
-     "1",
-     NO_EFFECT},
+    {{"logits_scaling", "attention_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
+    {{"embedding_multiplier", "residual_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
     {{"clip_qkv"}, ALL, "null", NO_EFFECT},
     {{"qk_layernorm"}, ALL, "false", NO_EFFECT},
     {{"use_qk_norm"}, ALL & ~QWEN3, "false", NO_EFFECT},
@@ -422,6 +418,9 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
                     H, desc->head_dim, MAX_INTERMEDIATE);
 }
 
+/* The names of the tanh form of GELU but for two. */
+#define GELU_TANH "gelu_fast", "gelu_python_tanh", "gelu_accurate"
+
 /* The names that an activation has in config.json; the first one of a family is its default. */
 static const struct activation {
     int families;
@@ -429,16 +428,10 @@ static const struct activation {
     enum mlp_kind kind;
     const char *names[5];
 } ACTIVATIONS[] = {
-    {GPT2,
-     "activation_function",
-     MLP_GELU,
-     {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
+    {GPT2, "activation_function", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
     {BERT, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
-    {BERT, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
-    {GEMMA,
-     "hidden_activation",
-     MLP_GEGLU,
-     {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}},
+    {BERT, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
+    {GEMMA, "hidden_activation", MLP_GEGLU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
     {ROTARY & ~GEMMA, "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
 };
 

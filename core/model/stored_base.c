@@ -19,8 +19,7 @@ static bool stored_is_head(const struct tensor_info *tensor)
 /* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. */
 static bool stored_is_linear(const struct tensor_info *tensor)
 {
-    const bool embedding = tensor->role == ROLE_WTE || tensor->role == ROLE_WPE || tensor->role == ROLE_WSE;
-    return tensor->part == PART_BASE && tensor->ndim == 2 && !embedding;
+    return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role);
 }
 
 /* As transformers' should_convert_module, of names that are no regular expressions. */

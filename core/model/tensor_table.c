@@ -11,21 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dim {
-    DIM_1,
-    DIM_V,
-    DIM_P,
-    DIM_C,
-    DIM_3C,
-    DIM_HD /* H·D */,
-    DIM_KVD /* KV·D */,
-    DIM_D,
-    DIM_F,
-    DIM_W /* (H + 2 KV) D */,
-    DIM_2F,
-    DIM_LABELS,
-    DIM_S
-};
+enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_3C, DIM_HD, DIM_KVD, DIM_D, DIM_F, DIM_W, DIM_2F, DIM_LABELS, DIM_S };
 
 enum presence {
     ALWAYS,
@@ -78,7 +64,6 @@ static const struct tensor_rule GPT2_EMBEDDING[] = {
 };
 
 static const struct tensor_rule GPT2_BLOCK[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_NORM1_W,        "ln_1.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
     {ROLE_NORM1_B,        "ln_1.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
     {ROLE_QKV_W,          "attn.c_attn.weight",                DIM_C,    DIM_3C,   ALWAYS,         INIT_NORMAL,  0},
@@ -105,7 +90,6 @@ static const struct tensor_rule LLAMA_EMBEDDING[] = {
 };
 
 static const struct tensor_rule LLAMA_BLOCK[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
     {ROLE_QKV_W,          "self_attn.qkv_proj.weight",         DIM_W,    DIM_C,    FUSED_QKV,      INIT_NORMAL,  0},
     {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  0},
@@ -134,7 +118,6 @@ static const struct tensor_rule LLAMA_BLOCK[] = {
 };
 
 static const struct tensor_rule BERT_EMBEDDING[] = {
-    /* role               name                                            rows   columns presence    init          trait */
     {ROLE_WTE,            "bert.embeddings.word_embeddings.weight",       DIM_V, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
     {ROLE_WPE,            "bert.embeddings.position_embeddings.weight",   DIM_P, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
     {ROLE_WSE,            "bert.embeddings.token_type_embeddings.weight", DIM_S, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
@@ -143,7 +126,6 @@ static const struct tensor_rule BERT_EMBEDDING[] = {
 };
 
 static const struct tensor_rule BERT_BLOCK[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
     {ROLE_Q_W,            "attention.self.query.weight",       DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
     {ROLE_K_W,            "attention.self.key.weight",         DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
     {ROLE_V_W,            "attention.self.value.weight",       DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
@@ -328,9 +310,8 @@ static void add_tensors(struct tensor_table *table, int to, const struct tensor_
     }
 }
 
-void tensor_table_freeze_and_add(struct tensor_table *table,
-                                 bool (*is_frozen)(void *context, const struct tensor_info *tensor), void *context,
-                                 const struct tensor_info *added, int num_added)
+void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
+                         void *context, const struct tensor_info *added, int num_added)
 {
     struct tensor_table old = *table;
     ASSERT(old.num_frozen == 0);
@@ -355,12 +336,6 @@ void tensor_table_freeze_and_add(struct tensor_table *table,
         table->num_frozen++;
     }
     tensor_table_release(&old);
-}
-
-void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
-                         void *context)
-{
-    tensor_table_freeze_and_add(table, is_frozen, context, NULL, 0);
 }
 
 void tensor_table_release(struct tensor_table *table)

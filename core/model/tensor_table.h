@@ -72,6 +72,11 @@ enum tensor_role {
     ROLE_COUNT
 };
 
+static inline bool role_is_embedding(enum tensor_role role)
+{
+    return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
+}
+
 enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM };
 
 /* A tensor of the model, or of an adapter on the one that has the same role (adapter.h). */
@@ -127,15 +132,11 @@ static inline void tensor_table_build(const struct model_desc *desc, struct tens
 void tensor_table_release(struct tensor_table *table);
 
 /* Freezes the tensors that `is_frozen` names, all or none of a fused group; called once, before anything is derived.
- * transformer_new() refuses a frozen matrix whose bias is trained, unless the bias has a gradient of its own. */
-void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
-                         void *context);
-
-/* The same, and appends `added`, in their order, to the trained part of their units: unit, name, role, part, joined,
+ * transformer_new() refuses a frozen matrix whose bias is trained, unless the bias has a gradient of its own. Then
+ * appends `added` (NULL: none), in their order, to the trained part of their units: unit, name, role, part, joined,
  * shape and initial values are the caller's. */
-void tensor_table_freeze_and_add(struct tensor_table *table,
-                                 bool (*is_frozen)(void *context, const struct tensor_info *tensor), void *context,
-                                 const struct tensor_info *added, int num_added);
+void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
+                         void *context, const struct tensor_info *added, int num_added);
 
 /* Elements of the unit in the shard layout; of bytes, words. */
 static inline int64_t unit_words(const struct tensor_table *table, int unit)

@@ -27,7 +27,7 @@ static enum status choose_on_small_model(struct small_model *model, const struct
     model->choices = calloc((size_t)model->table.num_tensors, sizeof *model->choices);
     model->tied_head = (struct adapter_choice){0};
     ASSERT(model->choices);
-    return adapter_choose(settings, &model->desc, &model->table, model->choices, &model->tied_head, &err);
+    return adapter_choose(settings, &model->desc, &model->table, model->choices, &model->tied_head, NULL, &err);
 }
 
 static void release_small_model(struct small_model *model)

@@ -282,7 +282,7 @@ static void test_round_trip(void **state)
         struct model model;
         model_init(&model, configs[c]);
         if (c >= 3)
-            tensor_table_freeze(&model.table, is_frozen, NULL);
+            tensor_table_freeze(&model.table, is_frozen, NULL, NULL, 0);
         struct checkpoint *checkpoint = save(&model, configs[c], NULL);
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
             const char *out = at("out-%d-%d/deep/er", (int)c, dtype);

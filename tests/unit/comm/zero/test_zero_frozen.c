@@ -53,7 +53,7 @@ static void compare(const struct setting *setting, int world, const struct outco
     describe(setting->tied, &desc);
     tensor_table_build(&desc, &whole);
     tensor_table_build(&desc, &table);
-    tensor_table_freeze(&table, setting->frozen, NULL);
+    tensor_table_freeze(&table, setting->frozen, NULL, NULL, 0);
     int frozen_tensors = 0;
     for (int t = 0; t < table.num_tensors; t++) {
         const struct tensor_info *tensor = &table.tensors[t];
@@ -276,7 +276,7 @@ static void test_bytes(void **state)
     describe(false, &desc);
     tensor_table_build(&desc, &whole);
     tensor_table_build(&desc, &table);
-    tensor_table_freeze(&table, is_last, NULL);
+    tensor_table_freeze(&table, is_last, NULL, NULL, 0);
     assert_true(table.frozen_params > table.num_params / 4 && table.num_params == whole.num_params);
     for (int world = 1; world <= 8; world++)
         for (int stage = 0; stage <= 3; stage++)

@@ -19,6 +19,7 @@ struct model_case {
     struct tensor_table table;
     struct run_spec *spec;
     struct adapter_choice *choices, tied_head;
+    struct string_list notices;
     struct error err;
 };
 
@@ -34,6 +35,7 @@ static void build_model(struct model_case *c, const json_t *config)
 static void release_model(struct model_case *c)
 {
     free(c->choices);
+    string_list_release(&c->notices);
     tensor_table_release(&c->table);
     model_desc_release(&c->desc);
 }
@@ -48,7 +50,8 @@ static enum status choose(struct model_case *c, const char *peft)
     enum status status = spec_load_text("a.yaml", text, &c->spec, &report);
     if (status == STATUS_OK) {
         assert_true(c->spec->adapter.on);
-        status = adapter_choose(&c->spec->adapter, &c->desc, &c->table, c->choices, &c->tied_head, &c->err);
+        status =
+            adapter_choose(&c->spec->adapter, &c->desc, &c->table, c->choices, &c->tied_head, &c->notices, &c->err);
     } else {
         snprintf(c->err.text, sizeof c->err.text, "%s", report.errors.items[0]);
     }
@@ -214,18 +217,15 @@ static void test_unmatched_names(void **unused)
         "'peft.rank_pattern': 'k_proj' matches",
         "'peft.alpha_pattern': 'w4' matches",
     };
-    struct string_list notices = {0};
     struct model_case c;
     json_t *config = json_loads(LLAMA, 0, NULL);
     build_model(&c, config);
     assert_int_equal(choose(&c, "{target_modules: [q_proj, w1], exclude_modules: [w2, k_proj], modules_to_save: "
                                 "[w3, norm], rank_pattern: {q_proj: 3, k_proj: 4}, alpha_pattern: {w4: 1}}"),
                      STATUS_OK);
-    adapter_note_unmatched(&c.spec->adapter, &c.desc, &c.table, &notices);
-    assert_int_equal(notices.count, COUNT_OF(expected));
+    assert_int_equal(c.notices.count, COUNT_OF(expected));
     for (size_t i = 0; i < COUNT_OF(expected); i++)
-        assert_non_null(strstr(notices.items[i], expected[i]));
-    string_list_release(&notices);
+        assert_non_null(strstr(c.notices.items[i], expected[i]));
     spec_free(c.spec);
     release_model(&c);
     json_decref(config);

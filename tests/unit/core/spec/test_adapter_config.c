@@ -136,7 +136,7 @@ static enum status choose_targets(struct choice_case *c, const json_t *model, co
     assert_int_equal(model_desc_from_json(model, "test", &c->desc, err), STATUS_OK);
     tensor_table_build(&c->desc, &c->table);
     c->choices = calloc((size_t)c->table.num_tensors, sizeof *c->choices);
-    return adapter_choose(settings, &c->desc, &c->table, c->choices, &c->tied_head, err);
+    return adapter_choose(settings, &c->desc, &c->table, c->choices, &c->tied_head, NULL, err);
 }
 
 static void release_choices(struct choice_case *c)

@@ -275,7 +275,7 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     assert_int_equal(model_desc_load(path, &f->desc, &err), STATUS_OK);
     tensor_table_build(&f->desc, &f->table);
     if (freezes)
-        tensor_table_freeze(&f->table, freezes, NULL);
+        tensor_table_freeze(&f->table, freezes, NULL, NULL, 0);
     if (adapts)
         fixture_adapt(f);
     assert_true(f->table.num_units <= MAX_UNITS);
