@@ -148,20 +148,6 @@ static void print_data_piece(const struct data_view *view, const int32_t *ids, i
     text_release(&text);
 }
 
-static void print_data_tokens(const struct data_view *view, const int32_t *ids, const uint8_t *mask, int64_t count)
-{
-    const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
-    for (int64_t i = 0, n; i < count; i += n) {
-        for (n = 1; i + n < count && mask[i + n] == mask[i];)
-            n++;
-        if (i && words)
-            putchar(' ');
-        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
-        print_data_piece(view, ids + i, n);
-        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
-    }
-}
-
 static enum status show_document(const struct data_view *view, int64_t number, struct error *err)
 {
     int32_t ids[SHOWN_TOKENS];
@@ -178,7 +164,16 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
     putchar('\n');
-    print_data_tokens(view, ids, mask, count);
+    const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
+    for (int64_t i = 0, n; i < count; i += n) {
+        for (n = 1; i + n < count && mask[i + n] == mask[i];)
+            n++;
+        if (i && words)
+            putchar(' ');
+        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
+        print_data_piece(view, ids + i, n);
+        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
+    }
     printf(length > count ? "\n… %s more tokens\n" : "\n", FIGURE(count, length - count));
     return STATUS_OK;
 }

@@ -204,21 +204,9 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
     return check_together(options, err);
 }
 
-static void print_plan_options(FILE *out, const struct option_row *row)
-{
-    static const char in_plan[] = "with plan: ", in_mode[] = "with plan --";
-    if (row->offset == offsetof(struct options, local_gpus))
-        fputs("the number of ranks on each node; without --world it is the number of all ranks", out);
-    else if (!strncmp(row->help, in_plan, sizeof in_plan - 1))
-        fputs(row->help + sizeof in_plan - 1, out);
-    else if (!strncmp(row->help, in_mode, sizeof in_mode - 1))
-        fprintf(out, "with --%s", row->help + sizeof in_mode - 1);
-    else
-        fputs(row->help, out);
-}
-
 static void print_options(FILE *out, bool plan)
 {
+    static const char in_plan[] = "with plan: ", in_mode[] = "with plan --";
     fputs("options:\n", out);
     for (size_t k = 0; k < COUNT_OF(option_table); k++) {
         const struct option_row *row = &option_table[k];
@@ -227,11 +215,14 @@ static void print_options(FILE *out, bool plan)
             continue;
         snprintf(left, sizeof left, "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
         fprintf(out, "  %-18s  ", left);
-        if (plan)
-            print_plan_options(out, row);
+        if (plan && row->offset == offsetof(struct options, local_gpus))
+            fputs("the number of ranks on each node; without --world it is the number of all ranks\n", out);
+        else if (plan && !strncmp(row->help, in_plan, sizeof in_plan - 1))
+            fprintf(out, "%s\n", row->help + sizeof in_plan - 1);
+        else if (plan && !strncmp(row->help, in_mode, sizeof in_mode - 1))
+            fprintf(out, "with --%s\n", row->help + sizeof in_mode - 1);
         else
-            fputs(row->help, out);
-        fputc('\n', out);
+            fprintf(out, "%s\n", row->help);
     }
 }
 

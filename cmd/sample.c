@@ -460,16 +460,6 @@ static enum status read_sample_ids(const char *text, struct task *task, struct e
     }
 }
 
-/* Ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read. */
-static void sample_note_tokenizer(const char *folder)
-{
-    struct tokenizer *tokenizer = NULL;
-    struct error err = {.code = STATUS_OK};
-    if (tokenizer_folder_has(folder) && tokenizer_folder_open(folder, &tokenizer, &err) == STATUS_USAGE)
-        log_warn("%s; the continuation is printed as token ids", err.text);
-    tokenizer_free(tokenizer);
-}
-
 static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
 {
     const int64_t num_prompt = (int64_t)task->prompt.count;
@@ -573,6 +563,8 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
 static enum status sample(struct sample_model *model, const struct arguments *a, struct task *task, struct error *err)
 {
     struct sampler *sampler;
+    struct tokenizer *unused = NULL;
+    struct error why;
     int64_t most = 0;
     enum status status = STATUS_OK;
     bool again = true;
@@ -590,8 +582,11 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     }
     TRY(status);
     sampler = sampler_new(&task->settings, model->desc.vocab_size);
-    if (a->prompt_tokens)
-        sample_note_tokenizer(model->folder);
+    /* ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read */
+    if (a->prompt_tokens && tokenizer_folder_has(model->folder) &&
+        tokenizer_folder_open(model->folder, &unused, &why) == STATUS_USAGE)
+        log_warn("%s; the continuation is printed as token ids", why.text);
+    tokenizer_free(unused);
     struct output output = {.tokenizer = task->tokenizer};
     status = continue_prompt(model, task, most, sampler, &output, err);
     text_release(&output.text);

@@ -296,25 +296,14 @@ static void why_print_starts(const struct starts *starts)
     printf("\n\n");
 }
 
-/* The run ended in order if all of its records say so. */
-static void why_print_end(const struct flight_records *all)
-{
-    int64_t wall = 0;
-    char date[32];
-    for (int i = 0; i < all->count; i++) {
-        const struct flight_head *head = &all->records[i].head;
-        if (head->reason != FLIGHT_ENDED)
-            return;
-        wall = head->wall > wall ? head->wall : wall;
-    }
-    printf("The run ended in order at %s.\n", clock_date((double)(wall / 1000000000), date));
-}
-
 /* ---- the command --------------------------------------------------------- */
 
 static enum status why_tell_records(struct flight_records *all, long rank, struct error *err)
 {
     struct flight_verdict verdict;
+    char date[32];
+    bool ended = true;
+    int64_t wall = 0;
     TRY(why_read_records(all, err));
     all->views = memory_zeroed((size_t)all->world, sizeof *all->views);
     for (int i = 0; i < all->count; i++) {
@@ -323,7 +312,12 @@ static enum status why_tell_records(struct flight_records *all, long rank, struc
     }
     flight_compare_clocks(all->views, all->world);
     flight_judge(all->views, all->world, clock_seconds(CLOCK_REALTIME), &verdict);
-    why_print_end(all);
+    for (int i = 0; i < all->count; i++) {
+        ended &= all->records[i].head.reason == FLIGHT_ENDED;
+        wall = all->records[i].head.wall > wall ? all->records[i].head.wall : wall;
+    }
+    if (ended) /* all of them say so */
+        printf("The run ended in order at %s.\n", clock_date((double)(wall / 1000000000), date));
     why_print_paragraph(PRINTABLE(verdict.text));
     why_print_table(all, &verdict);
     return rank >= 0 ? why_print_rank(all, rank, err) : STATUS_OK;

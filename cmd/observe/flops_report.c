@@ -128,22 +128,6 @@ static struct module *module_of(const struct step_profile *p, int depth, int uni
     return &p->modules[depth == 0 ? 0 : depth == 1 ? FIRST_KIND + kind : FIRST_UNIT + unit];
 }
 
-/* Ops outside of the units belong to the model only. */
-static void add_part(struct step_profile *p, const struct module_profile *part)
-{
-    const enum phase phase = part->place.phase;
-    const int unit = part->place.unit, depths = unit < 0 ? 0 : DEPTH;
-    if (phase != PHASE_FORWARD && phase != PHASE_BACKWARD && phase != PHASE_OPTIMIZER) {
-        p->other += part->work.seconds;
-        return;
-    }
-    for (int depth = 0; depth <= depths; depth++) {
-        struct work *sum = &module_of(p, depth, unit)->work[phase];
-        sum->seconds += part->work.seconds;
-        sum->flops += part->work.flops;
-    }
-}
-
 static int64_t unit_parameters(const struct tensor_table *table, int unit)
 {
     const struct unit_info *info = &table->units[unit];
@@ -169,8 +153,17 @@ static void take_modules(struct step_profile *p)
         module_of(p, 1, u)->parameters += unit->parameters;
     }
     int count = ops_profiler_modules(p->run->engine.profiler, &parts);
-    for (int i = 0; i < count; i++)
-        add_part(p, &parts[i]);
+    for (int i = 0; i < count; i++) {
+        const enum phase phase = parts[i].place.phase;
+        const int unit = parts[i].place.unit, depths = unit < 0 ? 0 : DEPTH; /* the model's only, or also a unit's */
+        const bool inside = phase == PHASE_FORWARD || phase == PHASE_BACKWARD || phase == PHASE_OPTIMIZER;
+        p->other += inside ? 0 : parts[i].work.seconds;
+        for (int depth = 0; inside && depth <= depths; depth++) {
+            struct work *sum = &module_of(p, depth, unit)->work[phase];
+            sum->seconds += parts[i].work.seconds;
+            sum->flops += parts[i].work.flops;
+        }
+    }
 }
 
 static double module_seconds(const struct module *m)

@@ -156,22 +156,6 @@ void trace_file_host(struct trace_file *t, const char *name, double start, int64
     add_record(t, record, name);
 }
 
-/* The trace begins at a barrier, where the ranks of a node, which share a clock, take the first of their times. */
-static enum status trace_common_start(const struct engine *t, double *start, struct error *err)
-{
-    double *all = memory_alloc((size_t)t->world * sizeof *all), now;
-    enum status status = comm_barrier(t->comm, err);
-    now = seconds_now();
-    if (status == STATUS_OK)
-        status = comm_exchange(t->comm, &now, sizeof now, all, err);
-    *start = now;
-    for (int r = 0; status == STATUS_OK && r < t->world; r++)
-        if (t->world == 1 || t->boot->places[r].node == t->boot->node)
-            *start = fmin(*start, all[r]);
-    free(all);
-    return status;
-}
-
 static bool trace_wants_work(void *context, const struct span *span)
 {
     (void)context;
@@ -208,7 +192,17 @@ static enum status start_recording(struct trace_file *t, struct error *err)
 enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
-    TRY(trace_common_start(engine, &t->zero, err));
+    double *all = memory_alloc((size_t)engine->world * sizeof *all), now;
+    enum status status = comm_barrier(engine->comm, err);
+    now = seconds_now();
+    if (status == STATUS_OK)
+        status = comm_exchange(engine->comm, &now, sizeof now, all, err);
+    t->zero = now; /* the first of the times that the ranks of a node, which share a clock, take at the barrier */
+    for (int r = 0; status == STATUS_OK && r < engine->world; r++)
+        if (engine->world == 1 || engine->boot->places[r].node == engine->boot->node)
+            t->zero = fmin(t->zero, all[r]);
+    free(all);
+    TRY(status);
     t->engine = engine;
     stream_sync(zero_stream(engine->zero));
     t->on = start_recording(t, &why) == STATUS_OK;
