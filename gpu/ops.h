@@ -21,7 +21,7 @@
 #include "core/quantization/moment_block.h"
 #include "core/training/dropout.h"
 #include "core/training/loss_scaler.h"
-#include "core/training/optimizer_settings.h"
+#include "core/training/settings.h"
 #include "core/training/stochastic_rounding.h"
 #include "gpu/device.h"
 

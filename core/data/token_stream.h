@@ -29,7 +29,7 @@
 #pragma once
 
 #include "core/data/mixture.h"
-#include "core/training/data_settings.h"
+#include "core/training/settings.h"
 
 struct token_stream_config {
     struct data_settings data;     /* seq_length is T; evaluation: without shuffle */

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "core/model/tensor_table.h"
-#include "core/training/adapter_settings.h"
+#include "core/training/settings.h"
 
 enum adapter_use {
     ADAPTER_NONE, /* frozen */

@@ -8,7 +8,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "core/string_list.h"
-#include "core/training/quantization_settings.h"
+#include "core/training/settings.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -12,7 +12,7 @@
 #include "core/model/tensor_table.h"
 #include "core/quantization/dequantize.h"
 #include "core/status.h"
-#include "core/training/quantization_settings.h"
+#include "core/training/settings.h"
 
 enum { STORED_ALIGN = 64 };
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/model/tensor_table.h"
-#include "core/training/adapter_settings.h"
+#include "core/training/settings.h"
 
 #define ADAPTER_CONFIG_FILE "adapter_config.json"
 

@@ -10,13 +10,9 @@
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
 #include "core/status.h"
-#include "core/training/adapter_settings.h"
-#include "core/training/data_settings.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
-#include "core/training/optimizer_settings.h"
-#include "core/training/transformer_settings.h"
-#include "core/training/zero_settings.h"
+#include "core/training/settings.h"
 
 #include <jansson.h>
 #include <stdbool.h>

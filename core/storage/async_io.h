@@ -17,7 +17,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "core/training/zero_settings.h"
+#include "core/training/settings.h"
 
 enum { ASYNC_IO_ALIGN = 4096, ASYNC_IO_DEPTH_MAX = 1024 };
 

@@ -17,7 +17,7 @@
  * The same functions serve the host and device code (CUDA compiles this header too). */
 #pragma once
 
-#include "core/training/philox_round.h"
+#include "core/training/philox.h"
 
 enum { DROPOUT_BLOCK = 8, DROPOUT_QUERIES = 2, DROPOUT_KEYS = 4 };
 

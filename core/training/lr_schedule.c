@@ -70,29 +70,22 @@ static double warmup_gamma(const struct schedule_spec *s, int64_t i, int64_t war
 
 static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
 {
-    int64_t given = schedule_warmup(s), warmup = given < 2 ? 2 : given; /* DeepSpeed takes at least 2 */
-    int64_t i = k - 2;
-    if (s->type == SCHEDULE_WARMUP_COSINE_LR) {
-        if (i < 0)
-            return 0.0; /* whatever warmup_min_ratio is */
-        double ratio;
-        if (i < warmup) {
-            ratio = s->warmup_min_ratio + (1.0 - s->warmup_min_ratio) * warmup_gamma(s, i, warmup);
-        } else {
-            double done = (double)(i - warmup + 1), span = fmax(1.0, (double)(s->total_steps - warmup));
-            double cosine = (1.0 + cos(M_PI * fmin(1.0, done / span))) / 2.0;
-            ratio = fmax(0.0, s->cos_min_ratio + (1.0 - s->cos_min_ratio) * cosine);
-        }
-        return lr * ratio;
-    }
-    double low = s->warmup_min_lr, high = s->warmup_max_lr < 0 ? lr : s->warmup_max_lr;
+    const int64_t given = schedule_warmup(s), warmup = given < 2 ? 2 : given; /* DeepSpeed takes at least 2 */
+    const int64_t i = k - 2;
+    const bool cosine = s->type == SCHEDULE_WARMUP_COSINE_LR;
+    const double span = fmax(1.0, (double)(s->total_steps - warmup)), least = s->warmup_min_ratio;
     if (i < 0)
-        return low;
+        return cosine ? 0.0 : s->warmup_min_lr; /* 0 whatever warmup_min_ratio is */
     double gamma = warmup_gamma(s, i, warmup);
-    if (s->type == SCHEDULE_WARMUP_DECAY_LR && i >= warmup) {
-        double span = (double)(s->total_steps - warmup);
-        gamma = fmax(0.0, (double)(s->total_steps - i) / fmax(1.0, span));
+    if (cosine && i < warmup)
+        return lr * (least + (1.0 - least) * gamma);
+    if (cosine) {
+        const double x = fmin(1.0, (double)(i - warmup + 1) / span);
+        return lr * fmax(0.0, s->cos_min_ratio + (1.0 - s->cos_min_ratio) * ((1.0 + cos(M_PI * x)) / 2.0));
     }
+    if (s->type == SCHEDULE_WARMUP_DECAY_LR && i >= warmup)
+        gamma = fmax(0.0, (double)(s->total_steps - i) / span);
+    const double low = s->warmup_min_lr, high = s->warmup_max_lr < 0 ? lr : s->warmup_max_lr;
     return low + (high - low) * gamma;
 }
 

@@ -9,8 +9,6 @@
  *     words 0, 1 -> radius and angle of elements 4b, 4b+1; words 2, 3 -> those of 4b+2, 4b+3 */
 #include "core/training/philox.h"
 
-#include "core/training/philox_round.h"
-
 #include <math.h>
 #include <string.h>
 

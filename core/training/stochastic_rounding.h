@@ -12,7 +12,7 @@
  * The same functions serve the host and device code (CUDA compiles this header too). */
 #pragma once
 
-#include "core/training/philox_round.h"
+#include "core/training/philox.h"
 
 enum { ROUNDING_BLOCK = 8 };
 

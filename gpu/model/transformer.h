@@ -4,7 +4,7 @@
 
 #include "core/data/token_stream.h"
 #include "core/model/tensor_table.h"
-#include "core/training/transformer_settings.h"
+#include "core/training/settings.h"
 #include "gpu/activation_verbs.h"
 #include "gpu/arena.h"
 #include "gpu/ops.h"
