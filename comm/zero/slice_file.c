@@ -41,11 +41,6 @@ struct slice_file {
 
 /* ---- pieces -------------------------------------------------------------- */
 
-int64_t slice_file_piece(int64_t wanted)
-{
-    return round_up(wanted, SLICE_FILE_ALIGN);
-}
-
 static int record_of(const struct slice_file *file, int unit, int64_t at)
 {
     ASSERT(unit >= file->config.first && unit < file->config.end && at >= 0 && at < file->config.layout->slice[unit]);
@@ -54,8 +49,7 @@ static int record_of(const struct slice_file *file, int unit, int64_t at)
 
 static int64_t piece_count(const struct slice_file *file, int unit, int64_t at)
 {
-    const int64_t rest = file->config.layout->slice[unit] - at;
-    return rest < file->config.piece ? rest : file->config.piece;
+    return min64(file->config.layout->slice[unit] - at, file->config.piece);
 }
 
 /* Bytes of elements [from, to) of the own slice in a part; those after the first one are moments. */

@@ -41,9 +41,6 @@ struct slice_file_config {
     int writers;                   /* streams that write: each has one or two of those buffers */
 };
 
-/* The elements of a piece for a wanted number: a multiple of SLICE_FILE_ALIGN. */
-int64_t slice_file_piece(int64_t wanted);
-
 /* Counts pieces and buffers, which suffices for slice_file_layout() and slice_file_bytes(). */
 struct slice_file *slice_file_new(const struct slice_file_config *config);
 /* Makes the file on the disk, with all space reserved. STATUS_DEVICE: the disk is full, or fails. */

@@ -16,11 +16,6 @@
 
 /* ---- creation ------------------------------------------------------------ */
 
-static int64_t zero_clamp(int64_t x, int64_t low, int64_t high)
-{
-    return x < low ? low : x > high ? high : x;
-}
-
 static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)
 {
     return z->muon.on && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < z->units - 1;
@@ -57,10 +52,10 @@ static void zero_add_ranges(struct zero *z, int u, int64_t first, int64_t end, i
         int next = t + 1;
         while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next]))
             next++;
-        const int64_t from = zero_clamp(t == 0 ? 0 : tensors[t].offset, first, end);
+        const int64_t from = max64(t == 0 ? 0 : tensors[t].offset, first);
         const int64_t after = next < unit->num_tensors ? tensors[next].offset : shard_padded(z->config.layout, u);
         const int64_t last = tensors[next - 1].offset + tensors[next - 1].numel;
-        const int64_t to = zero_clamp(matrix || blocks ? last : after, first, end);
+        const int64_t to = min64(matrix || blocks ? last : after, end);
         if (from < to)
             zero_add_range(z, n, (struct decay_range){from, to - from, decays, blocks, matrix, 0, 0});
         t = next;
@@ -325,21 +320,24 @@ static void lay_out_host_slice(struct zero *z, struct arena *host)
 /* Of a state's array on the device. */
 static int64_t zero_words_here(const struct zero *z, enum state_kind state)
 {
-    return z->state_whole[state] ? zero_trained_words(z, state) * z->world : zero_kept_words(z, state);
+    if (state == STATE_EXP_AVG_SQ && z->muon.on)
+        return z->muon.seconds;
+    return z->state_whole[state] ? zero_words_before(z, state, z->units) * z->world
+                                 : zero_words_before(z, state, z->offload.first_unit);
 }
 
 void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
     const int64_t trained = config->layout->trained_numel;
-    const int64_t own = zero_shard_offset(config->layout, z->all_units);
+    const int64_t own = config->layout->shard_offset[z->all_units];
     const size_t size = dtype_size(config->dtype);
-    const int64_t kept = zero_shard_offset(config->layout, z->offload.first_unit); /* own slices on the device */
+    const int64_t kept = config->layout->shard_offset[z->offload.first_unit]; /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
     struct arena *of_params = zero_offloads_params(z) ? host : config->zero.stage == 0 ? local : read_by_peers;
 
     const int64_t params = z->params_whole           ? own * z->world
-                           : zero_offloads_params(z) ? zero_shard_offset(config->layout, z->offloaded_params.resident)
+                           : zero_offloads_params(z) ? config->layout->shard_offset[z->offloaded_params.resident]
                                                      : own;
     z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
     if (z->offloaded_params.disk)
@@ -348,8 +346,6 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         const size_t state_size = dtype_size(zero_state_dtype(z, (enum state_kind)k));
         if (k == STATE_MASTER && zero_one_copy(z))
             z->state[k] = z->params;
-        else if (k == STATE_EXP_AVG_SQ && z->muon.on)
-            z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)z->muon.seconds * state_size);
         else if (k == STATE_MASTER || config->training)
             z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)zero_words_here(z, (enum state_kind)k) * state_size);
     }
@@ -390,26 +386,21 @@ static enum status host_slice_write_back(struct zero *z, struct error *err)
 {
     const struct written_slice written = z->written;
     const bool narrow = written.dtype != DTYPE_F32;
-    const void *source = narrow ? (void *)z->host_halves : z->host_slice;
+    void *source = narrow ? (void *)z->host_halves : z->host_slice;
     const size_t bytes = (size_t)written.count * dtype_size(written.dtype);
     z->written = (struct written_slice){0};
-    if (written.sparse) {
-        zero_muon_copy_seconds(z, written.unit, zero_own(z, written.unit), written.count, z->host_slice, true,
-                               z->stream);
-        stream_sync(z->stream);
-        return STATUS_OK;
-    }
     if (narrow)
         floats_to(z->host_halves, z->host_slice, (size_t)written.count, written.dtype);
     if (written.disk)
-        return slice_file_transfer(written.disk, true, written.unit, written.part, (void *)(uintptr_t)source, err);
-    if (!written.slice)
-        return STATUS_OK;
-    if (written.host) {
+        return slice_file_transfer(written.disk, true, written.unit, written.part, source, err);
+    if (written.sparse)
+        zero_muon_copy_seconds(z, written.unit, zero_own(z, written.unit), written.count, source, true, z->stream);
+    else if (written.host)
         memcpy(written.slice, source, bytes);
+    else if (written.slice)
+        stream_copy(z->stream, written.slice, source, bytes);
+    else
         return STATUS_OK;
-    }
-    stream_copy(z->stream, written.slice, source, bytes);
     stream_sync(z->stream);
     return STATUS_OK;
 }
@@ -522,16 +513,15 @@ static void zero_cast_unit(struct zero *z, int unit, struct stream *compute)
               zero_state_at(z, STATE_MASTER, unit, first), zero_param(z, unit, first), compute);
 }
 
-static void zero_gather_state(struct zero *z, int unit)
+static void zero_gather_states(struct zero *z, int unit)
 {
-    for (int s = 0; s < zero_states(z); s++)
-        if (z->state[s] && z->state_whole[s] && zero_is_sparse(z, (enum state_kind)s, unit))
+    for (int s = 0; s < zero_states(z); s++) {
+        const bool whole = z->state[s] && z->state_whole[s];
+        if (whole && zero_is_sparse(z, (enum state_kind)s, unit))
             zero_muon_gather_seconds(z, unit);
-        else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit) && s != STATE_MASTER)
-            zero_gather_moment(z, (enum state_kind)s, unit);
-        else if (z->state[s] && z->state_whole[s] && !zero_is_offloaded(z, unit))
-            zero_gather(z, COMM_OTHER, unit, zero_slice(z, STATE_MASTER, unit), zero_state_at(z, STATE_MASTER, unit, 0),
-                        zero_state_dtype(z, STATE_MASTER));
+        else if (whole && !zero_is_offloaded(z, unit))
+            zero_gather_state(z, (enum state_kind)s, unit);
+    }
 }
 
 static void zero_compute_params(struct zero *z, struct stream *compute)
@@ -556,7 +546,7 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     TRY(host_slice_write_back(z, err));
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && u < z->units; u++)
-        zero_gather_state(z, u);
+        zero_gather_states(z, u);
     zero_follow_comm(z, compute);
     zero_compute_params(z, compute);
     zero_follow_compute(z, compute);

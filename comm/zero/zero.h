@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zero.h: ZeRO stages 0 to 3 as an implementation of the four verbs (gpu/parameter_verbs.h); gradient norm, clipping
- * and the optimizer's step on the owned slices (Rajbhandari et al., "ZeRO", 2020).
+/* zero.h: ZeRO stages 0 to 3 (Rajbhandari et al., 2020) as an implementation of the four verbs
+ * (gpu/parameter_verbs.h); gradient norm, clipping and the optimizer's step on the owned slices.
  *
  *   stage | parameters            | gradients (fp32)       | master, m, v | after backward       | after the optimizer
  *   0     | whole                 | whole                  | whole        | all-reduce           | -
@@ -15,9 +15,8 @@
  * zero_muon.c. A frozen base in 4 or 8 bits: zero_base.c. Other types of gradients than fp32: zero_gather_reduce.c;
  * then every stage has buckets.
  *
- * Bits. The norm adds up slice by slice in double, so every stage gives the same bits at one world size if there is one
- * micro-batch. With accumulation stages 0 and 1 agree (a rank's micro-batches are added up and reduced once), and so do
- * stages 2 and 3 (each micro-batch is reduced, and the sums are added up); the two pairs agree to rounding.
+ * Bits. The norm adds up slice by slice in double. At one world size all stages agree if there is one micro-batch; with
+ * accumulation 0 and 1 do (micro-batches are added up, then reduced), and 2 and 3 (reduced, then added up).
  *
  * config.ordered: all stages and all worlds that divide the number of virtual ranks agree. A rank computes one virtual
  * rank's micro-batch at a time, in turns: in turn t of micro-batch j rank r of N is virtual rank t·N + r. Each gradient
@@ -25,10 +24,9 @@
  *
  *     micro-batch 0's of virtual ranks 0, 1, … W-1, micro-batch 1's of 0, 1, … W-1, …
  *
- * The owner of a slice adds a turn's N contributions to its sum so far (data_op.ordered), so every N makes the same
- * additions in the same order, and none needs memory for partial sums. Gradients are computed in buckets, at stage 1
- * they are kept as at stage 2, and at stage 0 the sums are gathered once. Squares are summed by canonical slice, losses
- * by virtual rank. */
+ * The owner of a slice adds a turn's N contributions to its sum so far (data_op.ordered): the same additions at every
+ * N, without memory for partial sums. Gradients are computed in buckets, at stage 1 they are kept as at stage 2, and at
+ * stage 0 the sums are gathered once. Squares are summed by canonical slice, losses by virtual rank. */
 #pragma once
 
 #include "comm/comm.h"
@@ -69,9 +67,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
                      struct error *err);
 void zero_free(struct zero *zero);
 
-/* Takes buffers from the rank's arena, from its shared segment (comm_share; what peers read; nothing with world 1) and
- * from its host memory (what is offloaded); first dry, then real. For a dry layout zero_new() takes a comm of NULL: no
- * streams, no files, the layout's world. */
+/* Takes buffers from the rank's arena, its shared segment (comm_share; what peers read; nothing with world 1) and its
+ * host memory (what is offloaded); first dry, then real. A dry layout needs no comm: no streams, no files. */
 void zero_layout(struct zero *zero, struct arena *local, struct arena *shared, struct arena *host);
 
 /* Bytes of the rank's files below nvme_path. */
@@ -88,9 +85,8 @@ bool zero_has_matrix_sums(const struct zero *zero);
 /* The own slice of `unit` (padding included) on the device, or in host memory if offloaded. */
 void *zero_slice(struct zero *zero, enum state_kind state, int unit);
 
-/* Access to this rank's slices in host memory, between steps. After writing all that change, call
- * zero_params_changed(). On the CPU a slice is the state itself, on a GPU a pinned copy. The slice of a frozen
- * unit that is kept as bytes is its bytes: as many as slice[unit] elements in the compute dtype have. */
+/* Access to this rank's slices in host memory, between steps; zero_params_changed() follows writing. On the CPU a slice
+ * is the state itself, on a GPU a pinned copy; that of a frozen unit that is kept as bytes is its bytes. */
 struct state_slices zero_slices(struct zero *zero);
 
 /* A copy of this rank's slices in host memory (zero_snapshot.c). Decide before zero_snapshot_layout(). */
@@ -124,9 +120,8 @@ struct replica_difference {
  * bits. *difference is the same on all ranks. Collective. */
 enum status zero_compare_replicas(struct zero *zero, struct replica_difference *difference, struct error *err);
 
-/* A step: zero_begin_step(), zero_begin_micro() before each micro-batch, zero_finish_step(), zero_end_step(). What is
- * between the first and the last may be captured (device.h: graph_begin()) and launched instead, except in a process's
- * first step. */
+/* A step: zero_begin_step(), zero_begin_micro() before each micro-batch, zero_finish_step(), zero_end_step(). What lies
+ * between the first and the last may be a graph (device.h: graph_begin()), except in a process's first step. */
 
 /* Copies the rates to the device. schedule->base: the optimizer steps that are known to be done. */
 void zero_begin_step(struct zero *zero, const struct step_schedule *schedule, struct stream *compute);

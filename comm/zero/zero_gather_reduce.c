@@ -9,9 +9,8 @@
  *     slot 1    a tied head
  *     slot 2, 3 blocks, in turn: one computes while the next one is gathered
  *
- * A unit stays in its slot until another is gathered there, a step begins, or the parameters change; acquiring one that
- * is not there gathers it. Prefetch does that one unit earlier where the order is certain, so the volume follows from
- * the order alone (zero_theory()).
+ * A unit stays in its slot until another is gathered there, a step begins, or the parameters change. Acquiring one that
+ * is not there gathers it, and the next one where the order is certain: the volume is zero_theory().
  *
  * Stream rule. A gather waits for the release of the slot's last unit and for the update of the own slices; compute
  * waits for the gather. A reduction waits for the unit's gradients; the next writer of a bucket for the reduction. On a
@@ -65,7 +64,7 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
         run(z->comm, ops, count, z->stream);
 }
 
-static struct data_op gather_of(enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
+static struct data_op slices_op(enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
     return (struct data_op){
         .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
@@ -73,26 +72,21 @@ static struct data_op gather_of(enum comm_purpose purpose, int unit, const void 
 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
-    struct data_op op = gather_of(purpose, unit, send, recv, dtype);
+    struct data_op op = slices_op(purpose, unit, send, recv, dtype);
     run_group(z, true, &op, 1);
 }
 
-void zero_gather_moment(struct zero *z, enum state_kind state, int unit)
+void zero_gather_state(struct zero *z, enum state_kind state, int unit)
 {
-    struct data_op op = gather_of(COMM_OTHER, unit, zero_state_at(z, state, unit, zero_own(z, unit)),
+    struct data_op op = slices_op(COMM_OTHER, unit, zero_state_at(z, state, unit, zero_own(z, unit)),
                                   zero_state_at(z, state, unit, 0), zero_state_dtype(z, state));
-    op.count = (size_t)z->config.layout->room[unit];
+    op.count = (size_t)state_words(z->config.layout, state, unit);
     run_group(z, true, &op, 1);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    struct data_op op = {.send = send,
-                         .recv = recv,
-                         .dtype = DTYPE_BF16,
-                         .recv_dtype = DTYPE_BF16,
-                         .purpose = COMM_UPDATES,
-                         .unit = unit};
+    struct data_op op = slices_op(COMM_UPDATES, unit, send, recv, DTYPE_BF16);
     run_group(z, false, &op, 1);
 }
 
@@ -122,7 +116,7 @@ static void gather_into_slot(struct zero *z, int unit)
     int count = 0;
     for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_to_gather(z, unit, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
-        ops[count++] = gather_of(COMM_PARAMETERS, u, own, memory, z->config.dtype);
+        ops[count++] = slices_op(COMM_PARAMETERS, u, own, memory, z->config.dtype);
         staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
         memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
     }
@@ -211,18 +205,16 @@ static void gather_release(void *self, int unit, enum param_pass pass, struct st
 
 /* ---- gradients that are not fp32 ----------------------------------------- */
 
-/* Gradients in other types than fp32: on their way to their owner (communication_data_type), and
- * where they are accumulated (grad_accum_dtype). A gradient is computed in fp32 and rounded in at most two places:
+/* A gradient is computed in fp32 and rounded in at most two places:
  *
- *     communication    each rank's contribution is rounded once; they are added up in fp32, in rank order
- *     the accumulator  in bf16: after a micro-batch's gradient, or sum over the ranks, was added to it in fp32
+ *     communication_data_type   each rank's contribution is rounded once; they are added up in fp32, in rank order
+ *     grad_accum_dtype bf16     after a micro-batch's gradient, or sum over the ranks, was added to it in fp32
  *
- * With accumulators in bf16 gradients are computed in buckets. Stages 0 and 1 add those of all micro-batches but the
- * last to the accumulator, and in the last the accumulator to the bucket, so that the sum is reduced unrounded. With
- * one micro-batch a gradient is rounded in the same places at every stage.
+ * With bf16 accumulators gradients are computed in buckets. Stages 0 and 1 add those of all micro-batches but the last
+ * to the accumulator, and in the last the accumulator to the bucket: the sum is reduced unrounded.
  *
- * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums): in fp32,
- * rounded once. An embedding's, and a head's in chunks, are sums of several ops. */
+ * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums), rounded
+ * once. An embedding's, and a head's in chunks, are sums of several ops. */
 static enum dtype zero_sent_dtype(const struct zero *z)
 {
     return zero_narrow_comm(z) ? z->config.comm_dtype : DTYPE_F32;
@@ -246,14 +238,10 @@ static void reduce_fold_range(struct zero *z, int unit, float *bucket, bool to_b
                               struct stream *stream)
 {
     void *accumulator = zero_grad(z, unit, first);
-    struct accumulate_args args = {.dst_dtype = to_bucket ? DTYPE_F32 : z->config.grad_dtype,
-                                   .src_dtype = to_bucket ? z->config.grad_dtype : DTYPE_F32,
-                                   .n = count,
-                                   .dst = to_bucket ? bucket + first : accumulator,
-                                   .src = to_bucket ? accumulator : bucket + first,
-                                   .scale = 1,
-                                   .accumulate = z->micro > 0};
-    z->device->ops->accumulate(stream, &args);
+    if (to_bucket)
+        zero_accumulate(z, count, bucket + first, DTYPE_F32, accumulator, z->config.grad_dtype, stream);
+    else
+        zero_accumulate(z, count, accumulator, z->config.grad_dtype, bucket + first, DTYPE_F32, stream);
 }
 
 /* Those not zero_is_summed(), neighbours in one go. Gaps stay zero. */
@@ -336,8 +324,8 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     return comm_status(z->comm, err);
 }
 
-/* With NCCL each group of collectives costs a launch, so short reductions wait for the next unit's until together they
- * have this many bytes (as DDP's buckets in PyTorch). */
+/* With NCCL each group costs a launch, so short reductions wait until together they have this many bytes (as in DDP).
+ */
 enum { DUE_BYTES = 25 << 20 };
 
 /* Whether the last of z->due may wait: nothing overwrites its gradients before the next unit's are complete, and nobody
@@ -388,7 +376,7 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
     }
     const bool gathers_sums = z->config.zero.stage == 0 && z->last_micro;
     for (int i = 0; i < count && gathers_sums; i++)
-        gathers[i] = gather_of(COMM_GRADIENTS, z->due[i].unit, reductions[i].recv, zero_grad(z, z->due[i].unit, 0),
+        gathers[i] = slices_op(COMM_GRADIENTS, z->due[i].unit, reductions[i].recv, zero_grad(z, z->due[i].unit, 0),
                                z->config.grad_dtype);
     run_group(z, true, gathers, gathers_sums ? count : 0);
     for (int i = 0; i < count; i++) {
@@ -422,19 +410,6 @@ static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct 
     zero_offload_d2h(z, unit, grads, z->computed, free_);
 }
 
-/* World 1, ordered: what the reduction would do with one rank. */
-static void reduce_alone(struct zero *z, int unit, const void *send, struct stream *stream)
-{
-    struct accumulate_args args = {.dst_dtype = DTYPE_F32,
-                                   .src_dtype = zero_sent_dtype(z),
-                                   .n = shard_padded(z->config.layout, unit),
-                                   .dst = zero_grad(z, unit, 0),
-                                   .src = send,
-                                   .scale = 1,
-                                   .accumulate = z->micro > 0};
-    z->device->ops->accumulate(stream, &args);
-}
-
 /* Whether the unit's gradients leave for their owner, or the host, after this micro-batch. */
 static bool grads_leave(const struct zero *z, int unit)
 {
@@ -460,8 +435,9 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
         return STATUS_OK;
     if (zero_narrow_comm(z))
         send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
-    if (!leaves) {
-        reduce_alone(z, unit, send, stream);
+    if (!leaves) { /* world 1, ordered: what the reduction would do with one rank */
+        zero_accumulate(z, shard_padded(z->config.layout, unit), zero_grad(z, unit, 0), DTYPE_F32, send,
+                        zero_sent_dtype(z), stream);
     } else if (zero_parallel(z)) {
         z->due[z->num_due++] = (struct due_unit){unit, send};
         if (!waits_for_next(z, unit))

@@ -17,10 +17,10 @@
 enum { SLOTS = 4 };
 
 struct gather_slot {
-    char *memory;  /* compute dtype, room for its largest unit and the frozen one after it; NULL: unused */
-    char *staging; /* offload_param: room for its own slices; world 1: `memory` */
-    int unit;      /* its parameters are here, or being gathered; -1: none */
-    int holds;     /* acquires that were not released yet */
+    char *memory;                      /* compute dtype, its largest unit with the frozen one after it; NULL: unused */
+    char *staging;                     /* offload_param: room for its own slices; world 1: `memory` */
+    int unit;                          /* its parameters are here, or being gathered; -1: none */
+    int holds;                         /* acquires that were not released yet */
     struct event *gathered, *released; /* on the communication stream; on the compute stream */
     struct event *staged, *d2h_done;   /* `staging` is filled; is copied to host memory */
 };
@@ -254,25 +254,11 @@ static inline bool zero_has_frozen(const struct zero *zero)
     return zero->config.layout->num_units > zero->units;
 }
 
-/* Element of the shard at which `unit` begins; num_units: its end. */
-static inline int64_t zero_shard_offset(const struct shard_layout *layout, int unit)
-{
-    return unit < layout->num_units ? layout->shard_offset[unit] : layout->shard_numel;
-}
-
-/* Words of the own slices on the device, which are those of the units before the offloaded ones. */
-static inline int64_t zero_kept_words(const struct zero *zero, enum state_kind state)
+/* Words of the own slices of the units before `unit`. */
+static inline int64_t zero_words_before(const struct zero *zero, enum state_kind state, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    const int unit = zero->offload.first_unit;
-    return state == STATE_MASTER ? zero_shard_offset(layout, unit) : layout->room_offset[unit];
-}
-
-/* Words of all own slices of units that are trained. */
-static inline int64_t zero_trained_words(const struct zero *zero, enum state_kind state)
-{
-    const struct shard_layout *layout = zero->config.layout;
-    return state == STATE_MASTER ? layout->trained_numel : layout->room_offset[zero->units];
+    return state == STATE_MASTER ? layout->shard_offset[unit] : layout->room_offset[unit];
 }
 
 /* Elements of the largest own slice of units [first, end). */
@@ -341,8 +327,22 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
     const bool whole = !offloaded && zero->state_whole[state];
     int64_t index = (moment ? zero_moment_index : zero_index)(zero, whole, unit, offset);
     if (offloaded)
-        index -= zero_kept_words(zero, state);
+        index -= zero_words_before(zero, state, zero->offload.first_unit);
     return (offloaded ? zero->offload.state[state] : zero->state[state]) + (size_t)index * size;
+}
+
+/* Adds n gradients of a micro-batch to `dst`; those of the first overwrite it. */
+static inline void zero_accumulate(const struct zero *zero, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
+                                   enum dtype src_dtype, struct stream *stream)
+{
+    const struct accumulate_args args = {.dst_dtype = dst_dtype,
+                                         .src_dtype = src_dtype,
+                                         .n = n,
+                                         .dst = dst,
+                                         .src = src,
+                                         .scale = 1,
+                                         .accumulate = zero->micro > 0};
+    zero->device->ops->accumulate(stream, &args);
 }
 
 /* In config.grad_dtype. */
@@ -448,7 +448,7 @@ static inline void zero_follow_comm(const struct zero *zero, struct stream *comp
     stream_wait(compute, zero->drained);
 }
 
-/* Computes parameters from master weights with `ops`. */
+/* Parameters from master weights. */
 static inline void zero_cast(const struct zero *zero, const struct op_table *ops, int64_t count, const void *master,
                              void *param, struct stream *stream)
 {
@@ -488,8 +488,8 @@ struct zero_kept zero_kept_of(const struct zero *zero, int array, int unit);
 enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
                             struct error *err);
 
-/* Whether all ranks have the same hash; hashes: (world). If not, fills difference->other (a rank with the most frequent
- * one; in a tie that of the lowest ranks), majority, and rank (the lowest with another hash). */
+/* Whether the hashes (world) are equal. If not, fills difference->other (a rank with the most frequent one; in a tie
+ * that of the lowest ranks), majority, and rank (the lowest with another hash). */
 bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
 
 /* Whether products add the gradients of a block's matrices to the accumulator; they are not in the bucket then. */
@@ -510,8 +510,7 @@ static inline bool zero_is_summed(const struct zero *zero, const struct tensor_i
 void zero_base_layout(struct zero *zero, struct arena *local);
 void zero_base_clear(struct zero *zero, struct stream *compute);
 
-/* The values of the frozen tensors of `unit`, which are at `bytes`, for work on `compute`: decoded, if they are stored,
- * unless the unit's are there. */
+/* The values of the unit's frozen tensors, which are at `bytes`, for work on `compute`: decoded, if they are stored. */
 const void *zero_base_decode(struct zero *zero, int unit, const char *bytes, struct stream *compute);
 
 /* Which elements of its unit a tensor has; of bytes, words. */
@@ -526,8 +525,8 @@ void zero_offload_params_release(struct zero *zero);
 /* nvme: starts to read the own slice of `unit`. */
 void zero_read_ahead(struct zero *zero, int unit);
 
-/* Enqueues the copy of the own slice of `unit` (with `frozen` its frozen tensors after it) to its slot's staging, which
- * is returned; `stream` waits for it. */
+/* Enqueues the copy of the own slice (with `frozen` its frozen tensors after it) to its slot's staging, which is
+ * returned; `stream` waits for it. */
 void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *stream);
 
 /* The update of offloaded parameters on the device. begin: returns the unit's master weights, if they are the
@@ -544,9 +543,8 @@ void zero_slots_clear(struct zero *zero);
 void zero_join_ranges(struct zero *zero);
 float zero_weight_decay(const struct zero *zero, const struct decay_range *range);
 
-/* Runs the optimizer's op of `ops`; blocks: m and v are struct moment_block. args: n, weight decay, segments and
- * addresses (NULL: the optimizer does not have that state; param NULL: the master weights are the parameters); dtypes
- * and settings are filled here. */
+/* Runs the optimizer's op of `ops`; blocks: m and v are struct moment_block. args: n, weight decay, segments, addresses
+ * (NULL: no such state; param NULL: it is the master weights); dtypes and settings are filled here. */
 void zero_update(const struct zero *zero, const struct op_table *ops, bool blocks, struct adam_args args,
                  struct stream *stream);
 
@@ -573,8 +571,8 @@ struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stre
 struct d2h_buffer *zero_offload_add(struct zero *zero, int unit, const void *grads, enum dtype dtype,
                                     struct stream *stream);
 
-/* Copies the unit's own slice of the gradients (config.grad_dtype) down, after `ready`; then records `free` (may be
- * NULL). At stages 2 and 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */
+/* Copies the unit's own slice of the gradients down, after `ready`; then records `free` (may be NULL). At stages 2 and
+ * 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */
 void zero_offload_d2h(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
 
 /* After decide_step: the host learns the decision, and searches the gradients of a skipped step. */
@@ -589,14 +587,10 @@ void zero_offload_read_ahead(struct zero *zero);
 
 void zero_muon_layout(struct zero *zero, struct arena *local, struct arena *shared);
 
-/* Computes the updates of the blocks from `unit` on, one for each rank, as far as this rank takes part. */
-void zero_muon_begin(struct zero *zero, int unit, struct stream *compute);
-
-/* Then for each of them: gets the updates and applies them. */
+/* Updates the matrices of a block; to be called for all blocks in turn. */
 void zero_muon_update(struct zero *zero, int unit, struct stream *compute);
 
-/* Copies the second moments in [first, first + count) of a sparse unit to `values` (fp32, of element `first`), or back;
- * elements without one stay. */
+/* Copies a sparse unit's second moments in [first, first + count) to `values`, or back; elements without one stay. */
 void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t count, float *values, bool back,
                             struct stream *stream);
 
@@ -626,5 +620,5 @@ void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
                  enum dtype dtype);
 
-/* Stage 0: gathers the ranks' slices of a moment, in words. */
-void zero_gather_moment(struct zero *zero, enum state_kind state, int unit);
+/* Stage 0: gathers the ranks' slices of a kind of state. */
+void zero_gather_state(struct zero *zero, enum state_kind state, int unit);

@@ -9,9 +9,8 @@
  *     for each block of the round      summed over the ranks, of which all but the block's give zeros: each rank gets
  *                                      its own slice of the matrices and updates its slice of the weights
  *
- * At stage 0 every rank has all momentum, so nothing is gathered at first; the slices are at the end. With one rank
- * nothing is communicated. Everything that is not a matrix of a block is AdamW's, and only that has second moments:
- * zero_is_sparse(). */
+ * At stage 0 every rank has all momentum: only the slices at the end are gathered. All that is not a matrix of a block
+ * is AdamW's, and only that has second moments: zero_is_sparse(). */
 #include "comm/zero/zero_internal.h"
 
 #include <math.h>
@@ -93,7 +92,8 @@ static void orthogonalize_block(struct zero *z, int unit, struct stream *compute
     }
 }
 
-void zero_muon_begin(struct zero *z, int unit, struct stream *compute)
+/* Computes the updates of the blocks from `unit` on, one for each rank, as far as this rank takes part. */
+static void muon_begin_round(struct zero *z, int unit, struct stream *compute)
 {
     int mine = 0;
     for (int u = unit; u < unit + z->world && u < zero_head(z); u++) {
@@ -138,6 +138,10 @@ static double muon_adjustment(const struct zero *z, const struct tensor_info *ma
 void zero_muon_update(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
+    if (!z->muon.on || unit == 0 || unit >= zero_head(z))
+        return;
+    if ((unit - 1) % z->world == 0)
+        muon_begin_round(z, unit, compute);
     if (zero_parallel(z))
         muon_deal_out(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {

@@ -6,12 +6,10 @@
  *                        v                                                          |
  *     host        gradients ---------- AdamW (stream host): master, m, v ----> two copies of a piece, or the master
  *
- * With accumulation at stages 2 and 3 the host's sum comes up before a micro-batch adds to it, so the device adds and
- * rounds as without offload, and computes the norm. All bits are those of a run without offload, but the CPU's AdamW
- * may round otherwise than a GPU's.
+ * With accumulation at stages 2 and 3 the host's sum comes up before a micro-batch adds to it: the device adds, rounds
+ * and computes the norm as without offload. Only the CPU's AdamW may round otherwise than a GPU's.
  *
- * With nvme all that is in two files (slice_file.h) and passes through buffers in pieces; AdamW works element by
- * element, so cutting changes no bit.
+ * With nvme all that is in two files (slice_file.h) and passes through buffers in pieces, which changes no bit.
  *
  * Stream rule. Copies down wait for the reduction (world 1: for backward). AdamW waits for the decision about the step
  * and the unit's copy down; a copy up for AdamW; the users of a unit for its copy up. On the CPU device the stream
@@ -35,7 +33,7 @@ int zero_offload_first(const struct zero_config *config)
     if (!config->training || settings->device == OFFLOAD_NONE)
         return first;
     double wanted = settings->ratio * (double)layout->trained_numel;
-    while (first > 0 && (double)(layout->trained_numel - zero_shard_offset(layout, first)) < wanted)
+    while (first > 0 && (double)(layout->trained_numel - layout->shard_offset[first]) < wanted)
         first--;
     return first;
 }
@@ -77,7 +75,7 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     if (o->first_unit == z->units)
         return STATUS_OK;
     const int64_t wanted = z->config.zero.sub_group_size;
-    o->piece = slice_file_piece(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX);
+    o->piece = round_up(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX, SLICE_FILE_ALIGN);
     if (z->config.zero.offload_optimizer.device == OFFLOAD_NVME)
         offload_files(z);
     if (!z->comm)
@@ -128,20 +126,20 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *rece
     const struct zero_config *config = &z->config;
     if (o->first_unit == z->units)
         return;
-    const size_t own = (size_t)(config->layout->trained_numel - zero_shard_offset(config->layout, o->first_unit));
+    const size_t own = (size_t)(config->layout->trained_numel - config->layout->shard_offset[o->first_unit]);
     const size_t largest = (size_t)zero_largest_slice(z, o->first_unit, z->units),
                  grad_size = dtype_size(config->grad_dtype);
     const size_t piece = largest < (size_t)o->piece ? largest : (size_t)o->piece;
     if (o->disk)
         slice_file_layout(o->disk, host, MEM_OPTIMIZER);
-    for (int s = 0; !o->disk && s < zero_states(z); s++)
-        if (s == STATE_MASTER && zero_master_is_params(z))
+    for (int s = 0; !o->disk && s < zero_states(z); s++) {
+        const enum state_kind kind = (enum state_kind)s;
+        const int64_t words = zero_words_before(z, kind, z->units) - zero_words_before(z, kind, o->first_unit);
+        if (kind == STATE_MASTER && zero_master_is_params(z))
             o->state[s] = zero_param(z, o->first_unit, zero_own(z, o->first_unit));
         else
-            o->state[s] = arena_take(
-                host, MEM_OPTIMIZER,
-                (size_t)(zero_trained_words(z, (enum state_kind)s) - zero_kept_words(z, (enum state_kind)s)) *
-                    dtype_size(zero_state_dtype(z, (enum state_kind)s)));
+            o->state[s] = arena_take(host, MEM_OPTIMIZER, (size_t)words * dtype_size(zero_state_dtype(z, kind)));
+    }
     if (o->grads_disk)
         slice_file_layout(o->grads_disk, host, MEM_GRADS);
     else
@@ -211,14 +209,7 @@ struct d2h_buffer *zero_offload_add(struct zero *z, int unit, const void *grads,
                                     struct stream *stream)
 {
     struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
-    struct accumulate_args args = {.dst_dtype = z->config.grad_dtype,
-                                   .src_dtype = dtype,
-                                   .n = z->config.layout->slice[unit],
-                                   .dst = staging->memory,
-                                   .src = grads,
-                                   .scale = 1,
-                                   .accumulate = z->micro > 0};
-    z->device->ops->accumulate(stream, &args);
+    zero_accumulate(z, z->config.layout->slice[unit], staging->memory, z->config.grad_dtype, grads, dtype, stream);
     return staging;
 }
 
@@ -233,7 +224,7 @@ static void offload_run_sumsq(void *argument)
     sum->ops->sumsq(NULL, &sum->args);
 }
 
-/* In the order of the stream `down`: the CPU's ops run when they are called, so there a host function calls it. */
+/* In the order of the stream `down`; a CPU's op runs when it is called, so there a host function calls it. */
 static void offload_sum_squares(struct zero *z, int unit, const void *grads)
 {
     for (int part = 0; part < z->config.layout->parts; part++) {

@@ -7,11 +7,8 @@
  *     own slice  ── up ──► staging slice ── all-gather ──► slot       before a unit is used
  *     own slice  ◄─ down ─ staging slice ◄── AdamW                     if the optimizer's state is on the device
  *
- * Peers read the staging slices, which therefore lie in the shared segment on the CPU device. With world 1 the slot
- * itself is the staging slice.
- *
- * Where the parameters are the master weights, AdamW updates them in the staging slice; else the master weights are
- * rounded into it, in a skipped step too, which the host does not know.
+ * Peers read the staging slices, which lie in the shared segment; with world 1 the slot is its own. Parameters that are
+ * the master weights are updated there; else the master weights are rounded into it, in a skipped step too.
  *
  * With nvme the units beyond max_in_cpu are in a file (slice_file.h): a slice is read in pieces while the unit before
  * it computes, and written as it comes down.
@@ -28,7 +25,7 @@ static int param_units_in_host(const struct zero *z)
     const struct offload_settings *settings = &z->config.zero.offload_param;
     int unit = 0;
     while (unit < z->all_units &&
-           (settings->device != OFFLOAD_NVME || zero_shard_offset(z->config.layout, unit + 1) <= settings->max_in_cpu))
+           (settings->device != OFFLOAD_NVME || z->config.layout->shard_offset[unit + 1] <= settings->max_in_cpu))
         unit++;
     return unit;
 }
@@ -36,7 +33,7 @@ static int param_units_in_host(const struct zero *z)
 static struct slice_file *params_file(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;
-    z->offloaded_params.piece = slice_file_piece(settings->buffer_size);
+    z->offloaded_params.piece = round_up(settings->buffer_size, SLICE_FILE_ALIGN);
     struct slice_file_config config = {.name = "parameters",
                                        .folder = settings->nvme_path,
                                        .rank = z->rank,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_replicas.c: compares the ranks' copies of the model: a checkpoint takes each rank's own slices, and would mix
- * models if copies had drifted apart (a faulty GPU or CPU, a flipped bit, other kernels). Ranks exchange one hash of
- * all arrays. Only if that differs, they exchange those of each array and unit, and of the tensors of the first unit
- * that differs. */
+ * models if copies had drifted apart (a faulty chip, a flipped bit, other kernels). Ranks exchange one hash of all
+ * arrays; if it differs, those of each array and unit, and of the tensors of the first unit that differs. */
 #include "comm/zero/zero_internal.h"
 #include "core/clock.h"
 #include "core/log.h"

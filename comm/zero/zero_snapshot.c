@@ -37,10 +37,9 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    if (kind == STATE_MASTER)
-        return zero->snapshot + zero_shard_offset(layout, unit);
-    return zero->snapshot + state_numel(layout, STATE_MASTER) + (kind - 1) * layout->room_offset[zero->units] +
-           layout->room_offset[unit];
+    const int64_t before =
+        kind == STATE_MASTER ? 0 : state_numel(layout, STATE_MASTER) + (kind - 1) * layout->room_offset[zero->units];
+    return zero->snapshot + before + zero_words_before(zero, kind, unit);
 }
 
 static bool snapshot_directly(const struct zero *zero, enum state_kind kind, int unit)

@@ -154,12 +154,8 @@ static void step_update_all(struct zero *z, struct stream *compute)
     bool gathers = zero_parallel(z) && (z->config.zero.stage == 1 || z->config.zero.stage == 2);
     zero_offload_begin_update(z, compute);
     for (int u = 0; u < z->units; u++) { /* in the order in which the next forward needs them */
-        const bool muon = z->muon.on && u > 0 && u < zero_head(z);
         struct span span = phase_begin(compute, PHASE_OPTIMIZER, u);
-        if (muon && (u - 1) % z->world == 0)
-            zero_muon_begin(z, u, compute);
-        if (muon)
-            zero_muon_update(z, u, compute);
+        zero_muon_update(z, u, compute);
         if (zero_is_offloaded(z, u))
             zero_offload_update(z, u, false);
         else
@@ -174,7 +170,7 @@ static void step_update_all(struct zero *z, struct stream *compute)
 static int64_t nonfinite_searched(const struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
-    return z->grads_whole ? layout->trained_numel * z->world : zero_shard_offset(layout, z->offload.first_unit);
+    return z->grads_whole ? layout->trained_numel * z->world : layout->shard_offset[z->offload.first_unit];
 }
 
 /* In a skipped step: searches all gradients on the device, which at stages 0 and 1 are more than this rank's; what is

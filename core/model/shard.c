@@ -72,7 +72,7 @@ static void shard_layout_moments(struct shard_layout *layout, const struct tenso
 int64_t shard_slice_of(const struct tensor_table *table, int64_t numel, int world, int parts)
 {
     const int64_t slices = (int64_t)world * parts, part = (numel + slices - 1) / slices;
-    const int64_t align = table->moment_blocks ? MOMENT_BLOCK : SHARD_ALIGN;
+    const int64_t align = tensor_table_align(table);
     return (part ? round_up(part, align) : align) * parts;
 }
 
@@ -86,12 +86,12 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
     layout->num_trained = tensor_table_head(table) + 1;
     layout->num_stored = table->adapted ? layout->num_trained : layout->num_units;
     layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
-    layout->shard_offset = memory_zeroed((size_t)table->num_units, sizeof *layout->shard_offset);
+    layout->shard_offset = memory_zeroed((size_t)table->num_units + 1, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {
         const int64_t slice = shard_slice_of(table, unit_words(table, u), world, parts);
         layout->slice[u] = slice;
-        layout->shard_offset[u] = layout->shard_numel;
         layout->shard_numel += slice;
+        layout->shard_offset[u + 1] = layout->shard_numel;
         layout->trained_numel += u < layout->num_trained ? slice : 0;
         if (slice * world > layout->max_padded)
             layout->max_padded = slice * world;

@@ -9,9 +9,7 @@
  * shard has shard_numel elements. The optimizer's state (master, m, v) is one such flat array of each kind, of the
  * first num_trained units only: those after them are frozen (tensor_table.h).
  *
- * A unit that is kept as bytes (stored_base.h) counts in words.
- *
- * A unit without elements, because all of it is frozen, has a slice of padding.
+ * A unit that is kept as bytes (stored_base.h) counts in words; one without elements has a slice of padding.
  *
  * With W virtual ranks (train.virtual_ranks) the unit is laid out for W: it has W canonical slices, and rank r of N
  * owns the `parts` = W / N neighbours from r × parts on. So the padded unit and its canonical slices are the same at
@@ -21,7 +19,7 @@
 #include "core/model/state_slices.h"
 #include "core/model/tensor_table.h"
 
-enum { SHARD_ALIGN = 64 }; /* elements; with moments in 8 bits MOMENT_BLOCK */
+enum { SHARD_ALIGN = TENSOR_ALIGN }; /* elements; with moments in 8 bits MOMENT_BLOCK */
 
 /* Where the moments of AdamW8bit lie in slices of a unit, which are words of 4 bytes in memory and files:
  *
@@ -59,7 +57,7 @@ struct shard_layout {
     int num_trained;       /* the first units, which have optimizer state */
     int num_stored;        /* the first units, which checkpoints hold: all, or of an adapter those that are trained */
     int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
-    int64_t *shard_offset; /* [num_units] first element of unit u's slice in a rank's shard */
+    int64_t *shard_offset; /* [num_units + 1] first element of unit u's slice in a rank's shard */
     int64_t shard_numel;   /* sum of slice[] */
     int64_t trained_numel; /* of the first num_trained */
     int64_t max_padded;    /* largest world × slice[u] */
