@@ -85,6 +85,12 @@ static inline uint16_t f16_from_f32(float f)
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+/* The nearest value of the type. */
+static inline float dtype_rounded(float x, enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : dtype == DTYPE_F16 ? f16_to_f32(f16_from_f32(x)) : x;
+}
+
 /* Element i of an array. */
 #define DTYPE_ELEMENT static inline __attribute__((always_inline))
 

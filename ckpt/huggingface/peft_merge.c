@@ -112,11 +112,6 @@ static merge_product *choose_merge_product(void)
     return merge_product_plain;
 }
 
-static float round_merged(float x, enum dtype dtype)
-{
-    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x)) : dtype == DTYPE_F16 ? f16_to_f32(f16_from_f32(x)) : x;
-}
-
 /* Adds an update to rows [first, first + rows) of its matrix. */
 static void merge_rows(const struct merge_update *update, enum dtype dtype, int64_t first, int64_t rows,
                        int64_t columns, float *values)
@@ -130,9 +125,9 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
             product(update->r, columns, update->left + (first + i) * update->r, update->right, sum);
             for (int64_t j = 0; j < columns; j++) {
                 const float scaled = sum[j] * update->scale,
-                            added = update->rounded ? round_merged(scaled, dtype) : scaled;
+                            added = update->rounded ? dtype_rounded(scaled, dtype) : scaled;
                 float *value = &values[i * columns + j];
-                *value = round_merged(round_merged(*value, dtype) + added, dtype);
+                *value = dtype_rounded(dtype_rounded(*value, dtype) + added, dtype);
             }
         }
         free(sum);

@@ -29,15 +29,14 @@ static struct tensor_info adapter_tensor(const struct model_desc *desc, const st
                                  .lora_scale = choice->scale,
                                  .unit = base->unit,
                                  .ndim = 2,
-                                 .shape = {is_a ? choice->r : out, is_a ? in : choice->r},
+                                 .shape = {!is_a       ? out
+                                           : embedding ? in
+                                                       : choice->r,
+                                           is_a && !embedding ? in : choice->r},
                                  .init = embedding && !is_a   ? INIT_NORMAL
                                          : is_a && !embedding ? INIT_UNIFORM
                                                               : INIT_ZERO,
                                  .init_std = embedding ? 1 : 1 / sqrt((double)in)};
-    if (embedding && is_a) { /* an embedding of its own */
-        tensor.shape[0] = in;
-        tensor.shape[1] = choice->r;
-    }
     const int n =
         snprintf(tensor.name, sizeof tensor.name, embedding ? "%.*s.lora_embedding_%s" : "%.*s.lora_%s.weight", stem,
                  base->name, is_a ? "A" : "B");

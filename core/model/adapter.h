@@ -5,9 +5,8 @@
  *     y = x · Wᵀ + scale · drop(x) · Aᵀ · Bᵀ          A (r, in)   lora_A.weight      B (out, r)   lora_B.weight
  *
  * A and B lie in the trained part of the unit whose op uses the matrix: those of a tied head in the head. The A of a
- * fused group (q, k, v; gate, up) follow each other without a gap in the group's order, so that they are one matrix
- * (sum of r, in). A starts uniform in ±1/sqrt(in), B as zeros. A target that is an embedding has A (V, r), which starts
- * as zeros, and B (C, r), which starts normal; PEFT's files hold lora_embedding_A as (r, V). */
+ * fused group follow each other in its order: one matrix (sum of r, in). A starts uniform in ±1/sqrt(in), B as zeros;
+ * of an embedding A (V, r) as zeros, B (C, r) normal; PEFT's files hold lora_embedding_A as (r, V). */
 #pragma once
 
 #include "core/model/tensor_table.h"

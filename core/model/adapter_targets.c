@@ -261,13 +261,8 @@ static enum status is_target(struct target_search *s, const struct target_module
         return target_match(s, &(struct target_expression){"target_modules", expression, "", "", true, NULL},
                             module->name, target);
     for (int i = 0; i < s->targets.count; i++)
-        if (strcmp(s->targets.items[i], module->name) == 0) {
-            *target = true;
-            return STATUS_OK;
-        }
-    if (is_listed(&s->targets, module->name))
-        return is_in_block(s, module->name, target);
-    return STATUS_OK;
+        *target |= strcmp(s->targets.items[i], module->name) == 0;
+    return !*target && is_listed(&s->targets, module->name) ? is_in_block(s, module->name, target) : STATUS_OK;
 }
 
 /* The family's default, as in PEFT, unless the settings name targets. */
@@ -407,14 +402,12 @@ static enum status find_saved(const struct target_search *s, struct adapter_choi
 static enum status pattern_of(const struct target_search *s, const char *key, const struct pattern_value *patterns,
                               int count, const char *name, double *value)
 {
-    for (int i = 0; i < count; i++) {
-        bool found;
+    bool found = false;
+    for (int i = 0; i < count && !found; i++) {
         TRY(target_match(s, &(struct target_expression){key, patterns[i].pattern, "(?:.*\\.)?(?:", ")$", false, NULL},
                          name, &found));
-        if (found) {
+        if (found)
             *value = patterns[i].value;
-            return STATUS_OK;
-        }
     }
     return STATUS_OK;
 }

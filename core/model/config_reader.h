@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config_reader.h: reads the keys of a config.json one by one, for model_config.c and the files that read a part of it.
- *
- * Reading is sticky: after the first fault the getters return defaults, and the fault is returned at the end, so that
- * the code reads as a list of keys. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
+/* config_reader.h: reads the keys of a config.json one by one. After the first fault the getters return defaults, and
+ * the fault is returned at the end. STATUS_DATA: damaged or ill-typed; STATUS_USAGE: well-formed, but asks for
  * something that ztrain does not have, and whatever is wrong in a run spec's own model.config. */
 #pragma once
 
@@ -61,8 +59,7 @@ struct rope_facts {
     double theta; /* the default of rope_theta */
     bool partial; /* partial_rotary_factor has an effect */
     bool scaling; /* rope types other than "default" and LongRoPE exist */
-    double local; /* layers with a window have a RoPE of their own: the default of rope_local_base_freq; 0: they have
-                     not */
+    double local; /* default of rope_local_base_freq, of layers with a window; 0: they have no RoPE of their own */
 };
 
 /* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */

@@ -158,12 +158,6 @@ void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const s
 
 enum { STORED_PIECE = 1 << 18 }; /* elements at a time; whole blocks */
 
-static void stored_round(float *x, int64_t n, enum dtype dtype)
-{
-    for (int64_t i = 0; i < n && dtype != DTYPE_F32; i++)
-        x[i] = dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(x[i])) : f16_to_f32(f16_from_f32(x[i]));
-}
-
 static enum status stored_quantize(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
                                    const struct stored_source *source, uint8_t *out, struct error *err)
 {
@@ -176,7 +170,8 @@ static enum status stored_quantize(const struct tensor_info *info, const struct 
     for (int64_t at = 0; at < info->numel; at += STORED_PIECE) {
         const int64_t n = min64(info->numel - at, STORED_PIECE);
         TRY_END(source->values(source->context, tensor, at, n, piece, err));
-        stored_round(piece, n, stored->dtype);
+        for (int64_t i = 0; i < n; i++)
+            piece[i] = dtype_rounded(piece[i], stored->dtype);
         nf4_encode(piece, n, at + n == info->numel, codes + at / 2, scales + at / NF4_BLOCK);
     }
     if (stored->nested) {
@@ -204,12 +199,6 @@ enum status stored_tensor_read(const struct tensor_info *info, const struct stor
     return STATUS_OK;
 }
 
-static void stored_narrow(uint16_t *out, const float *x, int64_t n, enum dtype dtype)
-{
-    for (int64_t i = 0; i < n; i++)
-        out[i] = dtype == DTYPE_BF16 ? bf16_from_f32(x[i]) : f16_from_f32(x[i]);
-}
-
 /* Elements of a plain tensor. */
 static enum status stored_read_plain(const struct stored_tensor *stored, int tensor, const struct stored_source *source,
                                      int64_t first, int64_t count, uint8_t *out, struct error *err)
@@ -220,8 +209,8 @@ static enum status stored_read_plain(const struct stored_tensor *stored, int ten
         const int64_t n = min64(count - at, STORED_PIECE);
         void *to = out + at * (int64_t)dtype_size(stored->dtype);
         TRY_END(source->values(source->context, tensor, first + at, n, piece ? piece : to, err));
-        if (piece)
-            stored_narrow(to, piece, n, stored->dtype);
+        for (int64_t i = 0; piece && i < n; i++)
+            dtype_store(to, i, piece[i], stored->dtype);
     }
 end:
     free(piece);

@@ -87,6 +87,5 @@ struct dequantize_args stored_dequantize(const struct tensor_info *info, const s
 void stored_values(const struct tensor_info *info, const struct stored_tensor *stored, const void *bytes, int64_t first,
                    int64_t count, float *out);
 
-/* Whether the frozen tensors of two tables lie in the same places, kept in the same way: two adapters can share them.
- */
+/* Whether the frozen tensors of two tables lie in the same places in the same form: two adapters can share them. */
 bool stored_base_is_same(const struct tensor_table *a, const struct tensor_table *b);

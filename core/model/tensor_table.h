@@ -8,10 +8,9 @@
  *     | tensor | tensor | gap | tensor | …        offsets are multiples of TENSOR_ALIGN elements, except inside a
  *                                                  fused group, whose tensors follow each other without a gap
  *
- * Fused groups (one matrix for the GEMM): q, k, v weights; q, k, v biases; gate, up weights; gate, up biases. Their
- * rows are stacked in that order, so the group is a row-major (sum of out, in) matrix. (GPT-2's c_attn and
- * Phi-3's qkv_proj and gate_up_proj are one tensor already.) Gap elements are zero and stay zero: their gradients are
- * never written. All blocks have the same layout, unless tensors of some are frozen.
+ * Fused groups: weights of q, k, v and of gate, up, and the biases of each. Their rows are stacked in that order: one
+ * row-major (sum of out, in) matrix for the GEMM, as GPT-2's c_attn and Phi-3's qkv_proj and gate_up_proj are already.
+ * Gap elements are zero: their gradients are never written. All blocks have the same layout, unless some are frozen.
  *
  * A *frozen* tensor has parameters in the compute dtype, but no gradient and no optimizer state. The frozen tensors of
  * a unit are a unit of their own after the head: gathered with it, sharded by itself, so that ranks share what is
@@ -83,8 +82,7 @@ enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM };
 enum tensor_part { PART_BASE, PART_LORA_A, PART_LORA_B };
 
 struct tensor_info {
-    char name[96]; /* Hugging Face's name, with GPT-2's "transformer." prefix; of an adapter without "base_model.model."
-                    */
+    char name[96]; /* Hugging Face's, with GPT-2's "transformer."; of an adapter without "base_model.model." */
     enum tensor_role role;
     enum tensor_part part;
     double lora_scale; /* PART_LORA_A and _B: of what the two add */
