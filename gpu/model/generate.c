@@ -62,13 +62,8 @@ static void finish_logits(struct generator *g)
 {
     const struct transformer *t = g->transformer;
     const float scale = (float)t->config.desc->logit_multiplier, cap = (float)t->config.desc->logit_softcap;
-    const float *single = g->raw;
-    const uint16_t *half = g->raw;
     for (int64_t i = 0; i < t->V; i++) {
-        float x = t->logits_dtype == DTYPE_F32    ? single[i]
-                  : t->logits_dtype == DTYPE_BF16 ? bf16_to_f32(half[i])
-                                                  : f16_to_f32(half[i]);
-        x *= scale;
+        const float x = dtype_load(g->raw, i, t->logits_dtype) * scale;
         g->logits[i] = cap > 0 ? cap * tanhf(x / cap) : x;
     }
 }

@@ -52,10 +52,9 @@ enum status transformer_prepare(const struct transformer *transformer, bool accu
 /* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
-/* Copies a micro-batch's arrays, which may be reused then, to the device, and makes *batch point to the copies. They
- * are valid until another micro-batch is loaded as the same `input` (0 … config.inputs - 1). packed: NULL, or host
- * memory like that of transformer_inputs(): they are written there instead, and the caller copies all inputs at once.
- */
+/* Copies a micro-batch's arrays to the device, and makes *batch point to the copies, which are valid until another is
+ * loaded as the same `input` (0 … config.inputs - 1). packed: NULL, or host memory like that of transformer_inputs():
+ * they are written there instead, and the caller copies all inputs at once. */
 void transformer_load(struct transformer *transformer, int input, struct batch *batch, struct stream *stream,
                       void *packed);
 

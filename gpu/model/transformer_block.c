@@ -11,10 +11,9 @@
  *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart, which the next norm
  * adds. Backward runs in the opposite order on dres, the gradient of the residual stream: each half of the block adds
- * the gradient that came through its norm. The norm that writes a gradient also leaves its sums over rows, which are
- * the gradient of the bias of the matrix before (find_summed_biases()). Dropout is of the weights of attention and of
- * each delta. Backward first computes the buffers again that are not kept, but for the last block, whose buffers are
- * still filled. */
+ * what came through its norm, which also leaves the sums over rows: the gradient of the bias of the matrix before
+ * (bias_summed). Dropout is of the weights of attention and of each delta. Backward first computes the buffers that are
+ * not kept again, but for the last block, whose buffers are still filled. */
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_layers.h"
 
@@ -111,53 +110,57 @@ static struct heads normed_heads(const struct transformer *t, const struct block
                           together ? count * t->D : t->D, keys ? b->k_rstd : b->q_rstd};
 }
 
-static void head_norm_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                              bool keys)
+/* From qkv to qk, of q and of k. */
+static void head_norms_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct heads heads = normed_heads(t, b, keys);
-    struct head_norm_fwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = heads.count,
-        .D = heads.width,
-        .ld_x = t->W,
-        .ld_y = (t->H + t->KV) * t->D,
-        .eps = t->eps,
-        .y = row_at(t, b->qk, heads.first, t->D),
-        .x = row_at(t, b->qkv, heads.first, t->D),
-        .weight = unit_param(t, unit, heads.weight),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .rstd = heads.rstd,
-    };
-    t->device->ops->head_norm_fwd(pass->stream, &args);
+    for (int keys = 0; keys < 2; keys++) {
+        const struct heads heads = normed_heads(t, b, keys);
+        struct head_norm_fwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .heads = heads.count,
+            .D = heads.width,
+            .ld_x = t->W,
+            .ld_y = (t->H + t->KV) * t->D,
+            .eps = t->eps,
+            .y = row_at(t, b->qk, heads.first, t->D),
+            .x = row_at(t, b->qkv, heads.first, t->D),
+            .weight = unit_param(t, unit, heads.weight),
+            .weight_offset = (float)t->config.desc->norm_offset,
+            .rstd = heads.rstd,
+        };
+        t->device->ops->head_norm_fwd(pass->stream, &args);
+    }
 }
 
 /* In place in dqkv (M, W). */
-static void head_norm_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                               void *dqkv, bool keys)
+static void head_norms_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                                void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    const struct heads heads = normed_heads(t, b, keys);
-    void *dx = row_at(t, dqkv, heads.first, t->D);
-    struct head_norm_bwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = heads.count,
-        .D = heads.width,
-        .ld_x = t->W,
-        .ld_dy = t->W,
-        .ld_dx = t->W,
-        .dx = dx,
-        .dy = dx,
-        .x = row_at(t, b->qkv, heads.first, t->D),
-        .weight = unit_param(t, unit, heads.weight),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .rstd = heads.rstd,
-        .dweight = unit_grad(t, unit, heads.weight),
-        .accumulate = unit->to.adds,
-    };
-    t->device->ops->head_norm_bwd(pass->stream, &args);
+    for (int keys = 0; keys < 2; keys++) {
+        const struct heads heads = normed_heads(t, b, keys);
+        void *dx = row_at(t, dqkv, heads.first, t->D);
+        struct head_norm_bwd_args args = {
+            .dtype = t->dtype,
+            .M = pass->M,
+            .heads = heads.count,
+            .D = heads.width,
+            .ld_x = t->W,
+            .ld_dy = t->W,
+            .ld_dx = t->W,
+            .dx = dx,
+            .dy = dx,
+            .x = row_at(t, b->qkv, heads.first, t->D),
+            .weight = unit_param(t, unit, heads.weight),
+            .weight_offset = (float)t->config.desc->norm_offset,
+            .rstd = heads.rstd,
+            .dweight = unit_grad(t, unit, heads.weight),
+            .accumulate = unit->to.adds,
+        };
+        t->device->ops->head_norm_bwd(pass->stream, &args);
+    }
 }
 
 /* Elements between the rows of rotated(). */
@@ -203,10 +206,8 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b)
 static void rotated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->qk_norm) {
-        head_norm_forward(pass, unit, b, false);
-        head_norm_forward(pass, unit, b, true);
-    }
+    if (t->qk_norm)
+        head_norms_forward(pass, unit, b);
     rotate(pass, b, rotated(t, b), block_rotated_ld(t), false);
 }
 
@@ -289,10 +290,8 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     args.dv = row_at(t, dqkv, t->H + t->KV, t->D);
     t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, b, dqkv, t->W, true);
-    if (t->qk_norm) {
-        head_norm_backward(pass, unit, b, dqkv, false);
-        head_norm_backward(pass, unit, b, dqkv, true);
-    }
+    if (t->qk_norm)
+        head_norms_backward(pass, unit, b, dqkv);
 }
 
 bool block_runs_up_again(const struct transformer *t)
@@ -515,24 +514,17 @@ static void block_whole_forward(const struct pass *pass, const struct unit *unit
     block_after_kept(pass, unit, block);
 }
 
-/* Forward, with the verb between its two parts. */
-static enum status block_forward_kept(const struct pass *pass, const struct unit *unit, int64_t block)
-{
-    const struct activation_verbs *verbs = pass->transformer->config.activations;
-    TRY(block_run(pass, unit, block, BLOCK_FORWARD, block_until_kept));
-    verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
-    return block_run(pass, unit, block, BLOCK_FORWARD_END, block_after_kept);
-}
-
 enum status block_forward(const struct pass *pass, int64_t block, enum param_pass kind)
 {
-    const bool keeps = pass->transformer->config.activations && kind == PASS_FORWARD;
+    const struct activation_verbs *verbs = kind == PASS_FORWARD ? pass->transformer->config.activations : NULL;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
-    if (pass->M > 0 && keeps)
-        TRY(block_forward_kept(pass, &unit, block));
-    else if (pass->M > 0)
-        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, block_whole_forward));
+    if (pass->M > 0)
+        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, verbs ? block_until_kept : block_whole_forward));
+    if (pass->M > 0 && verbs) {
+        verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
+        TRY(block_run(pass, &unit, block, BLOCK_FORWARD_END, block_after_kept));
+    }
     unit_release(pass, &unit);
     return STATUS_OK;
 }

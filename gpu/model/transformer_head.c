@@ -7,12 +7,12 @@
  *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
  *                                                       └──► gradient of the rows, over final_norm's rows
  *
- * so that the head's parameters are acquired once. A tied head's matrix is the token embedding of unit 0, acquired with
- * the head, which writes its gradient first; the embedding adds to it at the end.
+ * A tied head's matrix is the token embedding of unit 0, acquired with the head, which writes its gradient first.
  *
  * With norms after the residual (BERT) there is no final norm: final_norm is the last block's output, and the gradient
  * of its rows goes to dres. A pooler comes before the logits: rows ─► matrix ─► tanh ─► dropout. It computes all rows,
  * although only a sample's first token has a target: they cost a twelfth of one block's matrices. */
+#include "core/round_up.h"
 #include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
@@ -197,8 +197,7 @@ static void head_chunk_bwd(const struct pass *pass, const struct head_units *uni
 
 static int64_t head_chunk_rows(const struct pass *pass, int64_t first)
 {
-    int64_t left = pass->M - first, chunk = pass->transformer->chunk;
-    return left < chunk ? left : chunk;
+    return min64(pass->M - first, pass->transformer->chunk);
 }
 
 /* Copies the logits of rows with a target to the host, behind *copied others. */

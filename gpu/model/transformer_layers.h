@@ -23,9 +23,8 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
                     void *aux);
 
 /* The gradients of weight and bias (unless bias_summed, or frozen) from dy and x, then, unless dx is NULL, dx = dy ·
- * Wᵀ. The down product has an `aux`, that of the up product: dx also goes back through its GELU, with the gradient of
- * its bias if that is bias_summed. Or it is gate and up of a gated MLP, which become their gradient, and dx is scratch.
- */
+ * Wᵀ. The down product has the `aux` of the up product: dx also goes back through its GELU, with the gradient of its
+ * bias if that is bias_summed; or gate and up become their gradient, and dx is scratch. */
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, void *aux);
 

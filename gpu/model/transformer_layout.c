@@ -20,11 +20,8 @@
  *     out1, out2    2 C s       -         norms after attention and MLP, where there are such        block
  *     post1, post2  2, or 4 f   -         the same norms: mean (LayerNorm), rstd                     block
  *
- * All of GPT-2: 16 C s + (4 + H) f, at 124M 49,216 bytes per token and block in fp32, 24,640 in bf16. Llama family:
- * (4 C + W + H D + 3 F) s + (2 + H) f.
- *
- * GELU is computed in the product before it, from sums that are not rounded yet: the same bits need that product again.
- * SwiGLU and GeGLU need only inner (transformer_gates_again()).
+ * All of GPT-2: 16 C s + (4 + H) f. Llama family: (4 C + W + H D + 3 F) s + (2 + H) f. GELU is computed in the product
+ * before it, from sums that are not rounded yet: the same bits need that product again; SwiGLU and GeGLU only inner.
  *
  * They are laid out in one of four ways; r is the residual stream at a block's input, K a block's other kept buffers,
  * X those that are computed again:
@@ -44,7 +41,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* (rows, width) elements of dt */
+/* (rows, width) elements of dt; 0: NULL */
 static void *take_dt(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
 {
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * dtype_size(t->dtype));
@@ -59,19 +56,20 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
                          struct block_buffers *b)
 {
-    int64_t M = t->config.batch.max_tokens;
-    bool layer_norm = t->config.desc->norm == NORM_LAYER;
+    const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
+    const int64_t before = t->norms_before ? M : 0, after = t->norms_after ? M : 0, heads = t->qk_norm ? M : 0;
+    const bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
-        b->norm1 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
-        b->mean1 = layer_norm && t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
-        b->rstd1 = t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
-        b->qk = t->qk_norm ? take_dt(t, arena, M, (t->H + t->KV) * t->D) : NULL;
-        b->q_rstd = t->qk_norm ? layout_take_f32(arena, M, t->H) : NULL;
-        b->k_rstd = t->qk_norm ? layout_take_f32(arena, M, t->KV) : NULL;
-        b->norm2 = t->norms_before ? take_dt(t, arena, M, t->C) : NULL;
-        b->mean2 = layer_norm && t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
-        b->rstd2 = t->norms_before ? layout_take_f32(arena, M, 1) : NULL;
+        b->norm1 = take_dt(t, arena, before, t->C);
+        b->mean1 = layout_take_f32(arena, layer_norm ? before : 0, 1);
+        b->rstd1 = layout_take_f32(arena, before, 1);
+        b->qk = take_dt(t, arena, heads, (t->H + t->KV) * t->D);
+        b->q_rstd = layout_take_f32(arena, heads, t->H);
+        b->k_rstd = layout_take_f32(arena, heads, t->KV);
+        b->norm2 = take_dt(t, arena, before, t->C);
+        b->mean2 = layout_take_f32(arena, layer_norm ? before : 0, 1);
+        b->rstd2 = layout_take_f32(arena, before, 1);
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, t->F);
@@ -85,12 +83,12 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         break;
     case RECOMPUTE_BLOCK:
         b->res2 = take_dt(t, arena, M, t->C);
-        b->out1 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
-        b->out2 = t->norms_after ? take_dt(t, arena, M, t->C) : NULL;
-        b->post1 = t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
-        b->post2 = t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
-        b->post1_mean = layer_norm && t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
-        b->post2_mean = layer_norm && t->norms_after ? layout_take_f32(arena, M, 1) : NULL;
+        b->out1 = take_dt(t, arena, after, t->C);
+        b->out2 = take_dt(t, arena, after, t->C);
+        b->post1 = layout_take_f32(arena, after, 1);
+        b->post2 = layout_take_f32(arena, after, 1);
+        b->post1_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
+        b->post2_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         if (!block_runs_up_again(t))
             b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
@@ -121,9 +119,9 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     }
 }
 
-/* The rows of logits that exist at a time, in chunks of about equal size. Every chunk reads the head's matrix twice and
- * reads and writes its gradient. On the CPU in fp32, GPT-2's head takes 8 % more time in chunks of 256 rows than of
- * 512, 38 % more with 64; above 512 nothing is gained. A GPU needs some thousand rows: 1/64 of its memory. */
+/* The rows of logits that exist at a time, in chunks of about equal size: each reads the head's matrix twice, and reads
+ * and writes its gradient. On the CPU in fp32 GPT-2's head takes 8 % more time with 256 rows than with 512 or more, 38
+ * % more with 64. A GPU needs some thousand: 1/64 of its memory. */
 static int64_t layout_chunk(const struct transformer *t)
 {
     enum { MIN_ROWS = 64, CPU_ROWS = 512, CPU_BYTES = 256 << 20, CUDA_ROWS = 16384, CUDA_SHARE = 64 };
@@ -137,9 +135,9 @@ static int64_t layout_chunk(const struct transformer *t)
         most = most > limit ? limit : max64(most, MIN_ROWS);
         int64_t chunks = (M + most - 1) / most;
         rows = (M + chunks - 1) / chunks;
-        rows = (rows + multiple - 1) / multiple * multiple;
+        rows = round_up(rows, multiple);
     }
-    return rows < M ? rows : M;
+    return min64(rows, M);
 }
 
 static void layout_encoder(struct transformer *t, struct arena *arena)
@@ -148,7 +146,7 @@ static void layout_encoder(struct transformer *t, struct arena *arena)
     int64_t M = t->config.batch.max_tokens;
     if (desc->embedding_norm) {
         t->embedded = t->config.training ? take_dt(t, arena, M, t->C) : t->delta;
-        t->embedded_mean = desc->norm == NORM_LAYER ? layout_take_f32(arena, M, 1) : NULL;
+        t->embedded_mean = layout_take_f32(arena, desc->norm == NORM_LAYER ? M : 0, 1);
         t->embedded_rstd = layout_take_f32(arena, M, 1);
         t->embedding_norm_weight = t->config.training ? take_dt(t, arena, 1, t->C) : NULL;
     }
@@ -197,7 +195,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
 {
     const struct transformer_config *config = &t->config;
     int64_t M = config->batch.max_tokens;
-    t->ld_logits = (t->classes + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
+    t->ld_logits = round_up(t->classes, VOCABULARY_ALIGN);
     t->chunk = layout_chunk(t);
     layout_blocks(t, arena);
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
@@ -209,10 +207,9 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype); /* at least 2 C: below */
-        if (wide_bytes < second + stream_bytes)
-            wide_bytes = second + stream_bytes;
-        t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes);
+        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype);
+        size_t least = second + stream_bytes; /* of the final norm's input and output */
+        t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes > least ? wide_bytes : least);
         t->final_res = t->wide;
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {

@@ -2,6 +2,7 @@
 /* transformer_new.c: creates the transformer: the shapes of its matrices, its tensors by role, which biases' gradients
  * are sums that another op leaves. */
 #include "core/memory.h"
+#include "core/round_up.h"
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_adapter.h"
 
@@ -19,15 +20,13 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
     shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
                                               gated ? 2 * F : F, C, in_out};
     shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
-    /* the token embedding is stored (V, C) in every family; no language model has a bias here */
-    bool classifier = desc->num_labels > 0;
-    shapes[LINEAR_HEAD] = (struct linear_shape){classifier   ? ROLE_SCORE_W
-                                                : desc->tied ? ROLE_WTE
-                                                             : ROLE_LM_HEAD,
-                                                classifier ? ROLE_SCORE_B : ROLE_COUNT,
-                                                classifier ? desc->num_labels : desc->vocab_size, C, false};
-    shapes[LINEAR_POOLER] =
-        (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, desc->pooler ? C : 0, desc->pooler ? C : 0, false};
+    const int64_t pooled = desc->pooler ? C : 0;
+    shapes[LINEAR_POOLER] = (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, pooled, pooled, false};
+    if (desc->num_labels > 0)
+        shapes[LINEAR_HEAD] = (struct linear_shape){ROLE_SCORE_W, ROLE_SCORE_B, desc->num_labels, C, false};
+    else /* the token embedding is stored (V, C) in every family; no language model has a bias here */
+        shapes[LINEAR_HEAD] =
+            (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, ROLE_COUNT, desc->vocab_size, C, false};
 }
 
 /* Products of a matrix's size that each token costs in training: forward; the gradient of its input, unless backward
@@ -103,28 +102,19 @@ static bool k_bias_has_no_gradient(const struct model_desc *desc)
            desc->attention_softcap == 0;
 }
 
-/* GPUs multiply fast if sizes are multiples of 128. There the head's products include the rows that follow the head's
- * matrix in its unit, up to the next multiple. Their logits are ignored and their dlogits are 0: products that add to
- * gradients leave these rows as they are; one that overwrites sets them to 0, which the embedding's gradients overwrite
- * afterwards. Only a matrix in unit 0, before the embedding's other tensors, is padded (GPT-2). */
+/* GPUs multiply fast if sizes are multiples of 128. There the products of a tied head include the rows that follow its
+ * matrix in unit 0, up to the next multiple (GPT-2). Their logits are ignored and their dlogits are 0: products that
+ * add to gradients leave these rows; one that overwrites sets them to 0, and the embedding's gradients overwrite that.
+ */
 static void new_pad_vocabulary(struct transformer *t)
 {
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
-    int64_t padded = (t->V + VOCABULARY_ALIGN - 1) / VOCABULARY_ALIGN * VOCABULARY_ALIGN;
-    bool tied_in_unit_0 = head->weight == ROLE_WTE;
-    if (t->device->kind != DEVICE_CUDA || !tied_in_unit_0)
+    const int64_t padded = round_up(t->V, VOCABULARY_ALIGN);
+    if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE)
         return;
     const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
     if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel)
         head->N = padded;
-}
-
-static float transformer_embedding_scale(const struct model_desc *desc, enum dtype dtype)
-{
-    const float scale = (float)desc->embedding_multiplier;
-    if (!desc->embedding_rounds || dtype == DTYPE_F32)
-        return scale;
-    return dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(scale)) : f16_to_f32(f16_from_f32(scale));
 }
 
 /* One op computes the gradients of a matrix and its bias, unless another op leaves that of the bias. */
@@ -162,9 +152,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     if (!config->max_position)
         t->config.max_position = most->max_seq;
     ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= desc->max_positions);
-    t->logits_dtype = logits == DTYPE_COUNT ? config->dtype : logits;
-    if (desc->num_labels)
-        t->logits_dtype = DTYPE_F32; /* the host reads these few */
+    t->logits_dtype = desc->num_labels ? DTYPE_F32 : logits == DTYPE_COUNT ? config->dtype : logits; /* labels: few */
     ASSERT(t->logits_dtype == DTYPE_F32 || t->logits_dtype == config->dtype);
     t->device = device;
     t->dtype = config->dtype;
@@ -184,7 +172,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->norms_after = desc->norm_place != NORM_BEFORE;
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
     t->eps = (float)desc->norm_eps;
-    t->embedding_scale = transformer_embedding_scale(desc, config->dtype);
+    t->embedding_scale =
+        dtype_rounded((float)desc->embedding_multiplier, desc->embedding_rounds ? config->dtype : DTYPE_F32);
     t->blocks = memory_zeroed((size_t)desc->num_layers, sizeof *t->blocks);
     t->num_inputs = config->inputs ? config->inputs : 1;
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
