@@ -66,8 +66,6 @@ enum status fs_write_file(const char *path, const void *data, size_t size, enum 
 /* Copies a regular file in the same way, with bounded memory; *bytes (may be NULL): its size. */
 enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err);
 
-/* ---- files for output that a user names: also links, pipes and devices --- */
-
 /* Whether `path`, followed through links, names a pipe, a device or a folder. */
 bool named_file_is_special(const char *path);
 

@@ -152,13 +152,11 @@ static uint64_t machine_meminfo(const char *root, const char *key, uint64_t unit
 
 void machine_memory(const char *root, struct machine_memory *memory)
 {
-    *memory = (struct machine_memory){
-        .total = machine_meminfo(root, "MemTotal:", 1024),
-        .available = machine_meminfo(root, "MemAvailable:", 1024),
-        .limit = UINT64_MAX,
-        .swap = machine_meminfo(root, "SwapTotal:", 1024),
-        .huge_page_count = machine_meminfo(root, "HugePages_Total:", 1),
-    };
+    *memory = (struct machine_memory){.total = machine_meminfo(root, "MemTotal:", 1024),
+                                      .available = machine_meminfo(root, "MemAvailable:", 1024),
+                                      .limit = UINT64_MAX,
+                                      .swap = machine_meminfo(root, "SwapTotal:", 1024),
+                                      .huge_page_count = machine_meminfo(root, "HugePages_Total:", 1)};
     cgroup_visit(root, "memory", cgroup_visit_memory, memory);
 }
 

@@ -17,8 +17,7 @@ static const struct {
     int64_t bytes;
 } size_units[] = {
     {"TiB", INT64_C(1) << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", INT64_C(1000000000000)},
-    {"GB", 1000000000},        {"MB", 1000000},  {"KB", 1000},     {"kB", 1000},     {"B", 1},
-};
+    {"GB", 1000000000},        {"MB", 1000000},  {"KB", 1000},     {"kB", 1000},     {"B", 1}};
 
 bool size_parse(const char *text, int64_t *bytes)
 {

@@ -3,12 +3,10 @@
 
 #include <string.h>
 
-static const char *const kind_names[] = {
-    [MEM_PARAMS] = "parameters",   [MEM_GRADS] = "gradients",
-    [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATIONS] = "activations",
-    [MEM_COMM] = "communication",  [MEM_WORKSPACE] = "workspace",
-    [MEM_DATA] = "data",           [MEM_SNAPSHOT] = "snapshot",
-};
+static const char *const kind_names[] = {[MEM_PARAMS] = "parameters",   [MEM_GRADS] = "gradients",
+                                         [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATIONS] = "activations",
+                                         [MEM_COMM] = "communication",  [MEM_WORKSPACE] = "workspace",
+                                         [MEM_DATA] = "data",           [MEM_SNAPSHOT] = "snapshot"};
 _Static_assert(COUNT_OF(kind_names) == MEM_KIND_COUNT, "every kind of memory has a name");
 
 const char *mem_kind_name(enum mem_kind kind)

@@ -145,8 +145,7 @@ static void name_library_packages(const char *file, char *why, size_t size)
         {"libcublasLt.so.12", "nvidia-cublas-cu12", "libcublas-12-N, as libcublas-12-8"},
         {"libcublasLt.so.13", "nvidia-cublas", "libcublas-13-N, as libcublas-13-0"},
         {"libcudnn.so.9", "nvidia-cudnn-cu13 or nvidia-cudnn-cu12", "libcudnn9-cuda-13 or libcudnn9-cuda-12"},
-        {"libnccl.so.2", "nvidia-nccl-cu13 or nvidia-nccl-cu12", "libnccl2"},
-    };
+        {"libnccl.so.2", "nvidia-nccl-cu13 or nvidia-nccl-cu12", "libnccl2"}};
     const size_t used = strlen(why);
     for (size_t i = 0; i < COUNT_OF(packages); i++)
         if (!strcmp(packages[i].file, file))

@@ -10,8 +10,6 @@ static double cost_size_of(enum dtype dtype)
     return (double)dtype_size(dtype);
 }
 
-/* ---- what operands hold -------------------------------------------------- */
-
 static struct op_cost cost_bytes_of(int op, const void *args)
 {
     double bytes = 0;
@@ -36,8 +34,6 @@ static struct op_cost cost_bytes_of(int op, const void *args)
     X(momentum) X(muon_momentum) X(muon_update)
 /* clang-format on */
 BYTES_OPS(BYTES_OF)
-
-/* ---- the others ---------------------------------------------------------- */
 
 /* m and v are read and written. */
 struct op_cost op_cost_adam8(const struct adam8_args *a)

@@ -5,6 +5,7 @@
 
 /* ---- the table ----------------------------------------------------------- */
 
+/* clang-format off */
 #define AT(op, m) (int16_t)(offsetof(struct op##_args, m) + 1)
 #define DIMS1(op, a) AT(op, a)
 #define DIMS2(op, a, b) AT(op, a), AT(op, b)
@@ -14,203 +15,132 @@
 
 /* TENSOR: a shape; ROWS: rows `pitch` apart; TIMES: halves / 2 times a shape; FIXED: one element, or an operand of a
  * fixed meaning. */
-#define TENSOR(op, m, use, type, ...)                                           \
-    {                                                                           \
-        offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0 \
-    }
-#define ROWS(op, m, use, type, pitch, ...)                                                  \
-    {                                                                                       \
-        offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0 \
-    }
-#define TIMES(op, m, use, type, halves, ...)                                         \
-    {                                                                                \
-        offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves \
-    }
-#define FIXED(op, m, use, type)                             \
-    {                                                       \
-        offsetof(struct op##_args, m), use, type, {0}, 0, 0 \
-    }
+#define TENSOR(op, m, use, type, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0}
+#define ROWS(op, m, use, type, pitch, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0}
+#define TIMES(op, m, use, type, halves, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves}
+#define FIXED(op, m, use, type) {offsetof(struct op##_args, m), use, type, {0}, 0, 0}
 
 enum {
-    IN = OPERAND_READ,
-    OUT = OPERAND_WRITTEN,
-    INOUT = OPERAND_READ | OPERAND_WRITTEN,
-    SIDE = OPERAND_SIDE,
-    MAYBE = OPERAND_MAYBE,
-    POSITIVE = OPERAND_POSITIVE,
-    DT = OPERAND_DT,
-    F32 = OPERAND_F32,
-    BF16 = OPERAND_BF16,
-    F64 = OPERAND_F64,
-    INDEX = OPERAND_INDEX,
-    BYTE = OPERAND_BYTE,
+    IN = OPERAND_READ, OUT = OPERAND_WRITTEN, INOUT = IN | OUT,
+    SIDE = OPERAND_SIDE, MAYBE = OPERAND_MAYBE, POSITIVE = OPERAND_POSITIVE,
+    DT = OPERAND_DT, F32 = OPERAND_F32, BF16 = OPERAND_BF16, F64 = OPERAND_F64, INDEX = OPERAND_INDEX, BYTE = OPERAND_BYTE,
     TABLE = 2 * 32 /* rows of a table whose size an op does not know: what the self-test gives it */
 };
 
-static const struct operand operands_embedding_fwd[] = {TENSOR(embedding_fwd, out, OUT, DT, M, C),
-                                                        TENSOR(embedding_fwd, tokens, IN | SIDE, INDEX, M),
-                                                        TENSOR(embedding_fwd, positions, IN | SIDE, INDEX, M),
-                                                        TIMES(embedding_fwd, wte, IN, DT, TABLE, C),
-                                                        TIMES(embedding_fwd, wpe, IN | MAYBE, DT, TABLE, C),
-                                                        TENSOR(embedding_fwd, types, IN | SIDE | MAYBE, INDEX, M),
-                                                        TIMES(embedding_fwd, wse, IN | MAYBE, DT, TABLE, C)};
-static const struct operand operands_embedding_bwd[] = {TENSOR(embedding_bwd, dwte, INOUT, F32, V, C),
-                                                        TENSOR(embedding_bwd, dwpe, INOUT | MAYBE, F32, P, C),
-                                                        TENSOR(embedding_bwd, dout, IN, DT, M, C),
-                                                        TENSOR(embedding_bwd, tokens, IN | SIDE, INDEX, M),
-                                                        TENSOR(embedding_bwd, positions, IN | SIDE, INDEX, M),
-                                                        TENSOR(embedding_bwd, types, IN | SIDE | MAYBE, INDEX, M),
-                                                        TENSOR(embedding_bwd, dwse, INOUT | MAYBE, F32, S, C)};
-static const struct operand operands_norm_fwd[] = {TENSOR(norm_fwd, y, OUT, DT, M, C),
-                                                   TENSOR(norm_fwd, x_out, OUT | MAYBE, DT, M, C),
-                                                   TENSOR(norm_fwd, x, IN, DT, M, C),
-                                                   TENSOR(norm_fwd, delta, IN | MAYBE, DT, M, C),
-                                                   TENSOR(norm_fwd, weight, IN | SIDE | POSITIVE, DT, C),
-                                                   TENSOR(norm_fwd, bias, IN | SIDE | MAYBE, DT, C),
-                                                   TENSOR(norm_fwd, mean, OUT | SIDE | MAYBE, F32, M),
-                                                   TENSOR(norm_fwd, rstd, OUT | SIDE, F32, M)};
-static const struct operand operands_norm_bwd[] = {TENSOR(norm_bwd, dx, OUT, DT, M, C),
-                                                   TENSOR(norm_bwd, dres, IN | MAYBE, DT, M, C),
-                                                   TENSOR(norm_bwd, dy, IN, DT, M, C),
-                                                   TENSOR(norm_bwd, x, IN, DT, M, C),
-                                                   TENSOR(norm_bwd, weight, IN | SIDE | POSITIVE, DT, C),
-                                                   TENSOR(norm_bwd, mean, IN | SIDE | MAYBE, F32, M),
-                                                   TENSOR(norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M),
-                                                   TENSOR(norm_bwd, dweight, INOUT | SIDE, F32, C),
-                                                   TENSOR(norm_bwd, dbias, INOUT | SIDE | MAYBE, F32, C),
-                                                   TENSOR(norm_bwd, dx_sums, INOUT | SIDE | MAYBE, F32, C)};
-static const struct operand operands_linear_fwd[] = {ROWS(linear_fwd, y, INOUT, AT(linear_fwd, y_dtype), ld_y, M, N),
-                                                     ROWS(linear_fwd, x, IN, DT, ld_x, M, K),
-                                                     TENSOR(linear_fwd, w, IN, DT, N, K),
-                                                     TENSOR(linear_fwd, bias, IN | SIDE | MAYBE, DT, N),
-                                                     TENSOR(linear_fwd, aux, OUT | MAYBE, DT, M, N),
-                                                     TIMES(linear_fwd, gated, OUT | MAYBE, DT, 1, M, N)};
-static const struct operand operands_linear_bwd_input[] = {
-    ROWS(linear_bwd_input, dx, INOUT, DT, ld_dx, M, K),
-    ROWS(linear_bwd_input, dy, IN, DT, ld_dy, M, N),
-    TENSOR(linear_bwd_input, w, IN, DT, N, K),
+#define OPERANDS(op) static const struct operand operands_##op[]
+OPERANDS(embedding_fwd) = {TENSOR(embedding_fwd, out, OUT, DT, M, C),
+    TENSOR(embedding_fwd, tokens, IN | SIDE, INDEX, M), TENSOR(embedding_fwd, positions, IN | SIDE, INDEX, M),
+    TIMES(embedding_fwd, wte, IN, DT, TABLE, C), TIMES(embedding_fwd, wpe, IN | MAYBE, DT, TABLE, C),
+    TENSOR(embedding_fwd, types, IN | SIDE | MAYBE, INDEX, M), TIMES(embedding_fwd, wse, IN | MAYBE, DT, TABLE, C)};
+OPERANDS(embedding_bwd) = {TENSOR(embedding_bwd, dwte, INOUT, F32, V, C),
+    TENSOR(embedding_bwd, dwpe, INOUT | MAYBE, F32, P, C), TENSOR(embedding_bwd, dout, IN, DT, M, C),
+    TENSOR(embedding_bwd, tokens, IN | SIDE, INDEX, M), TENSOR(embedding_bwd, positions, IN | SIDE, INDEX, M),
+    TENSOR(embedding_bwd, types, IN | SIDE | MAYBE, INDEX, M), TENSOR(embedding_bwd, dwse, INOUT | MAYBE, F32, S, C)};
+OPERANDS(norm_fwd) = {TENSOR(norm_fwd, y, OUT, DT, M, C), TENSOR(norm_fwd, x_out, OUT | MAYBE, DT, M, C),
+    TENSOR(norm_fwd, x, IN, DT, M, C), TENSOR(norm_fwd, delta, IN | MAYBE, DT, M, C),
+    TENSOR(norm_fwd, weight, IN | SIDE | POSITIVE, DT, C), TENSOR(norm_fwd, bias, IN | SIDE | MAYBE, DT, C),
+    TENSOR(norm_fwd, mean, OUT | SIDE | MAYBE, F32, M), TENSOR(norm_fwd, rstd, OUT | SIDE, F32, M)};
+OPERANDS(norm_bwd) = {TENSOR(norm_bwd, dx, OUT, DT, M, C), TENSOR(norm_bwd, dres, IN | MAYBE, DT, M, C),
+    TENSOR(norm_bwd, dy, IN, DT, M, C), TENSOR(norm_bwd, x, IN, DT, M, C),
+    TENSOR(norm_bwd, weight, IN | SIDE | POSITIVE, DT, C), TENSOR(norm_bwd, mean, IN | SIDE | MAYBE, F32, M),
+    TENSOR(norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M), TENSOR(norm_bwd, dweight, INOUT | SIDE, F32, C),
+    TENSOR(norm_bwd, dbias, INOUT | SIDE | MAYBE, F32, C), TENSOR(norm_bwd, dx_sums, INOUT | SIDE | MAYBE, F32, C)};
+OPERANDS(linear_fwd) = {ROWS(linear_fwd, y, INOUT, AT(linear_fwd, y_dtype), ld_y, M, N),
+    ROWS(linear_fwd, x, IN, DT, ld_x, M, K), TENSOR(linear_fwd, w, IN, DT, N, K),
+    TENSOR(linear_fwd, bias, IN | SIDE | MAYBE, DT, N), TENSOR(linear_fwd, aux, OUT | MAYBE, DT, M, N),
+    TIMES(linear_fwd, gated, OUT | MAYBE, DT, 1, M, N)};
+OPERANDS(linear_bwd_input) = {ROWS(linear_bwd_input, dx, INOUT, DT, ld_dx, M, K),
+    ROWS(linear_bwd_input, dy, IN, DT, ld_dy, M, N), TENSOR(linear_bwd_input, w, IN, DT, N, K),
     TENSOR(linear_bwd_input, gelu_aux, IN | MAYBE, DT, M, K),
     TENSOR(linear_bwd_input, dbias, INOUT | SIDE | MAYBE, F32, K),
     TIMES(linear_bwd_input, gate_up, INOUT | MAYBE, DT, 4, M, K)};
-static const struct operand operands_linear_bwd_weight[] = {
-    TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bwd_weight, dw_dtype), N, K),
+OPERANDS(linear_bwd_weight) = {TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bwd_weight, dw_dtype), N, K),
     TENSOR(linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, N), ROWS(linear_bwd_weight, dy, IN, DT, ld_dy, M, N),
     ROWS(linear_bwd_weight, x, IN, DT, ld_x, M, K)};
-static const struct operand operands_head_norm_fwd[] = {
-    ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D), ROWS(head_norm_fwd, x, IN, DT, ld_x, M, heads, D),
-    TENSOR(head_norm_fwd, weight, IN | SIDE | POSITIVE, DT, D), TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads)};
-static const struct operand operands_head_norm_bwd[] = {
-    ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
-    ROWS(head_norm_bwd, dy, IN, DT, ld_dy, M, heads, D),
-    ROWS(head_norm_bwd, x, IN, DT, ld_x, M, heads, D),
+OPERANDS(head_norm_fwd) = {ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D),
+    ROWS(head_norm_fwd, x, IN, DT, ld_x, M, heads, D), TENSOR(head_norm_fwd, weight, IN | SIDE | POSITIVE, DT, D),
+    TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads)};
+OPERANDS(head_norm_bwd) = {ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
+    ROWS(head_norm_bwd, dy, IN, DT, ld_dy, M, heads, D), ROWS(head_norm_bwd, x, IN, DT, ld_x, M, heads, D),
     TENSOR(head_norm_bwd, weight, IN | SIDE | POSITIVE, DT, D),
     TENSOR(head_norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M, heads),
     TENSOR(head_norm_bwd, dweight, INOUT | SIDE, F32, D)};
-static const struct operand operands_rope[] = {
-    ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positions, IN | SIDE, INDEX, M),
+OPERANDS(rope) = {ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positions, IN | SIDE, INDEX, M),
     TIMES(rope, cos_table, IN | SIDE, F32, TABLE, R), TIMES(rope, sin_table, IN | SIDE, F32, TABLE, R)};
-static const struct operand operands_attention_fwd[] = {
-    FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
-    ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D),
-    ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
-    ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D),
-    ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),
+OPERANDS(attention_fwd) = {FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
+    ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
+    ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),
     TENSOR(attention_fwd, lse, OUT | SIDE, F32, H, M),
     FIXED(attention_fwd, dropout.tokens, IN | SIDE | MAYBE, OPERAND_NUMBERS)};
-static const struct operand operands_attention_bwd[] = {
-    FIXED(attention_bwd, seq_start, IN | SIDE, OPERAND_STARTS),
-    ROWS(attention_bwd, q, IN, DT, ld_q, M, H, D),
-    ROWS(attention_bwd, k, IN, DT, ld_k, M, KV, D),
-    ROWS(attention_bwd, v, IN, DT, ld_v, M, KV, D),
-    ROWS(attention_bwd, out, IN, DT, ld_o, M, H, D),
-    ROWS(attention_bwd, dout, IN, DT, ld_o, M, H, D),
-    TENSOR(attention_bwd, lse, IN | SIDE, F32, H, M),
-    ROWS(attention_bwd, dq, OUT, DT, ld_dq, M, H, D),
-    ROWS(attention_bwd, dk, OUT, DT, ld_dk, M, KV, D),
+OPERANDS(attention_bwd) = {FIXED(attention_bwd, seq_start, IN | SIDE, OPERAND_STARTS),
+    ROWS(attention_bwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_bwd, k, IN, DT, ld_k, M, KV, D),
+    ROWS(attention_bwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_bwd, out, IN, DT, ld_o, M, H, D),
+    ROWS(attention_bwd, dout, IN, DT, ld_o, M, H, D), TENSOR(attention_bwd, lse, IN | SIDE, F32, H, M),
+    ROWS(attention_bwd, dq, OUT, DT, ld_dq, M, H, D), ROWS(attention_bwd, dk, OUT, DT, ld_dk, M, KV, D),
     ROWS(attention_bwd, dv, OUT, DT, ld_dv, M, KV, D),
     FIXED(attention_bwd, dropout.tokens, IN | SIDE | MAYBE, OPERAND_NUMBERS)};
-static const struct operand operands_attention_decode[] = {
-    ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M, H, D),
-    ROWS(attention_decode, k, IN, DT, ld_k, M, KV, D),
-    ROWS(attention_decode, v, IN, DT, ld_v, M, KV, D),
+OPERANDS(attention_decode) = {ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M, H, D),
+    ROWS(attention_decode, k, IN, DT, ld_k, M, KV, D), ROWS(attention_decode, v, IN, DT, ld_v, M, KV, D),
     TENSOR(attention_decode, k_cache, INOUT, DT, KV, capacity, D),
     TENSOR(attention_decode, v_cache, INOUT, DT, KV, capacity, D),
     ROWS(attention_decode, out, OUT | MAYBE, DT, ld_o, M, H, D)};
-static const struct operand operands_swiglu_fwd[] = {TENSOR(swiglu_fwd, h, OUT, DT, M, F),
-                                                     TIMES(swiglu_fwd, gate_up, IN, DT, 4, M, F)};
-static const struct operand operands_swiglu_bwd[] = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F),
-                                                     TENSOR(swiglu_bwd, dh, IN, DT, M, F),
-                                                     TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};
-static const struct operand operands_tanh_fwd[] = {TENSOR(tanh_fwd, y, OUT, DT, n), TENSOR(tanh_fwd, x, IN, DT, n)};
-static const struct operand operands_tanh_bwd[] = {TENSOR(tanh_bwd, dx, OUT, DT, n), TENSOR(tanh_bwd, dy, IN, DT, n),
-                                                   TENSOR(tanh_bwd, y, IN, DT, n)};
-static const struct operand operands_cross_entropy[] = {
-    ROWS(cross_entropy, logits, IN, AT(cross_entropy, logits_dtype), ld_logits, M, V),
+OPERANDS(swiglu_fwd) = {TENSOR(swiglu_fwd, h, OUT, DT, M, F), TIMES(swiglu_fwd, gate_up, IN, DT, 4, M, F)};
+OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(swiglu_bwd, dh, IN, DT, M, F),
+    TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};
+OPERANDS(tanh_fwd) = {TENSOR(tanh_fwd, y, OUT, DT, n), TENSOR(tanh_fwd, x, IN, DT, n)};
+OPERANDS(tanh_bwd) = {TENSOR(tanh_bwd, dx, OUT, DT, n), TENSOR(tanh_bwd, dy, IN, DT, n),
+    TENSOR(tanh_bwd, y, IN, DT, n)};
+OPERANDS(cross_entropy) = {ROWS(cross_entropy, logits, IN, AT(cross_entropy, logits_dtype), ld_logits, M, V),
     ROWS(cross_entropy, dlogits, OUT | MAYBE, DT, ld_dlogits, M, V),
     FIXED(cross_entropy, targets, IN | SIDE, OPERAND_TARGETS),
     FIXED(cross_entropy, step_scale, IN | SIDE | MAYBE | POSITIVE, F32),
     FIXED(cross_entropy, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32),
     FIXED(cross_entropy, loss_sum, INOUT | SIDE, F64)};
-static const struct operand operands_add[] = {TENSOR(add, y, OUT, DT, n), TENSOR(add, a, IN, DT, n),
-                                              TENSOR(add, b, IN, DT, n)};
-static const struct operand operands_dropout[] = {TENSOR(dropout, y, OUT, DT, M, C), TENSOR(dropout, x, IN, DT, M, C),
-                                                  FIXED(dropout, dropout.tokens, IN | SIDE, OPERAND_NUMBERS)};
-static const struct operand operands_cast[] = {TENSOR(cast, dst, OUT, AT(cast, dst_dtype), n),
-                                               TENSOR(cast, src, IN, AT(cast, src_dtype), n)};
-static const struct operand operands_dequantize[] = {
-    TENSOR(dequantize, out, OUT, DT, rows, cols),
-    TENSOR(dequantize, codes, IN, BYTE, code_bytes),
+OPERANDS(add) = {TENSOR(add, y, OUT, DT, n), TENSOR(add, a, IN, DT, n), TENSOR(add, b, IN, DT, n)};
+OPERANDS(dropout) = {TENSOR(dropout, y, OUT, DT, M, C), TENSOR(dropout, x, IN, DT, M, C),
+    FIXED(dropout, dropout.tokens, IN | SIDE, OPERAND_NUMBERS)};
+OPERANDS(cast) = {TENSOR(cast, dst, OUT, AT(cast, dst_dtype), n), TENSOR(cast, src, IN, AT(cast, src_dtype), n)};
+OPERANDS(dequantize) = {TENSOR(dequantize, out, OUT, DT, rows, cols), TENSOR(dequantize, codes, IN, BYTE, code_bytes),
     TENSOR(dequantize, scales, IN | MAYBE, F32, num_scales),
     TENSOR(dequantize, scale_codes, IN | MAYBE, BYTE, num_scales),
     TENSOR(dequantize, nested_scales, IN | SIDE | MAYBE, F32, num_nested),
     {offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE},
     FIXED(dequantize, offset, IN | SIDE | MAYBE | POSITIVE, F32)};
-static const struct operand operands_accumulate[] = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
-                                                     TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
-static const struct operand operands_sum_ranks[] = {TENSOR(sum_ranks, out, INOUT, F32, n),
-                                                    TENSOR(sum_ranks, own, IN, DT, n),
-                                                    TENSOR(sum_ranks, inbox, IN, DT, ranks, n)};
-static const struct operand operands_sumsq[] = {TENSOR(sumsq, x, IN, DT, n), FIXED(sumsq, out, INOUT | SIDE, F64)};
-static const struct operand operands_decide_step[] = {FIXED(decide_step, reports, IN, OPERAND_REPORTS),
-                                                      FIXED(decide_step, schedule, IN, OPERAND_SCHEDULE),
-                                                      FIXED(decide_step, state, INOUT, OPERAND_STATE)};
-static const struct operand operands_find_nonfinite[] = {TENSOR(find_nonfinite, x, IN | SIDE, DT, n),
-                                                         FIXED(find_nonfinite, enabled, IN | SIDE, OPERAND_ENABLED),
-                                                         FIXED(find_nonfinite, index, INOUT | SIDE, OPERAND_FIRST)};
-static const struct operand operands_adam[] = {TENSOR(adam, master, INOUT, AT(adam, master_dtype), n),
-                                               TENSOR(adam, m, INOUT, AT(adam, moment_dtype), n),
-                                               TENSOR(adam, v, INOUT | POSITIVE, AT(adam, moment_dtype), n),
-                                               TENSOR(adam, grad, IN, AT(adam, grad_dtype), n),
-                                               FIXED(adam, step, IN | SIDE, OPERAND_STATE),
-                                               TENSOR(adam, param, OUT | MAYBE, AT(adam, param_dtype), n),
-                                               FIXED(adam, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
-static const struct operand operands_adam8[] = {TENSOR(adam8, master, INOUT, F32, n),
-                                                FIXED(adam8, m, INOUT | SIDE, OPERAND_MOMENTS),
-                                                FIXED(adam8, v, INOUT | SIDE, OPERAND_MOMENTS),
-                                                TENSOR(adam8, grad, IN, AT(adam8, grad_dtype), n),
-                                                FIXED(adam8, step, IN | SIDE, OPERAND_STATE),
-                                                TENSOR(adam8, param, OUT | MAYBE, AT(adam8, param_dtype), n),
-                                                FIXED(adam8, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
-static const struct operand operands_momentum[] = {TENSOR(momentum, master, INOUT, F32, n),
-                                                   TENSOR(momentum, m, INOUT | MAYBE, F32, n),
-                                                   TENSOR(momentum, grad, IN, AT(momentum, grad_dtype), n),
-                                                   FIXED(momentum, step, IN | SIDE, OPERAND_STATE),
-                                                   TENSOR(momentum, param, OUT | MAYBE, AT(momentum, param_dtype), n),
-                                                   FIXED(momentum, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
-static const struct operand operands_muon_momentum[] = {
-    TENSOR(muon_momentum, m, INOUT, F32, n), TENSOR(muon_momentum, grad, IN, AT(muon_momentum, grad_dtype), n),
+OPERANDS(accumulate) = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
+    TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
+OPERANDS(sum_ranks) = {TENSOR(sum_ranks, out, INOUT, F32, n), TENSOR(sum_ranks, own, IN, DT, n),
+    TENSOR(sum_ranks, inbox, IN, DT, ranks, n)};
+OPERANDS(sumsq) = {TENSOR(sumsq, x, IN, DT, n), FIXED(sumsq, out, INOUT | SIDE, F64)};
+OPERANDS(decide_step) = {FIXED(decide_step, reports, IN, OPERAND_REPORTS),
+    FIXED(decide_step, schedule, IN, OPERAND_SCHEDULE), FIXED(decide_step, state, INOUT, OPERAND_STATE)};
+OPERANDS(find_nonfinite) = {TENSOR(find_nonfinite, x, IN | SIDE, DT, n),
+    FIXED(find_nonfinite, enabled, IN | SIDE, OPERAND_ENABLED),
+    FIXED(find_nonfinite, index, INOUT | SIDE, OPERAND_FIRST)};
+OPERANDS(adam) = {TENSOR(adam, master, INOUT, AT(adam, master_dtype), n),
+    TENSOR(adam, m, INOUT, AT(adam, moment_dtype), n), TENSOR(adam, v, INOUT | POSITIVE, AT(adam, moment_dtype), n),
+    TENSOR(adam, grad, IN, AT(adam, grad_dtype), n), FIXED(adam, step, IN | SIDE, OPERAND_STATE),
+    TENSOR(adam, param, OUT | MAYBE, AT(adam, param_dtype), n),
+    FIXED(adam, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
+OPERANDS(adam8) = {TENSOR(adam8, master, INOUT, F32, n), FIXED(adam8, m, INOUT | SIDE, OPERAND_MOMENTS),
+    FIXED(adam8, v, INOUT | SIDE, OPERAND_MOMENTS), TENSOR(adam8, grad, IN, AT(adam8, grad_dtype), n),
+    FIXED(adam8, step, IN | SIDE, OPERAND_STATE), TENSOR(adam8, param, OUT | MAYBE, AT(adam8, param_dtype), n),
+    FIXED(adam8, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
+OPERANDS(momentum) = {TENSOR(momentum, master, INOUT, F32, n), TENSOR(momentum, m, INOUT | MAYBE, F32, n),
+    TENSOR(momentum, grad, IN, AT(momentum, grad_dtype), n), FIXED(momentum, step, IN | SIDE, OPERAND_STATE),
+    TENSOR(momentum, param, OUT | MAYBE, AT(momentum, param_dtype), n),
+    FIXED(momentum, segments, IN | SIDE | MAYBE, OPERAND_SEGMENTS)};
+OPERANDS(muon_momentum) = {TENSOR(muon_momentum, m, INOUT, F32, n),
+    TENSOR(muon_momentum, grad, IN, AT(muon_momentum, grad_dtype), n),
     FIXED(muon_momentum, step, IN | SIDE, OPERAND_STATE), TENSOR(muon_momentum, update, OUT, BF16, n)};
-static const struct operand operands_orthogonalize[] = {TENSOR(orthogonalize, x, IN, BF16, rows, cols),
-                                                        TENSOR(orthogonalize, y, OUT, BF16, rows, cols),
-                                                        TENSOR(orthogonalize, product, IN | SIDE, F32, rows, cols),
-                                                        TENSOR(orthogonalize, iterate, IN | SIDE, BF16, rows, cols),
-                                                        TENSOR(orthogonalize, gram, IN | SIDE, BF16, rows, cols),
-                                                        TENSOR(orthogonalize, polynomial, IN | SIDE, BF16, rows, cols),
-                                                        FIXED(orthogonalize, sum, IN | SIDE, F64)};
-static const struct operand operands_muon_update[] = {
-    TENSOR(muon_update, master, INOUT, F32, n), TENSOR(muon_update, update, IN, BF16, n),
+OPERANDS(orthogonalize) = {TENSOR(orthogonalize, x, IN, BF16, rows, cols),
+    TENSOR(orthogonalize, y, OUT, BF16, rows, cols), TENSOR(orthogonalize, product, IN | SIDE, F32, rows, cols),
+    TENSOR(orthogonalize, iterate, IN | SIDE, BF16, rows, cols),
+    TENSOR(orthogonalize, gram, IN | SIDE, BF16, rows, cols),
+    TENSOR(orthogonalize, polynomial, IN | SIDE, BF16, rows, cols), FIXED(orthogonalize, sum, IN | SIDE, F64)};
+OPERANDS(muon_update) = {TENSOR(muon_update, master, INOUT, F32, n), TENSOR(muon_update, update, IN, BF16, n),
     FIXED(muon_update, step, IN | SIDE, OPERAND_STATE),
     TENSOR(muon_update, param, OUT | MAYBE, AT(muon_update, param_dtype), n)};
+/* clang-format on */
 
 #define OPERANDS_OF(op) {operands_##op, COUNT_OF(operands_##op)},
 const struct op_operands op_operands[OPS_COUNT] = {OPS_LIST(OPERANDS_OF)};

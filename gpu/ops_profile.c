@@ -17,8 +17,6 @@ struct ops_profiler {
     int num_modules;
 };
 
-/* ---- counting ------------------------------------------------------------ */
-
 static struct op_profile *module_of(struct ops_profiler *p, struct span_place place)
 {
     for (int i = 0; i < p->num_modules; i++)
@@ -74,8 +72,6 @@ void ops_profiler_free(struct ops_profiler *p)
     free(p->read);
     free(p);
 }
-
-/* ---- reading ------------------------------------------------------------- */
 
 int ops_profiler_read(struct ops_profiler *p, struct op_profile *out, int max)
 {

@@ -7,19 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+enum { ONCE = 1 << DTYPE_F32, NOT_F16 = ONCE | 1 << DTYPE_BF16, HALVES = 1 << DTYPE_BF16 | 1 << DTYPE_F16 };
+enum { M = 40, C = 64, F = 96, H = 4, KV = 2, D = 16, V = 101, P = 32, N = 72 };
 enum {
-    ONCE = 1 << DTYPE_F32,
-    NOT_F16 = 1 << DTYPE_F32 | 1 << DTYPE_BF16,
-    HALVES = 1 << DTYPE_BF16 | 1 << DTYPE_F16,
-    M = 40,
-    C = 64,
-    F = 96,
-    H = 4,
-    KV = 2,
-    D = 16,
-    V = 101,
-    P = 32,
-    N = 72,
     MANY = 100,            /* rows of which column sums take two ranges */
     GAP = 8,               /* elements between the end of a row and the next one, where an op has a distance of rows */
     COUNT = 1003,          /* no whole number of vectors */
@@ -32,26 +22,22 @@ enum {
 #define SAME SELF_TEST_SAME
 #define HERE ((void *)(uintptr_t)64) /* there is such an operand */
 
-static const struct self_test_case cases_embedding_fwd[] = {
-    {.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .scale = 1.5f}},
+/* clang-format off */
+#define CASES(op) static const struct self_test_case cases_##op[]
+CASES(embedding_fwd) = {{.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .scale = 1.5f}},
     {.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .scale = 1.5f, .wpe = HERE, .types = HERE, .wse = HERE}}};
 
 /* Tokens by one digit; then by two, and with types. */
 #define TABLES .dtype = SAME, .M = M, .C = C, .P = P, .scale = 1
-static const struct self_test_case cases_embedding_bwd[] = {
-    {.args.embedding_bwd = {TABLES, .V = V}},
-    {.args.embedding_bwd = {TABLES, .V = 600, .S = 3, .accumulate_wte = true, .dwpe = HERE, .types = HERE,
-                            .dwse = HERE}}};
+CASES(embedding_bwd) = {{.args.embedding_bwd = {TABLES, .V = V}},
+    {.args.embedding_bwd = {TABLES, .V = 600, .S = 3, .accumulate_wte = true, .dwpe = HERE, .types = HERE, .dwse = HERE}}};
 
 /* The last ones: rows of odd lengths; several warps to a row, and rows to a block; rows that are too long to be
  * held, in elements and in vectors. */
 #define RMS_FWD .dtype = SAME, .kind = NORM_RMS, .eps = 1e-5f
-#define LAYER_FWD                                                                                                     \
-    .dtype = SAME, .kind = NORM_LAYER, .eps = 1e-5f, .x_out = HERE, .delta = HERE, .delta_scale = 0.5f, .bias = HERE, \
-    .mean = HERE
-static const struct self_test_case cases_norm_fwd[] = {
-    {.args.norm_fwd = {RMS_FWD, .M = M, .C = C}},
-    {.args.norm_fwd = {LAYER_FWD, .M = M, .C = C}},
+#define LAYER_FWD .dtype = SAME, .kind = NORM_LAYER, .eps = 1e-5f, .x_out = HERE, .delta = HERE, .delta_scale = 0.5f, \
+    .bias = HERE, .mean = HERE
+CASES(norm_fwd) = {{.args.norm_fwd = {RMS_FWD, .M = M, .C = C}}, {.args.norm_fwd = {LAYER_FWD, .M = M, .C = C}},
     {.args.norm_fwd = {LAYER_FWD, .M = 5, .C = C + 3}},
     {.args.norm_fwd = {RMS_FWD, .M = 5, .C = 1544, .weight_offset = 1}},
     {.args.norm_fwd = {LAYER_FWD, .M = 3, .C = 2051, .weight_offset = 1}},
@@ -62,9 +48,7 @@ static const struct self_test_case cases_norm_fwd[] = {
 #define RMS_BWD .dtype = SAME, .kind = NORM_RMS
 #define LAYER_BWD .dtype = SAME, .kind = NORM_LAYER, .dres = HERE, .mean = HERE, .dbias = HERE, .accumulate = true
 #define LAYER_BWD_SUMS LAYER_BWD, .dx_sums = HERE, .accumulate_sums = true
-static const struct self_test_case cases_norm_bwd[] = {
-    {.args.norm_bwd = {RMS_BWD, .M = M, .C = C}},
-    {.args.norm_bwd = {LAYER_BWD, .M = M, .C = C}},
+CASES(norm_bwd) = {{.args.norm_bwd = {RMS_BWD, .M = M, .C = C}}, {.args.norm_bwd = {LAYER_BWD, .M = M, .C = C}},
     {.args.norm_bwd = {LAYER_BWD_SUMS, .M = 5, .C = 776, .weight_offset = 1}, .rounded = true},
     {.args.norm_bwd = {RMS_BWD, .M = 5, .C = 4104, .weight_offset = 1}},
     {.args.norm_bwd = {LAYER_BWD_SUMS, .M = 5, .C = 4104}, .rounded = true},
@@ -75,16 +59,12 @@ static const struct self_test_case cases_norm_bwd[] = {
 /* Plain, bias, GELU, both with the other layout of weights, SwiGLU or in fp16 GeGLU; GELU by erf with a bias, whose two
  * forms differ in fp32 by less than what is allowed otherwise; added; logits: fp32, in rows apart. */
 #define LINEAR_FWD .dtype = SAME, .y_dtype = SAME, .M = M, .N = N, .K = C
-static const struct self_test_case cases_linear_fwd[] = {
-    {.args.linear_fwd = {LINEAR_FWD}},
-    {.args.linear_fwd = {LINEAR_FWD, .bias = HERE}},
+CASES(linear_fwd) = {{.args.linear_fwd = {LINEAR_FWD}}, {.args.linear_fwd = {LINEAR_FWD, .bias = HERE}},
     {.args.linear_fwd = {LINEAR_FWD, .gelu = true, .aux = HERE}},
     {.args.linear_fwd = {LINEAR_FWD, .weights_in_out = true, .bias = HERE, .gelu = true, .aux = HERE}},
     {.args.linear_fwd = {LINEAR_FWD, .gated = HERE}, .dtypes = NOT_F16},
     {.args.linear_fwd = {LINEAR_FWD, .gated = HERE, .gated_gelu = true}, .dtypes = 1 << DTYPE_F16},
-    {.args.linear_fwd = {LINEAR_FWD, .bias = HERE, .gelu = true, .aux = HERE, .gelu_erf = true},
-     .dtypes = ONCE,
-     .tolerance = 1e-4},
+    {.args.linear_fwd = {LINEAR_FWD, .bias = HERE, .gelu = true, .aux = HERE, .gelu_erf = true}, .dtypes = ONCE, .tolerance = 1e-4},
     {.args.linear_fwd = {LINEAR_FWD, .bias = HERE, .gelu = true, .aux = HERE, .gelu_erf = true}, .dtypes = HALVES},
     {.args.linear_fwd = {LINEAR_FWD, .accumulate = true, .bias = HERE, .gelu = true, .aux = HERE}},
     {.args.linear_fwd = {LINEAR_FWD, .accumulate = true, .ld_y = N + GAP}},
@@ -94,8 +74,7 @@ static const struct self_test_case cases_linear_fwd[] = {
  * with bias gradients: alone, with GELU's slope, with that by erf, between other columns. */
 #define LINEAR_BWD_INPUT .dtype = SAME, .M = M, .N = N, .K = C
 #define LINEAR_BWD_SUMS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .dbias = HERE
-static const struct self_test_case cases_linear_bwd_input[] = {
-    {.args.linear_bwd_input = {LINEAR_BWD_INPUT}},
+CASES(linear_bwd_input) = {{.args.linear_bwd_input = {LINEAR_BWD_INPUT}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .accumulate = true}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .weights_in_out = true, .accumulate = true, .ld_dx = C + GAP}},
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .weights_in_out = true, .gelu_aux = HERE}},
@@ -104,155 +83,109 @@ static const struct self_test_case cases_linear_bwd_input[] = {
     {.args.linear_bwd_input = {LINEAR_BWD_INPUT, .gate_up = HERE, .gated_gelu = true}, .dtypes = 1 << DTYPE_F16},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS}, .rounded = true},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true}, .rounded = true},
-    {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true, .gelu_erf = true},
-     .dtypes = ONCE,
-     .tolerance = 1e-4},
-    {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true, .gelu_erf = true},
-     .dtypes = HALVES,
-     .rounded = true},
+    {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true, .gelu_erf = true}, .dtypes = ONCE, .tolerance = 1e-4},
+    {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .gelu_aux = HERE, .accumulate_dbias = true, .gelu_erf = true}, .dtypes = HALVES, .rounded = true},
     {.args.linear_bwd_input = {LINEAR_BWD_SUMS, .ld_dx = C + GAP}, .rounded = true}};
 
 /* The last ones: columns that are not summed, and more rows, with something between them; dw in bf16; rows of x
  * apart. */
 #define LINEAR_BWD_WEIGHT .dtype = SAME, .M = M, .N = N, .K = C
 #define NULL_COLUMNS .dtype = SAME, .M = MANY, .N = N, .K = C, .ld_dy = N + GAP, .null_first = 16, .null_count = 24
-static const struct self_test_case cases_linear_bwd_weight[] = {
-    {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT}},
+CASES(linear_bwd_weight) = {{.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT}},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .weights_in_out = true, .dbias = HERE}},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
     {.args.linear_bwd_weight = {NULL_COLUMNS, .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
-    {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dw_dtype = DTYPE_BF16, .dbias = HERE, .accumulate = true},
-     .dtypes = 1 << DTYPE_BF16},
+    {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .dw_dtype = DTYPE_BF16, .dbias = HERE, .accumulate = true}, .dtypes = 1 << DTYPE_BF16},
     {.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT, .ld_x = C + GAP}}};
 
 /* Then with an offset of the weights, and rows with something between them. */
 #define HEAD_FWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_y = ld, .eps = 1e-6f
-static const struct self_test_case cases_head_norm_fwd[] = {
-    {.args.head_norm_fwd = {HEAD_FWD(H * D)}}, {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}}};
+CASES(head_norm_fwd) = {{.args.head_norm_fwd = {HEAD_FWD(H * D)}},
+    {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}}};
 #define HEAD_BWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_dy = ld, .ld_dx = ld
-static const struct self_test_case cases_head_norm_bwd[] = {
-    {.args.head_norm_bwd = {HEAD_BWD(H * D)}},
+CASES(head_norm_bwd) = {{.args.head_norm_bwd = {HEAD_BWD(H * D)}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}}};
 
 /* Whole heads; backwards, a part of each head, in rows with something between them. */
-static const struct self_test_case cases_rope[] = {
-    {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D}},
+CASES(rope) = {{.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D}},
     {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D + GAP, .R = D - 4, .inverse = true}}};
 
 /* Two sequences. Causal; with a window; looking both ways; with dropout; several tiles of keys and larger heads, with a
  * soft cap; in bf16 alone, heads that are larger still and no whole number of vectors. */
-#define ATTENTION(first, tokens, heads, kv, size)                                                                 \
-    .dtype = SAME, .M = tokens, .H = heads, .KV = kv, .D = size, .ld_q = (heads) * (size), .ld_k = (kv) * (size), \
-    .ld_v = (kv) * (size), .ld_o = (heads) * (size), .scale = 0.25f, .num_seqs = 2, .max_seq = first
-#define ATTENTION_BWD(first, tokens, heads, kv, size) \
-    ATTENTION(first, tokens, heads, kv, size), .ld_dq = (heads) * (size), .ld_dk = (kv) * (size), .ld_dv = (kv) * (size)
-#define ATTENTION_CASES(op, SHAPE)                                                             \
-    {.args.op = {SHAPE(23, M, H, KV, D)}}, {.args.op = {SHAPE(23, M, H, KV, D), .window = 5}}, \
-        {.args.op = {SHAPE(23, M, H, KV, D), .bidirectional = true}},                          \
-        {.args.op = {SHAPE(23, M, H, KV, D), .dropout.tokens = HERE}},                         \
-        {.args.op = {SHAPE(70, 75, 1, 1, 8 * D), .softcap = 2}},                               \
-    {                                                                                          \
-        .args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16                \
-    }
-static const struct self_test_case cases_attention_fwd[] = {ATTENTION_CASES(attention_fwd, ATTENTION)};
-static const struct self_test_case cases_attention_bwd[] = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
+#define ATTENTION(first, tokens, heads, kv, size) .dtype = SAME, .M = tokens, .H = heads, .KV = kv, .D = size, \
+    .ld_q = (heads) * (size), .ld_k = (kv) * (size), .ld_v = (kv) * (size), .ld_o = (heads) * (size), .scale = 0.25f, \
+    .num_seqs = 2, .max_seq = first
+#define ATTENTION_BWD(first, tokens, heads, kv, size) ATTENTION(first, tokens, heads, kv, size), \
+    .ld_dq = (heads) * (size), .ld_dk = (kv) * (size), .ld_dv = (kv) * (size)
+#define ATTENTION_CASES(op, SHAPE) {.args.op = {SHAPE(23, M, H, KV, D)}}, \
+    {.args.op = {SHAPE(23, M, H, KV, D), .window = 5}}, {.args.op = {SHAPE(23, M, H, KV, D), .bidirectional = true}}, \
+    {.args.op = {SHAPE(23, M, H, KV, D), .dropout.tokens = HERE}}, \
+    {.args.op = {SHAPE(70, 75, 1, 1, 8 * D), .softcap = 2}}, \
+    {.args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16}
+CASES(attention_fwd) = {ATTENTION_CASES(attention_fwd, ATTENTION)};
+CASES(attention_bwd) = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
 
 /* Plain; with a window; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time. */
-#define DECODE(size, held, room)                                                                                     \
-    .dtype = SAME, .M = 3, .H = H, .KV = KV, .D = size, .ld_q = H * (size), .ld_o = H * (size), .ld_k = KV * (size), \
-    .ld_v = KV * (size), .scale = 0.25f, .start = held, .capacity = room
-static const struct self_test_case cases_attention_decode[] = {
-    {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE}},
+#define DECODE(size, held, room) .dtype = SAME, .M = 3, .H = H, .KV = KV, .D = size, .ld_q = H * (size), \
+    .ld_o = H * (size), .ld_k = KV * (size), .ld_v = KV * (size), .scale = 0.25f, .start = held, .capacity = room
+CASES(attention_decode) = {{.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .window = 5}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .softcap = 2}},
     {.args.attention_decode = {DECODE(D, 21, 29)}},
     {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}}};
 
-static const struct self_test_case cases_swiglu_fwd[] = {
-    {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
+CASES(swiglu_fwd) = {{.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-static const struct self_test_case cases_swiglu_bwd[] = {
-    {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
+CASES(swiglu_bwd) = {{.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-static const struct self_test_case cases_tanh_fwd[] = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
-static const struct self_test_case cases_tanh_bwd[] = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
+CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
+CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
 
 /* Logits of the op's dtype; logits in fp32, smoothed labels, a soft cap; rows that no multiprocessor keeps as a whole,
  * whose gradients lie over the logits, of every kind. */
 #define SCALED .logit_scale = 1.5f, .softcap = 20, .loss_scale = HERE, .step_scale = HERE, .dlogits = HERE
 #define ROWS .dtype = SAME, .M = M, .V = V, .ld_logits = V_ROW, .ld_dlogits = V_ROW, .V_padded = V_ROW, .scale = 0.025f
 #define LONG_ROWS(row) .dtype = SAME, .M = 3, .V = (row)-5, .ld_logits = row, .V_padded = (row)-3, .scale = 0.3f, SCALED
-static const struct self_test_case cases_cross_entropy[] = {
+CASES(cross_entropy) = {
     {.args.cross_entropy = {ROWS, .logits_dtype = SAME, .logit_scale = 1, .dlogits = HERE}, .scale = 3},
     {.args.cross_entropy = {ROWS, .smoothing = 0.1f, SCALED}, .scale = 9},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = WIDE}, .dtypes = ONCE, .scale = 3, .uneven = true},
-    {.args.cross_entropy = {LONG_ROWS(NARROW), .ld_dlogits = NARROW, .logits_dtype = SAME},
-     .dtypes = HALVES,
-     .scale = 3,
-     .uneven = true},
+    {.args.cross_entropy = {LONG_ROWS(NARROW), .ld_dlogits = NARROW, .logits_dtype = SAME}, .dtypes = HALVES, .scale = 3, .uneven = true},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = NARROW}, .dtypes = HALVES, .scale = 3, .uneven = true}};
 
-static const struct self_test_case cases_add[] = {{.args.add = {.dtype = SAME, .n = COUNT}}};
-static const struct self_test_case cases_dropout[] = {/* then not whole blocks of random words */
-                                                      {.args.dropout = {.dtype = SAME, .M = M, .C = C}},
-                                                      {.args.dropout = {.dtype = SAME, .M = M, .C = C + 3}}};
-static const struct self_test_case cases_cast[] = {{.args.cast = {.dst_dtype = SAME, .n = COUNT}},
-                                                   {.args.cast = {.src_dtype = SAME, .n = COUNT}}};
+CASES(add) = {{.args.add = {.dtype = SAME, .n = COUNT}}};
+/* Then not whole blocks of random words. */
+CASES(dropout) = {{.args.dropout = {.dtype = SAME, .M = M, .C = C}},
+    {.args.dropout = {.dtype = SAME, .M = M, .C = C + 3}}};
+CASES(cast) = {{.args.cast = {.dst_dtype = SAME, .n = COUNT}}, {.args.cast = {.src_dtype = SAME, .n = COUNT}}};
 
 /* NF4, of which the last block is not whole: with scales, and with codes of scales through bf16; FP8 and MXFP4. */
-#define NF4 \
-    .dtype = SAME, .format = QUANTIZED_NF4, .rows = 9, .cols = 130, .code_bytes = 585, .block = 64, .num_scales = 19
-static const struct self_test_case cases_dequantize[] = {
-    {.args.dequantize = {NF4, .scales = HERE}},
-    {.args.dequantize = {NF4, .through = DTYPE_BF16, .scale_codes = HERE, .nested_scales = HERE, .num_nested = 2,
-                         .nested_block = 16, .map = HERE, .offset = HERE}},
-    {.args.dequantize = {.dtype = SAME,
-                         .format = QUANTIZED_FP8,
-                         .rows = 130,
-                         .cols = 133,
-                         .code_bytes = 130 * 133,
-                         .scales = HERE,
-                         .num_scales = 4}},
-    {.args.dequantize = {.dtype = SAME,
-                         .format = QUANTIZED_MXFP4,
-                         .rows = 5,
-                         .cols = 96,
-                         .code_bytes = 240,
-                         .scale_codes = HERE,
-                         .num_scales = 15}}};
+#define NF4 .dtype = SAME, .format = QUANTIZED_NF4, .rows = 9, .cols = 130, .code_bytes = 585, .block = 64, \
+    .num_scales = 19
+CASES(dequantize) = {{.args.dequantize = {NF4, .scales = HERE}},
+    {.args.dequantize = {NF4, .through = DTYPE_BF16, .scale_codes = HERE, .nested_scales = HERE, .num_nested = 2, .nested_block = 16, .map = HERE, .offset = HERE}},
+    {.args.dequantize = {.dtype = SAME, .format = QUANTIZED_FP8, .rows = 130, .cols = 133, .code_bytes = 130 * 133, .scales = HERE, .num_scales = 4}},
+    {.args.dequantize = {.dtype = SAME, .format = QUANTIZED_MXFP4, .rows = 5, .cols = 96, .code_bytes = 240, .scale_codes = HERE, .num_scales = 15}}};
 
 /* From fp32, scaled and added; from bf16, added, to fp32 and to bf16. */
-static const struct self_test_case cases_accumulate[] = {
-    {.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 0.5f}, .dtypes = NOT_F16},
+CASES(accumulate) = {{.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 0.5f}, .dtypes = NOT_F16},
     {.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 1, .accumulate = true}, .dtypes = NOT_F16},
     {.args.accumulate = {DTYPE_F32, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16},
     {.args.accumulate = {SAME, SAME, COUNT, .scale = 1, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 
 /* The bits of the sums count. The last one: whole vectors, added to what is there. */
 #define SUM_RANKS(which, count) .dtype = SAME, .n = count, .ranks = 3, .rank = which
-static const struct self_test_case cases_sum_ranks[] = {
-    {.args.sum_ranks = {SUM_RANKS(1, COUNT)}, .tolerance = 1e-12},
+CASES(sum_ranks) = {{.args.sum_ranks = {SUM_RANKS(1, COUNT)}, .tolerance = 1e-12},
     {.args.sum_ranks = {SUM_RANKS(0, COUNT + 5), .accumulate = true}, .tolerance = 1e-12}};
 
-static const struct self_test_case cases_sumsq[] = {/* a single element shows */
-                                                    {.args.sumsq = {.dtype = SAME, .n = LONG},
-                                                     .dtypes = NOT_F16,
-                                                     .tolerance = 1e-7}};
-static const struct self_test_case cases_find_nonfinite[] = {
-    {.args.find_nonfinite = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .uneven = true}};
+/* A single element shows. */
+CASES(sumsq) = {{.args.sumsq = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .tolerance = 1e-7}};
+CASES(find_nonfinite) = {{.args.find_nonfinite = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .uneven = true}};
 
 /* A step that counts; one with gradients that are not finite. */
-#define DECIDE(is_dynamic)                                \
-    {                                                     \
-        2, 3, 1, .grad_factor = 1, .clip = 1, .scaler = { \
-            is_dynamic,                                   \
-            .hysteresis = 1,                              \
-            .window = 1000,                               \
-            .min_scale = 0.25                             \
-        }                                                 \
-    }
-static const struct self_test_case cases_decide_step[] = {
-    {.args.decide_step = DECIDE(false), .dtypes = ONCE},
+#define DECIDE(is_dynamic) {2, 3, 1, .grad_factor = 1, .clip = 1, \
+    .scaler = {is_dynamic, .hysteresis = 1, .window = 1000, .min_scale = 0.25}}
+CASES(decide_step) = {{.args.decide_step = DECIDE(false), .dtypes = ONCE},
     {.args.decide_step = DECIDE(true), .dtypes = ONCE, .uneven = true}};
 
 /* Gradients in fp32 and bf16, those with Adam's way of decay; states in bf16 and moments in fp32, element by element;
@@ -261,8 +194,7 @@ static const struct self_test_case cases_decide_step[] = {
 #define ADAM_WIDE ADAM, .param = HERE, .param_dtype = DTYPE_BF16, .segments = HERE
 #define ADAM_NARROW ADAM, .adamw = true, .master_dtype = DTYPE_BF16, .rounding.seed = 5, .rounding.unit = 2
 #define ALL_NARROW ADAM_NARROW, .grad_dtype = DTYPE_BF16, .moment_dtype = DTYPE_BF16, .segments = HERE
-static const struct self_test_case cases_adam[] = {
-    {.args.adam = {ADAM_WIDE, .adamw = true}, .dtypes = ONCE},
+CASES(adam) = {{.args.adam = {ADAM_WIDE, .adamw = true}, .dtypes = ONCE},
     {.args.adam = {ADAM_WIDE, .grad_dtype = DTYPE_BF16}, .dtypes = ONCE},
     {.args.adam = {ADAM_NARROW, .rounding.place = 3}, .dtypes = ONCE, .unequal = 0.02},
     {.args.adam = {ALL_NARROW, .rounding.place = 2 * ROUNDING_BLOCK}, .dtypes = ONCE, .unequal = 0.02},
@@ -270,32 +202,27 @@ static const struct self_test_case cases_adam[] = {
 
 /* Gradients in fp32 and bf16; a step that is skipped. */
 #define ADAM8 .n = 3 * MOMENT_BLOCK, .eps = 1e-8f, .weight_decay = 10, .param = HERE, .param_dtype = DTYPE_BF16
-static const struct self_test_case cases_adam8[] = {
-    {.args.adam8 = {ADAM8, .segments = HERE}, .dtypes = ONCE},
+CASES(adam8) = {{.args.adam8 = {ADAM8, .segments = HERE}, .dtypes = ONCE},
     {.args.adam8 = {ADAM8, .grad_dtype = DTYPE_BF16}, .dtypes = ONCE},
     {.args.adam8 = {ADAM8, .segments = HERE}, .dtypes = ONCE, .skipped = true}};
 
 /* SGD; Lion; SGD by Nesterov from gradients in bf16; the first step of SGD; a step that is skipped. */
-#define MOMENTUM                                                                                          \
-    .n = COUNT, .m = HERE, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 2, .momentum = 0.9f, \
+#define MOMENTUM .n = COUNT, .m = HERE, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 2, .momentum = 0.9f, \
     .dampening = 0.25f
 #define SGD .rule = OPTIMIZER_SGD, MOMENTUM
-static const struct self_test_case cases_momentum[] = {
-    {.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE},
+CASES(momentum) = {{.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE},
     {.args.momentum = {.rule = OPTIMIZER_LION, MOMENTUM, .segments = HERE}, .dtypes = ONCE},
     {.args.momentum = {SGD, .grad_dtype = DTYPE_BF16, .nesterov = true}, .dtypes = ONCE},
     {.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE, .step = 1},
     {.args.momentum = {SGD, .segments = HERE}, .dtypes = ONCE, .skipped = true}};
 
 /* By Nesterov; without, from gradients in bf16; a step that is skipped. */
-static const struct self_test_case cases_muon_momentum[] = {
-    {.args.muon_momentum = {.n = COUNT, .momentum = 0.95f, .nesterov = true}, .dtypes = ONCE},
+CASES(muon_momentum) = {{.args.muon_momentum = {.n = COUNT, .momentum = 0.95f, .nesterov = true}, .dtypes = ONCE},
     {.args.muon_momentum = {.n = COUNT, .grad_dtype = DTYPE_BF16, .momentum = 0.95f}, .dtypes = ONCE},
     {.args.muon_momentum = {.n = COUNT, .momentum = 0.95f, .nesterov = true}, .dtypes = ONCE, .skipped = true}};
 
 /* More columns than rows; more rows than columns. A value that rounds the other way changes all that follow. */
-static const struct self_test_case cases_orthogonalize[] = {
-    {.args.orthogonalize = {.rows = 24, .cols = 40, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1},
+CASES(orthogonalize) = {{.args.orthogonalize = {.rows = 24, .cols = 40, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1},
     {.args.orthogonalize = {.rows = 40, .cols = 24, .steps = 2}, .dtypes = ONCE, .tolerance = 0.1}};
 
 /* A step that counts; one that is skipped. */
@@ -303,9 +230,9 @@ static const struct self_test_case cases_orthogonalize[] = {
     {                                                                                                           \
         .n = COUNT, .param = HERE, .param_dtype = DTYPE_BF16, .weight_decay = 10, .lr_factor = 2, .adjust = 0.5 \
     }
-static const struct self_test_case cases_muon_update[] = {
-    {.args.muon_update = MUON_UPDATE, .dtypes = ONCE},
+CASES(muon_update) = {{.args.muon_update = MUON_UPDATE, .dtypes = ONCE},
     {.args.muon_update = MUON_UPDATE, .dtypes = ONCE, .skipped = true}};
+/* clang-format on */
 
 #define CASES_OF(op) {cases_##op, COUNT_OF(cases_##op)},
 const struct self_test_cases self_test_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
@@ -314,18 +241,12 @@ const struct self_test_cases self_test_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
 
 static void fill_state(const struct self_test_case *c, void *to)
 {
-    struct step_state state = {.optimizer_step = c->step ? c->step : 3,
-                               .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
-                               .lr = 1e-2,
-                               .correction1 = 0.27,
-                               .correction2 = 0.003,
-                               .beta1 = 0.9,
-                               .beta2 = 0.999,
-                               .loss_scale = 1,
-                               .used_loss_scale = 1,
-                               .grad_scale = 0.5f,
-                               .bad_unit = -1,
-                               .bad_loss_rank = -1};
+    /* clang-format off */
+    struct step_state state = {
+        .optimizer_step = c->step ? c->step : 3, .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
+        .lr = 1e-2, .correction1 = 0.27, .correction2 = 0.003, .beta1 = 0.9, .beta2 = 0.999, .loss_scale = 1,
+        .used_loss_scale = 1, .grad_scale = 0.5f, .bad_unit = -1, .bad_loss_rank = -1};
+    /* clang-format on */
     state.skipped = c->skipped;
     memcpy(to, &state, sizeof state);
 }

@@ -123,8 +123,6 @@ void span_recorder_collect(struct span_recorder *r, bool wait)
     }
 }
 
-/* ---- the times of phases ------------------------------------------------- */
-
 /* More phases than the host is usually ahead of the device. */
 enum { PHASES_AHEAD = 512 };
 

@@ -24,8 +24,6 @@ const char *phase_name(enum phase phase)
     return words[phase];
 }
 
-/* ---- sinks that are always on -------------------------------------------- */
-
 static int64_t flight_span_begin(void *context, const struct span *span)
 {
     static const enum flight_kind kinds[PHASE_COUNT] = {
@@ -68,8 +66,6 @@ static void nvtx_span_end(void *context, const struct span *span, int64_t mark)
 static const struct span_sink always[SPAN_ALWAYS] = {{.begin = flight_span_begin, .end = flight_span_end},
                                                      {.begin = nvtx_span_begin, .end = nvtx_span_end}};
 
-/* ---- spans --------------------------------------------------------------- */
-
 static struct span_sinks *sinks_of(const struct device *device)
 {
     return &((struct device_private *)device->private_)->spans;
@@ -109,8 +105,6 @@ struct span phase_begin(struct stream *stream, enum phase phase, int unit)
     span_begin(&span);
     return span;
 }
-
-/* ---- ops as spans -------------------------------------------------------- */
 
 #define OPS_INDEX(name) INDEX_##name,
 enum { OPS_LIST(OPS_INDEX) };

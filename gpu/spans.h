@@ -66,8 +66,6 @@ void span_end(struct span *span);
 
 struct span phase_begin(struct stream *stream, enum phase phase, int unit);
 
-/* ---- sinks --------------------------------------------------------------- */
-
 struct span_sink {
     bool takes_ops; /* while a device has such a sink, its ops are spans */
     /* Returns what end() gets; -1: end() is not called. */

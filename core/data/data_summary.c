@@ -9,8 +9,6 @@
 
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 
-/* ---- lengths ------------------------------------------------------------- */
-
 static int data_summary_by_length(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -36,8 +34,6 @@ void length_summary_of(int64_t *lengths, int64_t count, int64_t limit, struct le
     for (int64_t i = count - 1; limit && i >= 0 && lengths[i] > limit; i--)
         summary->longer++;
 }
-
-/* ---- tokens -------------------------------------------------------------- */
 
 /* The document that a pass over the tokens has come to. */
 struct document_walk {
@@ -107,8 +103,6 @@ end:
     free(lengths);
     return status;
 }
-
-/* ---- labels -------------------------------------------------------------- */
 
 enum status data_summary_labels(const struct label_set *labels, int64_t **counts, struct error *err)
 {

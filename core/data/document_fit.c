@@ -139,8 +139,6 @@ void first_fit_free(struct first_fit *fit)
     free(fit);
 }
 
-/* ---- cuts ---------------------------------------------------------------- */
-
 /* Adds the targets among tokens [first, end) of the set; first_only: no more than one. */
 static enum status document_fit_targets(const struct token_set *set, int64_t first, int64_t end, bool first_only,
                                         int64_t *targets, struct error *err)

@@ -10,8 +10,6 @@
 enum { MOST_DECIMALS = 9, TICK = 1 << 20 /* places between two signs of life */ };
 static const double largest_sum = 0x1p40;
 
-/* ---- shares -------------------------------------------------------------- */
-
 static int64_t common_divisor(int64_t a, int64_t b)
 {
     while (b != 0) {
@@ -67,8 +65,6 @@ void interleave_weights(const double *weights, int count, int64_t *amounts)
         amounts[s] = amount > 0 ? amount : 1;
     }
 }
-
-/* ---- the order ----------------------------------------------------------- */
 
 static int64_t mixture_quotient_above(int64_t a, int64_t b)
 {
@@ -126,8 +122,6 @@ void interleave_seek(struct interleave_cursor *cursor, int64_t place)
             heartbeat_beat();
     }
 }
-
-/* ---- samples ------------------------------------------------------------- */
 
 int mixture_next(const struct mixture *mixture, struct interleave_cursor *at, int64_t *sample)
 {

@@ -97,8 +97,6 @@ enum status shard_file_read(const struct shard_file *file, int64_t offset, int64
     return status;
 }
 
-/* ---- digests ------------------------------------------------------------- */
-
 enum { BLOCK = 1 << 16, DIGEST = 16 };
 
 static const char *const ends[] = {".bin", ".mask", ".types", ".labels", ".labels.json"};

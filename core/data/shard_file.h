@@ -27,8 +27,6 @@ void shard_file_close(struct shard_file *file);
 /* Reads exactly `count` bytes at `offset`; retries while a disk or a file server fails. On success err is unchanged. */
 enum status shard_file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err);
 
-/* ---- digests ------------------------------------------------------------- */
-
 /* Whether the files of a shard are of one run of ztrain-tokenize.
  *
  * After the document index, where Megatron-LM does not look, PREFIX.idx has

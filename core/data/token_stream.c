@@ -465,24 +465,23 @@ static bool has_mask(const struct token_stream_config *config)
 /* Allocates one block for all arrays, so that the thread allocates nothing. */
 static enum status allocate(struct token_stream *stream, struct error *err)
 {
-    const struct token_stream_config *config = &stream->config;
+    const struct token_stream_config *c = &stream->config;
     struct batch_limits most;
-    bool small = config->micro_batch_size < INT32_MAX && config->data.seq_length < INT32_MAX &&
-                 config->token_multiple < INT32_MAX;
+    bool small = c->micro_batch_size < INT32_MAX && c->data.seq_length < INT32_MAX && c->token_multiple < INT32_MAX;
     if (small)
-        most = token_stream_limits(config);
+        most = token_stream_limits(c);
     if (!small || most.max_tokens > INT32_MAX)
         return error_set(err, STATUS_USAGE,
                          "a micro-batch of %lld sequences of %lld tokens is too large: it must stay below 2^31 "
                          "tokens; hint: a smaller train_micro_batch_size_per_gpu or data.seq_length",
-                         (long long)config->micro_batch_size, (long long)config->data.seq_length);
-    int64_t per_slot = (config->classification ? 4 : 3) * most.max_tokens + most.max_seqs + 1,
-            all = SLOTS * per_slot + 2 * (config->data.seq_length + 1);
+                         (long long)c->micro_batch_size, (long long)c->data.seq_length);
+    int64_t per_slot = (c->classification ? 4 : 3) * most.max_tokens + most.max_seqs + 1,
+            all = SLOTS * per_slot + 2 * (c->data.seq_length + 1);
     stream->memory = malloc((size_t)all * sizeof *stream->memory);
     stream->numbers = malloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
-    bool masked = has_mask(config);
+    bool masked = has_mask(c);
     if (masked)
-        stream->reader.mask = malloc((size_t)config->data.seq_length + 1);
+        stream->reader.mask = malloc((size_t)c->data.seq_length + 1);
     if (!stream->memory || !stream->numbers || (masked && !stream->reader.mask))
         return error_set(err, STATUS_DEVICE,
                          "out of memory: cannot allocate %lld bytes for micro-batches of %lld tokens",
@@ -493,11 +492,11 @@ static enum status allocate(struct token_stream *stream, struct error *err)
         slot->numbers = stream->numbers + i * most.max_tokens;
         slot->targets = slot->tokens + most.max_tokens;
         slot->positions = slot->targets + most.max_tokens;
-        slot->types = config->classification ? slot->positions + most.max_tokens : NULL;
-        slot->seq_start = slot->positions + (config->classification ? 2 : 1) * most.max_tokens;
+        slot->types = c->classification ? slot->positions + most.max_tokens : NULL;
+        slot->seq_start = slot->positions + (c->classification ? 2 : 1) * most.max_tokens;
     }
     stream->reader.tokens = stream->memory + SLOTS * per_slot;
-    stream->reader.ends = stream->reader.tokens + config->data.seq_length + 1;
+    stream->reader.ends = stream->reader.tokens + c->data.seq_length + 1;
     return STATUS_OK;
 }
 

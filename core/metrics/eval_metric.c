@@ -34,8 +34,6 @@ double eval_scores_value(const struct eval_scores *scores, enum eval_metric metr
     return scores->known ? scores->values[metric] : NAN;
 }
 
-/* ---- a classifier -------------------------------------------------------- */
-
 void class_counts_add(double *counts, int64_t classes, const float *logits, int32_t label)
 {
     ASSERT(label >= 0 && label < classes);
@@ -67,8 +65,6 @@ struct class_scores class_scores_of(const double *counts, int64_t classes)
         scores.f1 = present > 0 ? sum / present : 0;
     return scores;
 }
-
-/* ---- the early end of a run ---------------------------------------------- */
 
 static bool metric_improves(const struct early_stop_rules *rules, double value, double best)
 {

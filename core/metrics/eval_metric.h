@@ -29,8 +29,6 @@ bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, 
 /* The scores' value of a metric; NAN if there was no evaluation. */
 double eval_scores_value(const struct eval_scores *scores, enum eval_metric metric);
 
-/* ---- a classifier -------------------------------------------------------- */
-
 struct class_scores {
     double accuracy; /* NAN without samples */
     double f1;       /* two classes: that of class 1; more: the mean over the classes that occur or are predicted */
@@ -45,8 +43,6 @@ void class_counts_add(double *counts, int64_t classes, const float *logits, int3
 
 /* As scikit-learn's accuracy_score and f1_score (average "binary" or "macro", zero_division 0). */
 struct class_scores class_scores_of(const double *counts, int64_t classes);
-
-/* ---- the early end of a run (train.early_stopping) ----------------------- */
 
 struct early_stop_rules {
     int64_t patience; /* evaluations in a row without an improvement; 0: the run does not end early */

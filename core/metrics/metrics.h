@@ -113,29 +113,13 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
  * (cmd/run/monitor.h) take their tags from it, and ztrain report reads the line by it. A new metric is a member of
  * struct step_metrics and a row. */
 
+/* clang-format off */
 enum step_field_index {
-    STEP_NUMBER,
-    STEP_EPOCH,
-    STEP_LOSS,
-    STEP_GRAD_NORM,
-    STEP_LR,
-    STEP_LOSS_SCALE,
-    STEP_SKIPPED,
-    STEP_TOKENS,
-    STEP_TARGETS,
-    STEP_RATE,
-    STEP_MFU,
-    STEP_DEVICE,
-    STEP_HOST,
-    STEP_SECONDS, /* and its parts: */
-    STEP_DATA,
-    STEP_FORWARD,
-    STEP_BACKWARD,
-    STEP_REDUCE,
-    STEP_OPTIMIZER,
-    STEP_CHECKPOINT,
-    STEP_FIELDS
+    STEP_NUMBER, STEP_EPOCH, STEP_LOSS, STEP_GRAD_NORM, STEP_LR, STEP_LOSS_SCALE, STEP_SKIPPED, STEP_TOKENS,
+    STEP_TARGETS, STEP_RATE, STEP_MFU, STEP_DEVICE, STEP_HOST, STEP_SECONDS /* and its parts: */, STEP_DATA,
+    STEP_FORWARD, STEP_BACKWARD, STEP_REDUCE, STEP_OPTIMIZER, STEP_CHECKPOINT, STEP_FIELDS
 };
+/* clang-format on */
 
 /* FLAG: bool; INTEGER: int64_t; the others: double. EXACT: 17 digits, as bits must repeat; ROUGH: 6 digits; SHARE: the
  * same, negative if unknown; SECONDS: six decimals. */

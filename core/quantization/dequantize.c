@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-/* ---- 4 bits -------------------------------------------------------------- */
-
 /* Codes are looked up among the values that they may have in their block. */
 union value_table {
     float floats[NF4_VALUES];
@@ -57,8 +55,6 @@ static void dequantize_block(const struct dequantize_args *a, int64_t block, voi
         dequantize_halves(a->codes + at / 2, n, table.halves, high, 4 - high, out);
 }
 
-/* ---- FP8 ----------------------------------------------------------------- */
-
 static void dequantize_row(const struct dequantize_args *a, int64_t row, void *out)
 {
     const float *scales = a->scales + row / FP8_BLOCK * ((a->cols + FP8_BLOCK - 1) / FP8_BLOCK);
@@ -67,8 +63,6 @@ static void dequantize_row(const struct dequantize_args *a, int64_t row, void *o
         for (int64_t j = first; j < min64(first + FP8_BLOCK, a->cols); j++)
             dtype_store(out, j, fp8_value(codes[j]) * scales[first / FP8_BLOCK], a->dtype);
 }
-
-/* ---- both ---------------------------------------------------------------- */
 
 int64_t dequantize_count(const struct dequantize_args *a)
 {

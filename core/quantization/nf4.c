@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-/* ---- codes --------------------------------------------------------------- */
-
 static float nf4_largest(const float *x, int64_t n)
 {
     float largest = 0;
@@ -46,8 +44,6 @@ void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *sca
             codes[end / 2] = (uint8_t)(codes[end / 2] | nf4_code(middles, 0));
     }
 }
-
-/* ---- double quantization ------------------------------------------------- */
 
 enum {
     LANES = 8, /* of a vector of 256 bits */

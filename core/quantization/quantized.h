@@ -54,8 +54,7 @@ QUANTIZED_FUNCTION float fp8_value(uint8_t code)
 /* Sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
 QUANTIZED_FUNCTION float fp4_value(int code)
 {
-    const int magnitude = code & 7;
-    const float value =
-        magnitude < 4 ? (float)magnitude * 0.5f : (float)((magnitude & 1 ? 3 : 2) << (magnitude >= 6 ? 1 : 0));
+    const int m = code & 7;
+    const float value = m < 4 ? (float)m * 0.5f : (float)((m & 1 ? 3 : 2) << (m >= 6 ? 1 : 0));
     return code & 8 ? -value : value;
 }

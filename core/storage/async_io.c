@@ -16,8 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- threads: pread() and pwrite(), a block at a time on each ------------ */
-
 enum { STACK_BYTES = 64 << 10 };
 
 struct thread_engine {
@@ -63,8 +61,6 @@ static void thread_engine_stop(struct thread_engine *engine)
         pthread_join(engine->threads[i], NULL);
     free(engine);
 }
-
-/* ---- requests ------------------------------------------------------------ */
 
 enum { ENGINE_URING, ENGINE_THREADS };
 static const char *const engine_names[] = {"io_uring", "threads"};

@@ -107,10 +107,9 @@ static int make_ring(struct uring_engine *engine)
     if (code)
         return -code;
     engine->has_ring = true;
-    struct io_uring_probe *probe = io_uring_get_probe_ring(&engine->ring);
-    bool able =
-        probe && io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
-    io_uring_free_probe(probe);
+    struct io_uring_probe *p = io_uring_get_probe_ring(&engine->ring);
+    bool able = p && io_uring_opcode_supported(p, IORING_OP_READ) && io_uring_opcode_supported(p, IORING_OP_WRITE);
+    io_uring_free_probe(p);
     return able ? try_ring(&engine->ring) : EOPNOTSUPP;
 }
 

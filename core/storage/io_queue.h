@@ -38,8 +38,6 @@ bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
  * has failed, and true if it holds a rest that has to be transferred. */
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
 
-/* ---- the engine of io_uring: takes blocks on a thread of its own --------- */
-
 struct uring_engine;
 
 /* *code: the errno with which the kernel refuses io_uring (*engine NULL); 0: it runs. STATUS_DEVICE: no thread. */

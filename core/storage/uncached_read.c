@@ -62,8 +62,6 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
     return memory;
 }
 
-/* ---- one part ------------------------------------------------------------ */
-
 /* Whether the page cache holds every page of [begin, end), multiples of the page size. The kernel hides this of files
  * that the process may not write, and answers yes. */
 static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t end)

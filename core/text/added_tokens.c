@@ -69,8 +69,6 @@ const struct added_token *added_tokens_by_content(const struct added_tokens *tok
     return item(tokens, text_table_find(&tokens->by_content, content, strlen(content)));
 }
 
-/* ---- the search ---------------------------------------------------------- */
-
 static const struct added_token *token_here(const struct added_tokens *tokens, const struct added_walk *walk)
 {
     int32_t node = walk->set, longest = -1;

@@ -21,8 +21,6 @@ void tokenizer_free(struct tokenizer *tokenizer)
     free(tokenizer);
 }
 
-/* ---- text to ids --------------------------------------------------------- */
-
 struct encoder {
     const struct tokenizer *tokenizer;
     struct bpe_room room;
@@ -115,8 +113,6 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     text_release(&encoder.normal);
     return status;
 }
-
-/* ---- ids to text --------------------------------------------------------- */
 
 static const char REPLACEMENT[] = "\xef\xbf\xbd"; /* U+FFFD */
 

@@ -40,8 +40,7 @@ static const struct tokenizer_class CLASSES[] = {
      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
      "\\s+(?!\\S)|\\s+",
      "{\"eos_token\": " END ", \"unk_token\": " END ", \"pad_token\": " END "}",
-     {"qwen2", "qwen3"}},
-};
+     {"qwen2", "qwen3"}}};
 
 /* ---- files --------------------------------------------------------------- */
 

@@ -9,8 +9,6 @@
 
 #include <stdbool.h>
 
-/* ---- UTF-8: no overlong forms, no surrogates, at most U+10FFFF ----------- */
-
 enum { UTF8_MAX = 4 };
 
 /* The length of the character at the start of `bytes`, and *point; if there is none: 0 if more bytes could make one of
@@ -28,8 +26,6 @@ size_t utf8_back(const char *text, size_t at);
 
 /* The place of the first byte that is not UTF-8; `count`: all is well. */
 size_t utf8_check(const char *text, size_t count);
-
-/* ---- Unicode ------------------------------------------------------------- */
 
 /* The characters that came with Unicode 15 and 16, or that NFC treats otherwise since Unicode 10, by code point. */
 struct unicode_run {

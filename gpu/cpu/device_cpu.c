@@ -327,28 +327,15 @@ static void cpu_close(struct device *device)
     free(device->private_);
 }
 
+/* clang-format off */
 static const struct device_backend cpu_backend = {
-    .close = cpu_close,
-    .alloc = cpu_alloc,
-    .free = cpu_free,
-    .alloc_host = cpu_alloc,
-    .free_host = cpu_free,
-    .workspace_bytes = ops_cpu_workspace_bytes,
-    .stream_new = cpu_stream_new,
-    .stream_free = cpu_stream_free,
-    .submit = cpu_submit,
-    .sync = cpu_stream_sync,
-    .copy = cpu_copy,
-    .copy_in_order = cpu_copy,
-    .fill_zero = cpu_fill_zero,
-    .fill_noise = cpu_fill_noise,
-    .event_new = cpu_event_new,
-    .event_elapsed = cpu_event_elapsed,
-    .event_free = cpu_event_free,
-    .event_record = cpu_event_record,
-    .event_wait = cpu_event_wait,
-    .event_sync = cpu_event_sync,
-};
+    .close = cpu_close, .alloc = cpu_alloc, .free = cpu_free, .alloc_host = cpu_alloc, .free_host = cpu_free,
+    .workspace_bytes = ops_cpu_workspace_bytes, .stream_new = cpu_stream_new, .stream_free = cpu_stream_free,
+    .submit = cpu_submit, .sync = cpu_stream_sync, .copy = cpu_copy, .copy_in_order = cpu_copy,
+    .fill_zero = cpu_fill_zero, .fill_noise = cpu_fill_noise, .event_new = cpu_event_new,
+    .event_elapsed = cpu_event_elapsed, .event_free = cpu_event_free, .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait, .event_sync = cpu_event_sync};
+/* clang-format on */
 
 #ifdef _OPENMP
 static void *cpu_wait_for_release(void *argument)

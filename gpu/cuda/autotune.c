@@ -54,10 +54,8 @@ void autotuner_finish(struct autotuner *t, enum autotune_op op)
 {
     static const struct {
         const char *measured, *kernels, *things, *kept;
-    } words[AUTOTUNE_OPS] = {
-        {"", "kernels", "matrix products", "their kernels"},
-        {"cuDNN's engines for ", "engines", "shapes of attention", "the fastest"},
-    };
+    } words[AUTOTUNE_OPS] = {{"", "kernels", "matrix products", "their kernels"},
+                             {"cuDNN's engines for ", "engines", "shapes of attention", "the fastest"}};
     char text[128];
     const uint64_t throttle = t->tuned[op] ? t->throttle | nvml_throttle_faults(NULL, t->device->id) : 0;
     if (throttle) {

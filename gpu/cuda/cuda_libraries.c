@@ -156,8 +156,6 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 }
 #endif
 
-/* ---- for doctor ---------------------------------------------------------- */
-
 /* "major.minor.patch", by the library's own function. */
 static void describe_version(enum cuda_library which, char *text, size_t size)
 {

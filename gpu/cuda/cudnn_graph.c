@@ -14,14 +14,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum {
-    MAX_DESCRIPTORS = 400,
-    MAX_OPERATIONS = 80,
-    MAX_CONSTANTS = 8,
-    MAX_CONFIGS = 32,
-    MAX_NOTES = 16,
-    MAX_KNOBS = 64
-};
+enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 8 };
+enum { MAX_CONFIGS = 32, MAX_NOTES = 16, MAX_KNOBS = 64 };
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
 struct cudnn_graph {
@@ -202,19 +196,16 @@ static void add_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, cons
 {
     static const char what[] = "a pointwise operation";
     const cudnnDataType_t computed_in = gives_booleans(mode) ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
-    const struct attribute how[] = {
-        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
-        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
-        {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis},
-    };
+    const struct attribute how[] = {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
+                                    {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
+                                    {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis}};
     const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
         {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
         {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, t ? &t->descriptor : NULL},
-        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
-    };
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
     add_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
@@ -256,8 +247,7 @@ void cudnn_matmul(struct cudnn_graph *g, const struct cudnn_tensor *a, const str
         {CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[0]},
         {CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[1]},
-        {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[2]},
-    };
+        {CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, of[2]}};
     add_operation(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
@@ -266,16 +256,13 @@ void cudnn_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t how, const struct
 {
     static const char what[] = "a reduction";
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
-    const struct attribute type[] = {
-        {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
-        {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how},
-    };
+    const struct attribute type[] = {{CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
+                                     {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how}};
     const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what, type, COUNT_OF(type));
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
         {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
-        {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor},
-    };
+        {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
     add_operation(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
@@ -288,8 +275,7 @@ struct cudnn_tensor cudnn_transpose(struct cudnn_graph *g, const struct cudnn_te
     make_tensor(g, VIRTUAL, FIRST_VIRTUAL + g->num_virtual++, &out, offsets);
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
-        {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out.descriptor},
-    };
+        {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out.descriptor}};
     add_operation(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition", operands, COUNT_OF(operands));
     return out;
 }
@@ -362,8 +348,7 @@ static int propose_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t opera
     const struct attribute attributes[] = {
         {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
         {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
-        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL},
-    };
+        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL}};
     const cudnnBackendDescriptor_t d =
         describe(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what, attributes, COUNT_OF(attributes));
     int64_t made = 0;
@@ -391,22 +376,19 @@ static cudnnBackendDescriptor_t config_of_engine(struct cudnn_graph *g, cudnnBac
     const struct attribute of_engine[] = {
         {CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operations},
         {CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &named->number},
-        {CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL},
-    };
+        {CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, g->target.gpu ? &g->target.gpu : NULL}};
     const cudnnBackendDescriptor_t engine =
         describe(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, what, of_engine, COUNT_OF(of_engine));
     for (int i = 0; i < named->num_knobs; i++) {
         const cudnnBackendKnobType_t type = (cudnnBackendKnobType_t)named->knobs[i][0];
         const struct attribute setting[] = {
             {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type},
-            {CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &named->knobs[i][1]},
-        };
+            {CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &named->knobs[i][1]}};
         knobs[i] = describe(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, what, setting, COUNT_OF(setting));
     }
     const struct attribute of_config[] = {
         {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine},
-        {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, named->num_knobs, knobs},
-    };
+        {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, named->num_knobs, knobs}};
     return describe(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what, of_config, COUNT_OF(of_config));
 }
 
@@ -493,8 +475,7 @@ int cudnn_plans_new(struct cudnn_graph *g, const struct cudnn_filter *filter, st
     const int version = g->target.version;
     const struct attribute attributes[] = {
         {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, g->target.handle ? &g->target.handle : NULL},
-        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->num_operations, g->operations},
-    };
+        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->num_operations, g->operations}};
     cudnnBackendDescriptor_t operations = describe(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
                                                    "the graph of operations", attributes, COUNT_OF(attributes));
     if (operations && filter->engine) {
@@ -546,11 +527,9 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, voi
         ids[n] = FIRST_CONSTANT + i;
         places[n++] = &g->constants[i];
     }
-    const struct attribute attributes[] = {
-        {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids},
-        {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, places},
-        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &room},
-    };
+    const struct attribute attributes[] = {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids},
+                                           {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, places},
+                                           {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &room}};
     cudnnBackendDescriptor_t pack = make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes,
                                                     COUNT_OF(attributes), plan->why, sizeof plan->why);
     if (!pack)

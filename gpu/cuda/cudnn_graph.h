@@ -31,8 +31,6 @@ struct cudnn_target {
 enum status cudnn_target_open(struct cudnn_target *target, struct error *err);
 void cudnn_target_close(struct cudnn_target *target); /* also of one that was not opened */
 
-/* ---- plans --------------------------------------------------------------- */
-
 struct cudnn_graph;
 
 /* `kernel`: a hash, never 0, over the engine and its settings (cuDNN's knobs). Neither the place among proposals nor
@@ -75,8 +73,6 @@ bool cudnn_plan_uses(const struct cudnn_plan *plan, int id); /* whether its grap
 const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, void *const *at, int count, void *room);
 
 #if ZTRAIN_HAVE_CUDNN
-
-/* ---- graphs -------------------------------------------------------------- */
 
 enum { CUDNN_RANK = 4 };
 

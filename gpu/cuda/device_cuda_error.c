@@ -23,26 +23,15 @@ bool cuda_text_is_suspect(const char *text)
 }
 
 /* Of a call that is wrong. */
-static const cudaError_t ours[] = {cudaErrorMemoryAllocation,
-                                   cudaErrorInvalidValue,
-                                   cudaErrorInvalidConfiguration,
-                                   cudaErrorInvalidDevice,
-                                   cudaErrorInvalidDevicePointer,
-                                   cudaErrorInvalidMemcpyDirection,
-                                   cudaErrorInvalidDeviceFunction,
-                                   cudaErrorInvalidResourceHandle,
-                                   cudaErrorInvalidKernelImage,
-                                   cudaErrorInvalidPtx,
-                                   cudaErrorInvalidSource,
-                                   cudaErrorNoKernelImageForDevice,
-                                   cudaErrorUnsupportedPtxVersion,
-                                   cudaErrorJitCompilerNotFound,
-                                   cudaErrorLaunchOutOfResources,
-                                   cudaErrorHostMemoryAlreadyRegistered,
-                                   cudaErrorHostMemoryNotRegistered,
-                                   cudaErrorIllegalState,
-                                   cudaErrorNotPermitted,
-                                   cudaErrorNotSupported};
+/* clang-format off */
+static const cudaError_t ours[] = {
+    cudaErrorMemoryAllocation, cudaErrorInvalidValue, cudaErrorInvalidConfiguration, cudaErrorInvalidDevice,
+    cudaErrorInvalidDevicePointer, cudaErrorInvalidMemcpyDirection, cudaErrorInvalidDeviceFunction,
+    cudaErrorInvalidResourceHandle, cudaErrorInvalidKernelImage, cudaErrorInvalidPtx, cudaErrorInvalidSource,
+    cudaErrorNoKernelImageForDevice, cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilerNotFound,
+    cudaErrorLaunchOutOfResources, cudaErrorHostMemoryAlreadyRegistered, cudaErrorHostMemoryNotRegistered,
+    cudaErrorIllegalState, cudaErrorNotPermitted, cudaErrorNotSupported};
+/* clang-format on */
 
 /* The suspects leave it open whose fault it is. Every other code of an opened device (ECC errors, a GPU that fell off
  * the bus, codes that newer drivers add) means that the device or its driver has failed. */

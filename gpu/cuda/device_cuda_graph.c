@@ -46,8 +46,6 @@ static void set_capturing(struct cuda_device *cuda, struct cuda_graph *graph)
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-/* ---- the order of the streams -------------------------------------------- */
-
 /* Later work of the first stream comes after all work so far of the others. */
 static void join_streams(struct cuda_graph *g)
 {
@@ -66,8 +64,6 @@ static void fork_streams(struct cuda_graph *g)
     for (int i = 1; i < g->count; i++)
         cuda_check(cuda, cudaStreamWaitEvent(g->streams[i]->handle, g->points[0], 0), "forking a graph's streams");
 }
-
-/* ---- the graph ----------------------------------------------------------- */
 
 void cuda_graph_free(struct graph *graph)
 {

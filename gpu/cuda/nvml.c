@@ -92,14 +92,12 @@ static void read_gpu(const struct nvml *nvml, nvml_device device, struct nvml_gp
     struct {
         int code;
         unsigned *value;
-    } numbers[] = {
-        {nvml->clock(device, NVML_CLOCK_SM, &gpu->sm_mhz), &gpu->sm_mhz},
-        {nvml->max_clock(device, NVML_CLOCK_SM, &gpu->sm_max_mhz), &gpu->sm_max_mhz},
-        {nvml->clock(device, NVML_CLOCK_MEMORY, &gpu->memory_mhz), &gpu->memory_mhz},
-        {nvml->temperature(device, NVML_TEMPERATURE_GPU, &gpu->celsius), &gpu->celsius},
-        {nvml->power(device, &gpu->milliwatts), &gpu->milliwatts},
-        {nvml->power_limit(device, &gpu->limit_milliwatts), &gpu->limit_milliwatts},
-    };
+    } numbers[] = {{nvml->clock(device, NVML_CLOCK_SM, &gpu->sm_mhz), &gpu->sm_mhz},
+                   {nvml->max_clock(device, NVML_CLOCK_SM, &gpu->sm_max_mhz), &gpu->sm_max_mhz},
+                   {nvml->clock(device, NVML_CLOCK_MEMORY, &gpu->memory_mhz), &gpu->memory_mhz},
+                   {nvml->temperature(device, NVML_TEMPERATURE_GPU, &gpu->celsius), &gpu->celsius},
+                   {nvml->power(device, &gpu->milliwatts), &gpu->milliwatts},
+                   {nvml->power_limit(device, &gpu->limit_milliwatts), &gpu->limit_milliwatts}};
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
         if (numbers[i].code != NVML_OK)
             *numbers[i].value = 0;

@@ -49,8 +49,7 @@ static const struct gpu_model models[] = {
     {"rtx5090", "NVIDIA GeForce RTX 5090", 31.3, 170, 100, false, 96, 64e9, 64e9, .rates = {GEFORCE50(1.1)}},
     {"rtx-a6000", "NVIDIA RTX A6000", 47.4, 84, 100, false, 6, 32e9, 32e9, .rates = {AMPERE(0.75)}},
     {"rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 47.4, 142, 100, false, 96, 32e9, 32e9, .rates = {L40S(0.56)}},
-    {"rtx-pro6000", PRO_6000, 94.9, 188, 100, false, 128, 64e9, 64e9, .rates = {L40S(0.76)}},
-};
+    {"rtx-pro6000", PRO_6000, 94.9, 188, 100, false, 128, 64e9, 64e9, .rates = {L40S(0.76)}}};
 
 const char gpu_catalog_usual[] = "h100";
 

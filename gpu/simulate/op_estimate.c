@@ -61,14 +61,13 @@ static struct op_estimate one_part(enum time_kind kind, double ceiling, double e
 
 /* An op that moves bytes; `again`: bytes that it moves a second time. */
 static struct op_estimate memory_bound(const struct assumed_gpu *s, enum time_kind kind, struct op_cost work,
-                                       double again, double share, int launches)
+                                       double again, double share, int starts)
 {
     double bandwidth = s->gpu->bytes;
     share *= s->gpu->rates.memory;
     if (gpu_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
         share = fast_bytes;
-    return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth),
-                    launches);
+    return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth), starts);
 }
 
 /* ---- matrix products ----------------------------------------------------- */
@@ -241,9 +240,8 @@ static double instruction_seconds(const struct assumed_gpu *s, double instructio
 static double kept_seconds(const struct assumed_gpu *s, const struct attention_fwd_args *a, double weights)
 {
     const double tile = 256, T = a->max_seq, bandwidth = share_pointwise * s->gpu->bytes, size = 2;
-    const double keys = a->bidirectional ? T : fmin(T, (T + tile) / 2), written = (double)(a->M * a->H) * keys;
-    return fmax(size * written / bandwidth, instruction_seconds(s, kept_instructions * written)) +
-           size * weights / bandwidth;
+    const double keys = a->bidirectional ? T : fmin(T, (T + tile) / 2), kept = (double)(a->M * a->H) * keys;
+    return fmax(size * kept / bandwidth, instruction_seconds(s, kept_instructions * kept)) + size * weights / bandwidth;
 }
 
 /* `weights`: those of visible keys; `passes`: times that ztrain's kernels need the numbers. */
@@ -255,11 +253,6 @@ static double dropout_seconds(const struct assumed_gpu *s, const struct attentio
     return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
 }
 
-static int estimate_dropout_launches(const struct attention_fwd_args *a)
-{
-    return a->dropout.threshold ? 1 : 0;
-}
-
 struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const struct attention_fwd_args *a)
 {
     struct op_cost work = op_cost_attention_fwd(a);
@@ -269,7 +262,7 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = 0;
     expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
-    return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, 1 + (own ? 0 : estimate_dropout_launches(a)));
+    return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, own || !a->dropout.threshold ? 1 : 2);
 }
 
 static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const struct attention_bwd_args *a, bool own)
@@ -295,7 +288,7 @@ static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const st
     }
     expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
     return one_part(TIME_ATTENTION_BACKWARD, ceiling, expected,
-                    own ? own_backward : cudnn_backward + estimate_dropout_launches(&forward));
+                    own ? own_backward : cudnn_backward + (a->dropout.threshold != 0));
 }
 
 struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
@@ -320,9 +313,8 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
 struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, const struct attention_decode_args *a)
 {
     const double blocks = (double)(a->M * a->H), sms = (double)s->gpu->sms;
-    const double busy = a->q && blocks > 0 && blocks < sms ? blocks / sms : 1;
-    return memory_bound(s, TIME_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * busy,
-                        a->q ? 2 : 1);
+    const double use = a->q && blocks > 0 && blocks < sms ? blocks / sms : 1;
+    return memory_bound(s, TIME_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * use, a->q ? 2 : 1);
 }
 
 /* ---- ops that move bytes ------------------------------------------------- */

@@ -16,8 +16,7 @@ static const struct published_speed others[] = {
     {"MPT 125M", 0.125, "a100", 8, 1142641, FOUNDRY},     {"MPT 760M", 0.76, "a100", 8, 259472, FOUNDRY},
     {"MPT 1B", 1.32, "a100", 8, 164109, FOUNDRY},         {"MPT 3B", 2.65, "a100", 8, 86491, FOUNDRY},
     {"MPT 7B", 6.66, "a100", 8, 37130, FOUNDRY},          {"MPT 13B", 12.9, "a100", 8, 18097, FOUNDRY},
-    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},        {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY},
-};
+    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},        {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY}};
 
 /* LLM.Q's; 0: not published. */
 enum { QWENS = 5 };
@@ -32,18 +31,16 @@ static const struct {
     int gpus;
     double tokens[QWENS];
     const char *source;
-} llmq[] = {
-    {"h100", 1, {149e3, 59100, 30900, 13840, 6330}, LLMQ("benchmarks/H100x1.md")},
-    {"h100", 8, {1165e3, 457e3, 239500, 112e3, 48900}, LLMQ("benchmarks/H100x8.md")},
-    {"rtx4090", 1, {39840, 14070, 7006, 2777}, LLMQ("benchmarks/4090x1.md")},
-    {"rtx4090", 4, {154e3, 52e3, 26e3, 11e3}, LLMQ("README.md")},
-    {"rtx5090", 1, {55e3, 17e3, 8600, 3100}, LLMQ("README.md")},
-    {"rtx5090", 4, {0, 71200, 32e3, 13900}, LLMQ("README.md")},
-    {"l40s", 1, {44e3, 17e3, 8900, 3900}, LLMQ("README.md")},
-    {"l40s", 4, {169e3, 65e3, 35e3, 15e3}, LLMQ("README.md")},
-    {"rtx-pro6000", 1, {86200, 32430, 17185, 8079}, LLMQ("benchmarks/Pro6000x1.md")},
-    {"rtx-pro6000", 8, {673e3, 255e3, 135e3, 62e3}, LLMQ("README.md")},
-};
+} llmq[] = {{"h100", 1, {149e3, 59100, 30900, 13840, 6330}, LLMQ("benchmarks/H100x1.md")},
+            {"h100", 8, {1165e3, 457e3, 239500, 112e3, 48900}, LLMQ("benchmarks/H100x8.md")},
+            {"rtx4090", 1, {39840, 14070, 7006, 2777}, LLMQ("benchmarks/4090x1.md")},
+            {"rtx4090", 4, {154e3, 52e3, 26e3, 11e3}, LLMQ("README.md")},
+            {"rtx5090", 1, {55e3, 17e3, 8600, 3100}, LLMQ("README.md")},
+            {"rtx5090", 4, {0, 71200, 32e3, 13900}, LLMQ("README.md")},
+            {"l40s", 1, {44e3, 17e3, 8900, 3900}, LLMQ("README.md")},
+            {"l40s", 4, {169e3, 65e3, 35e3, 15e3}, LLMQ("README.md")},
+            {"rtx-pro6000", 1, {86200, 32430, 17185, 8079}, LLMQ("benchmarks/Pro6000x1.md")},
+            {"rtx-pro6000", 8, {673e3, 255e3, 135e3, 62e3}, LLMQ("README.md")}};
 
 /* Another GPU counts as much as 20 times the size, or 400 times the GPUs. */
 static double distance(const struct published_speed *speed, const struct gpu_model *gpu, double billions, int gpus)

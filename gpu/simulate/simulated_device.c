@@ -446,32 +446,17 @@ void simulated_device_set(struct device *device, const struct assumed_gpu *setti
 /* ---- opening ------------------------------------------------------------- */
 
 /* A simulation does not call the entries that are left out. */
+/* clang-format off */
 static const struct device_backend simulated_backend = {
-    .close = simulated_close,
-    .alloc = simulated_alloc,
-    .free = simulated_free,
-    .alloc_host = simulated_alloc_host,
-    .free_host = simulated_free_host,
-    .workspace_bytes = simulated_workspace_bytes,
-    .stream_new = simulated_stream_new,
-    .stream_free = simulated_stream_free,
-    .submit = simulated_submit,
-    .sync = simulated_sync,
-    .copy = simulated_copy,
-    .copy_in_order = simulated_copy,
-    .fill_zero = simulated_fill_zero,
-    .event_new = simulated_event_new,
-    .event_elapsed = simulated_event_elapsed,
-    .event_free = simulated_event_free,
-    .event_record = simulated_event_record,
-    .event_wait = simulated_event_wait,
-    .event_sync = simulated_event_sync,
-    .is_capturing = simulated_is_capturing,
-    .graph_begin = simulated_graph_begin,
-    .graph_end = simulated_graph_end,
-    .graph_launch = simulated_graph_launch,
-    .graph_free = simulated_graph_free,
-};
+    .close = simulated_close, .alloc = simulated_alloc, .free = simulated_free, .alloc_host = simulated_alloc_host,
+    .free_host = simulated_free_host, .workspace_bytes = simulated_workspace_bytes, .stream_new = simulated_stream_new,
+    .stream_free = simulated_stream_free, .submit = simulated_submit, .sync = simulated_sync, .copy = simulated_copy,
+    .copy_in_order = simulated_copy, .fill_zero = simulated_fill_zero, .event_new = simulated_event_new,
+    .event_elapsed = simulated_event_elapsed, .event_free = simulated_event_free,
+    .event_record = simulated_event_record, .event_wait = simulated_event_wait, .event_sync = simulated_event_sync,
+    .is_capturing = simulated_is_capturing, .graph_begin = simulated_graph_begin, .graph_end = simulated_graph_end,
+    .graph_launch = simulated_graph_launch, .graph_free = simulated_graph_free};
+/* clang-format on */
 
 static struct device *open_simulated(const struct assumed_gpu *settings, const struct gpu_model *gpu)
 {

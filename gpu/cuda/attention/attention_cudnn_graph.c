@@ -60,11 +60,9 @@ static const struct listed_engine {
     int capability_first, capability_last, version_first, version_last;
     bool sums; /* takes the graph with sums of dq */
     struct cudnn_engine engine;
-} listed_engines[] = {
-    {100, 103, 91900, 92299, false, {5, {{KERNEL_CFG, 31}, {STAGES, 2}}, 2}},
-    {100, 103, 92300, INT_MAX, false, TILED_ENGINE(5, 3, 2, 2)},
-    {90, 90, 92500, INT_MAX, true, TILED_ENGINE(6, 2, 1, 4)},
-};
+} listed_engines[] = {{100, 103, 91900, 92299, false, {5, {{KERNEL_CFG, 31}, {STAGES, 2}}, 2}},
+                      {100, 103, 92300, INT_MAX, false, TILED_ENGINE(5, 3, 2, 2)},
+                      {90, 90, 92500, INT_MAX, true, TILED_ENGINE(6, 2, 1, 4)}};
 
 /* NULL: none is known. */
 static const struct listed_engine *listed_engine_of(const struct cudnn_target *target,

@@ -36,8 +36,7 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
         .scale = (double)args->scale,
         .bidirectional = args->bidirectional,
         .ragged = args->ragged,
-        .dropout = args->dropout.threshold,
-    };
+        .dropout = args->dropout.threshold};
 }
 
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args)
@@ -129,17 +128,15 @@ static size_t copies_bytes(const struct attention_plan *plan, int64_t sequences)
                 plan_aligned((size_t)(rows * s->KV * s->D) * sizeof(uint16_t)));
 }
 
-static size_t plan_extra_bytes(const struct attention_plan *plan, bool sums, int64_t sequences)
+static size_t plan_extra_bytes(const struct attention_plan *plan, bool sums, int64_t n)
 {
-    return plan_sums_bytes(&plan->shape, sums, sequences) + plan_kept_bytes(&plan->shape, sequences) +
-           copies_bytes(plan, sequences);
+    return plan_sums_bytes(&plan->shape, sums, n) + plan_kept_bytes(&plan->shape, n) + copies_bytes(plan, n);
 }
 
 /* Each piece of lse has to be aligned as rows are. */
-static bool plan_may_be_piece(const struct attention_shape *s, int64_t sequences)
+static bool plan_may_be_piece(const struct attention_shape *s, int64_t n)
 {
-    return s->ragged ||
-           (s->B % sequences == 0 && sequences * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
+    return s->ragged || (s->B % n == 0 && n * s->H * s->T * (int64_t)sizeof(float) % ATTENTION_ALIGN == 0);
 }
 
 /* The parts of the workspace, in bytes from its aligned begin; cuDNN's is the last one. */
@@ -349,12 +346,11 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
         float *lse = reordered ? (float *)(void *)w.base : of_op + first * (of_op_is_used ? 1 : s->H);
-        void *pointers[ATTENTION_POINTERS] = {
-            [ATTENTION_LSE] = lse,
-            [ATTENTION_DELTA] = w.base + w.delta + (size_t)(first * s->H) * sizeof(float),
-            [ATTENTION_SUMS] = w.base + w.sums,
-            [ATTENTION_KEPT] = w.base + w.kept,
-        };
+        void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse,
+                                              [ATTENTION_DELTA] =
+                                                  w.base + w.delta + (size_t)(first * s->H) * sizeof(float),
+                                              [ATTENTION_SUMS] = w.base + w.sums,
+                                              [ATTENTION_KEPT] = w.base + w.kept};
         plan_point_at(pointers, fwd, bwd, first);
         void *op[ATTENTION_POINTERS];
         memcpy(op, pointers, sizeof op);

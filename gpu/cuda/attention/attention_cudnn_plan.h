@@ -80,8 +80,6 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd);
 
-/* ---- attention_cudnn_autotune.c ------------------------------------------ */
-
 /* Takes a plan's config from the cache, and leaves it planned; or tunes it, and leaves it verified or refused. Fails
  * (STATUS_DEVICE) where a candidate broke the GPU. */
 enum status attention_autotune(struct autotuner *tuner, struct attention_plan *plan, struct error *err);

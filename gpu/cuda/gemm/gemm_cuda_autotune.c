@@ -160,8 +160,7 @@ static void gemm_describe_op(const void *op, int candidate, char *text, size_t s
 {
     static const char *const epilogues[] = {
         [GEMM_BIAS] = "a bias",        [GEMM_GELU_AUX] = "GELU",         [GEMM_GELU_AUX_BIAS] = "a bias and GELU",
-        [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients",
-    };
+        [GEMM_DGELU] = "GELU's slope", [GEMM_BGRADA] = "bias gradients", [GEMM_BGRADB] = "bias gradients"};
     _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue of cublasLt has a name");
     const struct op_trial *t = op;
     const int n = describe_tuned(&t->plan->key, text, size);
@@ -237,26 +236,25 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
 }
 
 /* Compares and times the op's candidates and the op without the epilogue, and keeps the best in the cache. */
-static enum status tune_op(struct tuning *t, struct op_trial *trial, const struct gemm_op *op,
-                           struct autotune_problem *p, struct autotune_candidate *candidates, int count, int *best,
-                           struct error *err)
+static enum status tune_op(struct tuning *t, struct op_trial *o, const struct gemm_op *op, struct autotune_problem *p,
+                           struct autotune_candidate *candidates, int count, int *best, struct error *err)
 {
     char name[192], why[384];
-    const enum gemm_fusion before = trial->plan->fusion;
-    p->key = gemm_autotune_key(&trial->plan->key);
-    p->op = trial;
+    const enum gemm_fusion before = o->plan->fusion;
+    p->key = gemm_autotune_key(&o->plan->key);
+    p->op = o;
     p->run = gemm_run_op;
     p->describe = gemm_describe_op;
     p->workspace = t->gemm->rules.workspace;
-    p->workspace += op->fwd         ? add_fwd(trial, p, op->fwd)
-                    : op->bwd_input ? add_bwd_input(trial, p, op->bwd_input)
-                                    : add_bwd_weight(trial, p, op->bwd_weight);
+    p->workspace += op->fwd         ? add_fwd(o, p, op->fwd)
+                    : op->bwd_input ? add_bwd_input(o, p, op->bwd_input)
+                                    : add_bwd_weight(o, p, op->bwd_weight);
     ASSERT(t->gemm->forced == GEMM_UNTUNED);
     TRY(autotune(t->tuner, p, candidates, count, best, err));
-    trial->plan->fusion = before;
+    o->plan->fusion = before;
     for (int i = 0; i < count && *best != AUTOTUNE_NO_MEMORY; i++) {
         const struct autotune_candidate *c = &candidates[i];
-        gemm_describe_op(trial, i, name, sizeof name);
+        gemm_describe_op(o, i, name, sizeof name);
         log_debug("%s: %.1f us", name, 1e6 * c->seconds);
         if (c->failure == AUTOTUNE_GOOD)
             continue;

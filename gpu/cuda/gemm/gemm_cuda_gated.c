@@ -103,8 +103,6 @@ const struct gemm_plan *gemm_gated_plan(struct gemm_cuda *g, const struct gemm_o
     return plan && plan->cudnn && gemm_plan_is_taken(g, plan) ? plan : NULL;
 }
 
-/* ---- the log ------------------------------------------------------------- */
-
 void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
 {
     struct gemm_op op;

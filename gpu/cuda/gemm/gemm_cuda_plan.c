@@ -22,8 +22,7 @@ static const cublasLtEpilogue_t epilogues[] = {
     [GEMM_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,     [GEMM_BIAS] = CUBLASLT_EPILOGUE_BIAS,
     [GEMM_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX, [GEMM_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
     [GEMM_DGELU] = CUBLASLT_EPILOGUE_DGELU,       [GEMM_BGRADA] = CUBLASLT_EPILOGUE_BGRADA,
-    [GEMM_BGRADB] = CUBLASLT_EPILOGUE_BGRADB,
-};
+    [GEMM_BGRADB] = CUBLASLT_EPILOGUE_BGRADB};
 _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue but those of cuDNN has cublasLt's name");
 
 static bool gemm_epilogue_of_cudnn(int64_t epilogue)
@@ -31,10 +30,9 @@ static bool gemm_epilogue_of_cudnn(int64_t epilogue)
     return epilogue == GEMM_SWIGLU || epilogue == GEMM_DSWIGLU;
 }
 
-static bool gemm_uses_vector(int64_t epilogue)
+static bool gemm_uses_vector(int64_t e)
 {
-    return epilogue == GEMM_BIAS || epilogue == GEMM_GELU_AUX_BIAS || epilogue == GEMM_BGRADA ||
-           epilogue == GEMM_BGRADB;
+    return e == GEMM_BIAS || e == GEMM_GELU_AUX_BIAS || e == GEMM_BGRADA || e == GEMM_BGRADB;
 }
 
 static bool uses_aux(int64_t epilogue)

@@ -16,8 +16,6 @@ __device__ __forceinline__ float dequantize_through(float x, enum dtype dtype)
     return dtype == DTYPE_F16 ? to_float(rounded<__half>(x)) : x;
 }
 
-/* ---- 4 bits -------------------------------------------------------------- */
-
 /* NF4, or MXFP4. What the values of a block's codes are multiplied by, and then whether by 2. */
 struct dequantize_scale {
     float factor;
@@ -82,8 +80,6 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t i = whole + grid_thread() * CODES_OF_BYTE; i < n; i += grid_threads() * CODES_OF_BYTE)
         dequantize_codes<T, NF4, CODES_OF_BYTE>(a, values, shift, i);
 }
-
-/* ---- FP8 ----------------------------------------------------------------- */
 
 template <typename T, int N> __global__ void __launch_bounds__(THREADS) dequantize_fp8_kernel(struct dequantize_args a)
 {

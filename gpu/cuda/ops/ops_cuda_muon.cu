@@ -7,8 +7,6 @@ namespace
 
 enum { THREADS = 256, V = VECTOR<float> };
 
-/* ---- momentum ------------------------------------------------------------ */
-
 template <typename G>
 __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_momentum_args a, int64_t whole)
 {
@@ -31,8 +29,6 @@ __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_mome
         store(static_cast<__nv_bfloat16 *>(a.update) + i, g);
     });
 }
-
-/* ---- Newton-Schulz ------------------------------------------------------- */
 
 /* y = bf16(a · x + b · p), n elements; y may be x. */
 struct blend {
@@ -128,8 +124,6 @@ void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
         muon_product(stream, n, a->cols, n, a->polynomial, a->iterate, false, a->product);
     muon_enqueue_blend(stream, a->rows * a->cols, y, orthogonalize_a, a->iterate, 1, a->product);
 }
-
-/* ---- update -------------------------------------------------------------- */
 
 template <typename P>
 __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update_args a, int64_t whole)
