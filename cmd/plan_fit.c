@@ -75,8 +75,7 @@ end:
 static enum status find_fitting(struct fit_plan *p, struct error *err)
 {
     struct fit_candidate c = {.seconds = 0};
-    for (bool more = memory_setting_first(p->spec, p->machine.world, &c.setting); more;
-         more = memory_setting_next(p->spec, p->machine.world, &c.setting)) {
+    while (memory_setting_next(p->spec, p->machine.world, &c.setting)) {
         if (memory_setting_uses_disk(&c.setting) && !p->uses_disk)
             continue;
         enum status status = try_setting(p, &c, false, err);

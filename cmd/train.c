@@ -16,7 +16,6 @@
 #include "cmd/run/trace_file.h"
 #include "cmd/save/resume.h"
 #include "cmd/supervise/supervise.h"
-#include "cmd/train/early_error.h"
 #include "cmd/train/rank_main.h"
 #include "comm/agree.h"
 #include "core/kept_files.h"

@@ -123,12 +123,11 @@ static enum status engine_check_quantization(const struct engine *t, enum quanti
     const struct run_spec *spec = t->spec;
     const enum quantization_method folder = t->desc.quantization.method;
     const enum dtype dtype = spec->model.quantization.compute_dtype;
-    if (spec->model.load_in_4bit && dtype != DTYPE_COUNT && dtype != spec->dtype) {
-        error_set(err, STATUS_USAGE,
-                  "model.quantization_config.bnb_4bit_compute_dtype is %s, and the run computes in %s",
-                  dtype_name(dtype), dtype_name(spec->dtype));
-        return error_hint(err, "bf16 and fp16 say in which type the run computes");
-    }
+    if (spec->model.load_in_4bit && dtype != DTYPE_COUNT && dtype != spec->dtype)
+        return error_set(err, STATUS_USAGE,
+                         "model.quantization_config.bnb_4bit_compute_dtype is %s, and the run computes in %s; hint: "
+                         "bf16 and fp16 say in which type the run computes",
+                         dtype_name(dtype), dtype_name(spec->dtype));
     if (spec->model.load_in_4bit && folder != QUANTIZATION_NONE && folder != QUANTIZATION_NF4)
         return error_set(err, STATUS_USAGE,
                          "model.quantization_config: the model's weights are quantized already; hint: remove it");

@@ -8,19 +8,21 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose.h"
-#include "cmd/engine/engine_samples.h"
 #include "cmd/engine/memory_plan.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
 #include "core/data/token_stream.h"
+#include "core/model/end_tokens.h"
 #include "core/model/model_config.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
 #include "core/spec/spec.h"
+#include "core/text/tokenizer.h"
 #include "gpu/activation_store.h"
 #include "gpu/device.h"
 #include "gpu/input_upload.h"
+#include "gpu/model/generate.h"
 #include "gpu/model/transformer.h"
 
 /* data.train, opened: one stream of shards, or the sources of a mixture. */
@@ -35,6 +37,26 @@ struct train_sources {
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err);
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */
+bool train_sources_have_mask(const struct train_sources *sources);
+
+/* train.samples: the prompts that the model continues, greedily, at each evaluation. Generation uses the transformer's
+ * activations between two steps: the bits of training do not change. */
+struct engine_samples {
+    int count;
+    struct token_list *prompts;  /* owned (count) */
+    struct tokenizer *tokenizer; /* owned; NULL: all prompts are token ids */
+    struct end_tokens ends;
+    int64_t max_tokens;          /* of a continuation */
+    int64_t capacity;            /* tokens of the longest prompt with its continuation */
+    struct generator *generator; /* owned; made when the transformer is */
+};
+
+/* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE, with the prompt's number: a text without a
+ * tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal language model. */
+enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
+                               struct engine_samples **samples, struct error *err);
+
+void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */
 
 /* What stands in for the machine of a run that is only planned. */
 struct simulation {

@@ -15,14 +15,22 @@ static const double largest_epoch = 0x1p61; /* samples: interleave_init() */
 
 /* ---- data.train ---------------------------------------------------------- */
 
-/* Opens source `index`: the whole list of data.train, or one entry of a mixture. */
+static int num_sources(const struct run_spec *spec)
+{
+    return spec->data.amount ? spec->data.train.count : 1;
+}
+
+/* Opens the tokens of source `index`: of the whole list of data.train, or of one entry of a mixture. */
+static enum status open_tokens(const struct run_spec *spec, int index, struct token_set **set, struct error *err)
+{
+    const char *const *patterns = (const char *const *)spec->data.train.items + index;
+    return token_set_open(patterns, spec->data.amount ? 1 : spec->data.train.count, set, err);
+}
+
 static enum status open_source(const struct run_spec *spec, int index, int64_t vocab_size,
                                struct train_sources *sources, struct data_fingerprint *fingerprint, struct error *err)
 {
-    const struct string_list *train = &spec->data.train;
-    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
-    const char *const *patterns = (const char *const *)train->items + (mixed ? index : 0);
-    TRY(token_set_open(patterns, mixed ? 1 : train->count, &sources->items[index].set, err));
+    TRY(open_tokens(spec, index, &sources->items[index].set, err));
     TRY(token_set_check(sources->items[index].set, vocab_size, fingerprint, err));
     if (spec->model.task == TASK_CAUSAL_LM)
         return STATUS_OK;
@@ -65,17 +73,14 @@ static uint64_t hash_data_mixture(uint64_t hash, uint64_t source, double amount)
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err)
 {
-    *sources = (struct train_sources){.count = spec->data.amount ? spec->data.train.count : 1};
+    *sources = (struct train_sources){.count = num_sources(spec)};
     if (!spec->data.amount)
         return open_source(spec, 0, vocab_size, sources, &sources->fingerprint, err);
     struct data_fingerprint hash = {(uint64_t)spec->data.amount, (uint64_t)spec->data.amount};
     for (int i = 0; i < sources->count; i++) {
         struct data_fingerprint one;
-        enum status status = open_source(spec, i, vocab_size, sources, &one, err);
-        if (status != STATUS_OK) {
-            error_prefix(err, "source '%s' of data.train", spec->data.train.items[i]);
-            return status;
-        }
+        if (open_source(spec, i, vocab_size, sources, &one, err) != STATUS_OK)
+            return error_prefix(err, "source '%s' of data.train", spec->data.train.items[i]);
         TRY(engine_check_source(spec, sources, i, err));
         hash.first = hash_data_mixture(hash.first, one.first, spec->data.amounts[i]);
         hash.sampled = hash_data_mixture(hash.sampled, one.sampled, spec->data.amounts[i]);
@@ -98,17 +103,21 @@ void train_sources_release(struct train_sources *sources)
     *sources = (struct train_sources){.count = 0};
 }
 
+bool train_sources_have_mask(const struct train_sources *sources)
+{
+    bool found = false;
+    for (int i = 0; i < sources->count; i++)
+        found |= token_set_has_mask(sources->items[i].set);
+    return found;
+}
+
 bool engine_probe_mask(const struct run_spec *spec)
 {
-    const struct string_list *train = &spec->data.train;
-    const bool mixed = spec->data.amount != SPEC_AMOUNT_NONE;
     bool found = false;
-    for (int i = 0; i < (mixed ? train->count : 1) && !found; i++) {
+    for (int i = 0; i < num_sources(spec) && !found; i++) {
         struct error unread;
         struct token_set *set;
-        const char *const *patterns = (const char *const *)train->items + i;
-        found =
-            token_set_open(patterns, mixed ? 1 : train->count, &set, &unread) == STATUS_OK && token_set_has_mask(set);
+        found = open_tokens(spec, i, &set, &unread) == STATUS_OK && token_set_has_mask(set);
         token_set_close(set);
     }
     return found;
@@ -281,9 +290,7 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
 static enum status check_data_masks(const struct engine *t, struct error *err)
 {
     const bool leads = t->rank == 0 && !t->quiet, apart = t->spec->data.document_mask == SPEC_ON;
-    bool masked = false;
-    for (int i = 0; i < t->sources.count; i++)
-        masked |= token_set_has_mask(t->sources.items[i].set);
+    const bool masked = train_sources_have_mask(&t->sources);
     if (t->probed && t->found_mask != masked)
         return error_set(err, STATUS_DATA,
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/engine/engine_samples.h"
+/* engine_samples.c: see engine.h. */
+#include "cmd/engine/engine.h"
 
 #include "core/memory.h"
 
@@ -61,13 +62,9 @@ static enum status read_all(const struct run_spec *spec, const struct model_desc
         return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
     TRY(open_tokenizer(spec, s, err));
     TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
-    for (int i = 0; i < s->count; i++) {
-        const enum status status = read_prompt(spec, desc, i, s, err);
-        if (status != STATUS_OK) {
-            error_prefix(err, "train.samples: prompt %d", i + 1);
-            return status;
-        }
-    }
+    for (int i = 0; i < s->count; i++)
+        if (read_prompt(spec, desc, i, s, err) != STATUS_OK)
+            return error_prefix(err, "train.samples: prompt %d", i + 1);
     return STATUS_OK;
 }
 

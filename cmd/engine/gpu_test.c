@@ -149,7 +149,6 @@ static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *id)
  * linker makes from all that it links. false: there is no ID. */
 static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
 {
-    static const char *const variables[] = {"ZTRAIN_GEMM_EPILOGUES", "ZTRAIN_CUDA_TF32"};
     struct build_id id = {.size = 0};
     dl_iterate_phdr(gpu_test_read_build, &id);
     if (id.size == 0)
@@ -157,10 +156,6 @@ static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
     json_t *machine = machine_record_to_json(device);
     char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), XXH64(id.bytes, id.size, 0));
-    for (size_t i = 0; i < COUNT_OF(variables); i++) {
-        const char *value = getenv(variables[i]);
-        hash = XXH64(value ? value : "", value ? strlen(value) : 0, hash);
-    }
     if (text)
         hash = XXH64(text, strlen(text), hash);
     free(text);

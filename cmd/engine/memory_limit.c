@@ -74,15 +74,14 @@ static enum status search_memory_limit(struct search *s, struct error *err)
     const uint64_t most = memory_plan_node_limit(t);
     const int64_t samples = t->spec->train_batch_size / t->world;
     const size_t here = memory_plan_device_bytes(&t->plan);
-    struct found found;
+    struct found found = {.setting.micro = 0};
     struct run_spec copy = *t->spec;
     size_t assumed, node;
     memory_setting_of(t->spec, &s->given);
     TRY(measure_memory_plan(t, &copy, &assumed, &node, err));
     /* an assumed GPU only estimates cuDNN's workspace; a smaller micro-batch has no larger surplus */
     const size_t surplus = here > assumed ? here - assumed : 0;
-    for (bool more = memory_setting_first(t->spec, t->world, &found.setting); more;
-         more = memory_setting_next(t->spec, t->world, &found.setting)) {
+    while (memory_setting_next(t->spec, t->world, &found.setting)) {
         if (memory_setting_uses_disk(&found.setting) != memory_setting_uses_disk(&s->given))
             continue; /* NVMe takes as much of the device as host memory */
         memory_setting_apply(&found.setting, t->spec, t->world, &copy);

@@ -39,6 +39,11 @@ static void lay_out_memory_plan(struct engine *t, struct arena *local, struct ar
         stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
 
+static int memory_plan_node_ranks(const struct engine *t)
+{
+    return t->node_ranks ? t->node_ranks : t->world;
+}
+
 static void fill_plan(struct engine *t)
 {
     struct op_limits limits;
@@ -57,8 +62,7 @@ static void fill_plan(struct engine *t)
         zero_snapshot_layout(e->zero, &t->plan.host);
         e->snapshot_bytes = t->plan.host.used - before;
     }
-    const int per_node = t->node_ranks ? t->node_ranks : t->world;
-    cuda_reserve_fill(&t->plan.reserve, t->device, t->world, per_node, &limits, t->plan.workspace);
+    cuda_reserve_fill(&t->plan.reserve, t->device, t->world, memory_plan_node_ranks(t), &limits, t->plan.workspace);
     for (struct engine *e = t->next; e; e = e->next)
         e->plan = t->plan;
 }
@@ -93,11 +97,6 @@ static int64_t memory_plan_disk_bytes(const struct engine *t)
     for (const struct engine *e = t; e; e = e->next)
         bytes += zero_disk_bytes(e->zero);
     return bytes;
-}
-
-static size_t memory_plan_node_ranks(const struct engine *t)
-{
-    return (size_t)(t->node_ranks ? t->node_ranks : t->world);
 }
 
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
@@ -180,13 +179,13 @@ size_t memory_plan_device_bytes(const struct memory_plan *plan)
 
 size_t memory_plan_node_bytes(const struct engine *t)
 {
-    return memory_plan_node_ranks(t) * memory_plan_rank_host(t);
+    return (size_t)memory_plan_node_ranks(t) * memory_plan_rank_host(t);
 }
 
 size_t memory_plan_node_spare(const struct engine *t)
 {
     const bool optional = t->spec->checkpoint.decoupled == SPEC_AUTO && zero_has_snapshot(t->zero);
-    return optional ? memory_plan_node_ranks(t) * (size_t)memory_plan_snapshot_bytes(t) : 0;
+    return optional ? (size_t)memory_plan_node_ranks(t) * (size_t)memory_plan_snapshot_bytes(t) : 0;
 }
 
 static bool is_ordinary_memory(const struct offload_settings *offload)
@@ -262,6 +261,45 @@ void memory_plan_free(struct engine *t)
         host_pages_free(t->host_memory, host_arena_bytes(t));
     else
         device_free_host(t->device, t->host_memory, host_arena_bytes(t));
+}
+
+/* ---- the snapshot -------------------------------------------------------- */
+
+bool memory_snapshot_fits(const struct engine *t)
+{
+    struct machine_memory machine;
+    machine_memory("", &machine);
+    return (double)memory_plan_node_ranks(t) * (double)t->snapshot_bytes <=
+           memory_auto_share * (double)machine.available;
+}
+
+enum status memory_snapshot_take(struct engine *t, struct error *err)
+{
+    return host_pages_new(t->snapshot_bytes, &t->snapshot, err);
+}
+
+enum status memory_snapshot_place(struct engine *t, struct error *err)
+{
+    struct arena arena;
+    if (t->snapshot)
+        TRY(device_pin(t->device, t->snapshot, t->snapshot_bytes, err));
+    else
+        TRY(device_alloc_host(t->device, t->snapshot_bytes, &t->snapshot, err));
+    t->snapshot_is_pinned = true;
+    arena_init(&arena, t->snapshot, t->snapshot_bytes);
+    zero_snapshot_layout(t->zero, &arena);
+    arena_finish(&arena);
+    return STATUS_OK;
+}
+
+void memory_snapshot_free(struct engine *t)
+{
+    if (t->snapshot_is_pinned)
+        device_free_host(t->device, t->snapshot, t->snapshot_bytes);
+    else
+        host_pages_free(t->snapshot, t->snapshot_bytes);
+    t->snapshot = NULL;
+    t->snapshot_is_pinned = false;
 }
 
 /* ---- print --------------------------------------------------------------- */
@@ -370,14 +408,14 @@ uint64_t memory_plan_node_limit(const struct engine *t)
 
 static void memory_plan_print_node(const struct engine *t)
 {
+    const int ranks = memory_plan_node_ranks(t);
     const size_t bytes = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
     const bool known = most <= INT64_MAX;
     char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
     if (t->plan.host.used)
-        log_detail("  memory of a node: %zu rank%s x %s = %s%s%s", memory_plan_node_ranks(t),
-                   memory_plan_node_ranks(t) == 1 ? "" : "s",
-                   size_round((int64_t)(bytes / memory_plan_node_ranks(t)), each), size_round((int64_t)bytes, size),
+        log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, ranks == 1 ? "" : "s",
+                   size_round((int64_t)memory_plan_rank_host(t), each), size_round((int64_t)bytes, size),
                    known ? " of " : "", known ? size_round((int64_t)most, of) : "");
     if (known && bytes > most)
         log_warn(

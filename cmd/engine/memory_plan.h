@@ -59,7 +59,11 @@ void memory_plan_summary(const struct engine *engine, char text[MEMORY_SUMMARY])
  * kind; device memory with the reserve, host memory, disk. Warns of what does not fit. */
 void memory_plan_print(const struct engine *engine, bool bytes);
 
-/* ---- the snapshot (memory_snapshot.c) ------------------------------------ */
+/* ---- the snapshot -------------------------------------------------------- */
+
+/* The memory of a rank's copy of its slices, from which checkpoints are written in the background. The plan counts it,
+ * but it lies outside of the arenas: with checkpoint.writer.decoupled auto it is taken when the first save is due
+ * (cmd/save/background_save.c), and with true before the first step. */
 
 /* The share of a node's memory that a plan with a snapshot may take with checkpoint.writer.decoupled auto: cached files
  * and other processes take some as well. */

@@ -179,20 +179,12 @@ bool memory_setting_next(const struct run_spec *spec, int world, struct memory_s
 {
     struct memory_setting given;
     memory_setting_of(spec, &given);
+    for (int k = 0; k < TUNABLE_COUNT && !setting->micro; k++) /* the first one comes after the last of micro 0 */
+        setting->values[k] = given.values[k] < 0 ? -1 : memory_tunables[k].count - 1;
     while (next_tunables(&given, tunable_samples(spec, world), setting))
         if (is_sensible(setting, spec, world))
             return true;
     return false;
-}
-
-bool memory_setting_first(const struct run_spec *spec, int world, struct memory_setting *setting)
-{
-    struct memory_setting given;
-    memory_setting_of(spec, &given);
-    *setting = (struct memory_setting){.micro = 1};
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        setting->values[k] = given.values[k] < 0 ? -1 : 0;
-    return is_sensible(setting, spec, world) || memory_setting_next(spec, world, setting);
 }
 
 static const struct memory_tunable_value *value_of(int k, int value)

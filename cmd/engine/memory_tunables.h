@@ -50,9 +50,8 @@ void memory_setting_of(const struct run_spec *spec, struct memory_setting *setti
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
                           struct run_spec *copy);
 
-/* The settings that ztrain can run at the spec's train_batch_size: the first one, and the one after *setting; false:
- * there are no more. */
-bool memory_setting_first(const struct run_spec *spec, int world, struct memory_setting *setting);
+/* The next setting that ztrain can run at the spec's train_batch_size; after micro 0 the first one. false: there are no
+ * more. */
 bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting);
 
 /* How much a setting costs next to the spec's, for advice. samples: of a step on each rank. */

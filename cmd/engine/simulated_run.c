@@ -61,8 +61,7 @@ static enum status take_assumption(const char *word, struct assumed_gpu *setting
             return parse_rate("assume", rates[i].word, word + length,
                               (double *)(void *)((char *)settings + rates[i].offset), err);
     }
-    error_set(err, STATUS_USAGE, "--assume: '%s' is not known", word);
-    return error_hint(err, "one of %s", known + 2);
+    return error_set(err, STATUS_USAGE, "--assume: '%s' is not known; hint: one of %s", word, known + 2);
 }
 
 static enum status parse_assumptions(const char *words, struct assumed_gpu *settings, struct error *err)

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/train/early_error.h"
-
+/* early_error.c: the errors of ranks that fail before they can agree on who prints them (agree.h).
+ *
+ * Ranks of one node often fail alike. The first to print the error takes a name in the kernel, an abstract unix socket
+ * for the job and the message (agree_likeness()); the others find it taken and stay silent. A rank that cannot make
+ * sure that a living rank of this job and user has the name prints the error itself. */
+#include "cmd/train/rank_main.h"
 #include "comm/agree.h"
 #include "core/log.h"
 

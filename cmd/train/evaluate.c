@@ -14,7 +14,7 @@
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {
     double *losses; /* owned (turns) */
-    double loss;    /* of all ranks, in the order of virtual ranks */
+    double *all;    /* owned (world · turns): by gather_losses() */
     double *sums;   /* owned (num_sums): targets, then the counts */
     int num_sums;   /* 1 of a language model, 1 + CLASS_COUNT_ROWS · classes of a classifier */
     double *counts; /* (CLASS_COUNT_ROWS, classes) of eval_metric.h, in sums; NULL: a language model */
@@ -28,6 +28,7 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
 {
     *e = (struct evaluation){.classes = t->desc.num_labels};
     e->losses = memory_zeroed((size_t)t->turns, sizeof *e->losses);
+    e->all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e->all);
     e->num_sums = 1 + CLASS_COUNT_ROWS * (int)e->classes;
     e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
     if (!e->classes)
@@ -84,8 +85,11 @@ static void note_scores(struct run *run, double targets, double loss, const stru
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
     const struct train_position *position = &run->position;
-    double loss = run_mean_loss(e->loss, e->sums[0]);
     struct class_scores scores;
+    double sum = 0;
+    for (int v = 0; v < run->engine.world * run->engine.turns; v++)
+        sum += e->all[v];
+    const double loss = run_mean_loss(sum, e->sums[0]);
     if (e->counts)
         scores = class_scores_of(e->counts, e->classes);
     note_scores(run, e->sums[0], loss, e->counts ? &scores : NULL);
@@ -104,26 +108,15 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
     return STATUS_OK;
 }
 
-/* all: (world × turns), the losses by virtual rank. */
-static enum status gather_losses(const struct run *run, const struct evaluation *e, double *all, struct error *err)
+/* e->all = the losses in the order of virtual ranks. */
+static enum status gather_losses(const struct run *run, struct evaluation *e, struct error *err)
 {
     const int world = run->engine.world, turns = run->engine.turns;
     double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
     const enum status status = comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err);
     for (int v = 0; v < world * turns; v++)
-        all[v] = of_ranks[v % world * turns + v / world];
+        e->all[v] = of_ranks[v % world * turns + v / world];
     free(of_ranks);
-    return status;
-}
-
-static enum status sum_losses(const struct run *run, struct evaluation *e, struct error *err)
-{
-    const int count = run->engine.world * run->engine.turns;
-    double *all = memory_zeroed((size_t)count, sizeof *all);
-    const enum status status = gather_losses(run, e, all, err);
-    for (int v = 0; v < count; v++)
-        e->loss += all[v];
-    free(all);
     return status;
 }
 
@@ -193,21 +186,18 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
     struct eval_part part = {.samples = done < all ? done : all,
                              .data = run->engine.evaluation_part_data,
                              .world = config->world * config->turns,
+                             .losses = e->all,
                              .num_counts = e->num_sums,
                              .counts = e->sums};
     if (!done)
         return STATUS_OK;
-    part.losses = memory_zeroed((size_t)part.world, sizeof *part.losses);
-    enum status status = gather_losses(run, e, part.losses, err);
-    if (status == STATUS_OK)
-        status = sum_over_ranks(run->comm, e, err);
-    if (status == STATUS_OK)
-        run->evaluation_part = eval_part_to_json(&part);
-    free(part.losses);
+    TRY(gather_losses(run, e, err));
+    TRY(sum_over_ranks(run->comm, e, err));
+    run->evaluation_part = eval_part_to_json(&part);
     if (run->evaluation_part && run->boot->rank == 0)
         log_info("the evaluation after step %" PRId64 " is broken off: %" PRId64 " of %" PRId64 " samples are done",
                  run->position.step, part.samples, all);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
@@ -228,7 +218,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     stream_sync(t->compute);
     if (run->position.evaluation_due)
         return keep_part(run, e, err);
-    TRY(sum_losses(run, e, err));
+    TRY(gather_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));
     return report(run, e, err);
 }
@@ -240,6 +230,7 @@ enum status run_evaluate(struct run *run, struct error *err)
     evaluation_init(&e, &run->engine);
     enum status status = evaluate(run, &e, err);
     free(e.losses);
+    free(e.all);
     free(e.sums);
     free(e.logits);
     return status;

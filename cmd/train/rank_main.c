@@ -18,7 +18,6 @@
 #include "cmd/observe/reports.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
-#include "cmd/train/early_error.h"
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "core/clock.h"

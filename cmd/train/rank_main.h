@@ -13,6 +13,10 @@
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err);
 
+/* Prints the error, unless another rank of this node has printed it, and marks it as printed. Then gives the other
+ * ranks a moment for theirs, as the launcher may end all ranks when this one ends. */
+void early_error_print(const struct bootstrap *boot, struct error *err);
+
 /* Ends a rank that has no communicator, as the ranks did not all meet: prints the error (early_error_print()) and has
  * the launcher end the other ranks. */
 void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err);

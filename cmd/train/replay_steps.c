@@ -17,9 +17,12 @@
 #include <string.h>
 
 /* What metrics.jsonl has of a step. */
+enum { NUMBERS = 3 };
+static const char *const number_names[NUMBERS] = {"loss", "grad_norm", "lr"};
+
 struct replay_record {
-    double loss, grad_norm, lr; /* NAN: null */
-    uint64_t hash;              /* if hashed */
+    double numbers[NUMBERS]; /* NAN: null */
+    uint64_t hash;           /* if hashed */
     bool known, hashed;
 };
 
@@ -145,12 +148,6 @@ static enum status replay_find_checkpoints(struct run *run, const char *dir, str
     return status;
 }
 
-static double replay_number(const json_t *line, const char *member)
-{
-    const json_t *value = json_object_get(line, member);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
 /* Takes memory for the records up to this step: not before a line shows that the run has come so far. */
 static void replay_extend(struct replay *replay, int64_t step)
 {
@@ -169,10 +166,11 @@ static void replay_take_line(struct replay *replay, const json_t *line, int64_t 
     replay_extend(replay, step);
     struct replay_record *record = replay_record_of(replay, step);
     const char *digits = json_string_value(json_object_get(line, "hash"));
-    *record = (struct replay_record){.loss = replay_number(line, "loss"),
-                                     .grad_norm = replay_number(line, "grad_norm"),
-                                     .lr = replay_number(line, "lr"),
-                                     .known = true};
+    *record = (struct replay_record){.known = true};
+    for (int i = 0; i < NUMBERS; i++) {
+        const json_t *value = json_object_get(line, number_names[i]);
+        record->numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
+    }
     record->hashed = digits && hash_digits_parse(digits, &record->hash);
 }
 
@@ -299,12 +297,6 @@ bool replay_wants_hash(const struct run *run, int64_t step)
     return record && record->hashed;
 }
 
-/* metrics.jsonl has all bits of a number, but no NaN and no infinity. */
-static bool replay_same(double now, double recorded)
-{
-    return isfinite(now) ? now == recorded : !isfinite(recorded);
-}
-
 static enum status replay_differs(const struct run *run, int64_t step, const char *what, const char *now,
                                   const char *recorded, struct error *err)
 {
@@ -313,11 +305,12 @@ static enum status replay_differs(const struct run *run, int64_t step, const cha
                      what, now, recorded, run->home.path);
 }
 
+/* metrics.jsonl has all bits of a number, but no NaN and no infinity. */
 static enum status replay_compare_number(const struct run *run, int64_t step, const char *what, double now,
                                          double recorded, struct error *err)
 {
     char texts[2][32];
-    if (replay_same(now, recorded))
+    if (isfinite(now) ? now == recorded : !isfinite(recorded))
         return STATUS_OK;
     snprintf(texts[0], sizeof texts[0], "%.17g", now);
     snprintf(texts[1], sizeof texts[1], "%.17g", recorded);
@@ -335,13 +328,10 @@ static enum status replay_compare_hash(const struct run *run, int64_t step, cons
 enum status replay_compare_step(const struct run *run, const struct step_metrics *m, struct error *err)
 {
     const struct replay_record *record = replay_record_of(run->replay, m->step);
+    const double now[NUMBERS] = {m->loss, m->grad_norm, m->lr}; /* the rate differs if the schedule is another now */
     enum status status = STATUS_OK;
-    if (record->known)
-        status = replay_compare_number(run, m->step, "loss", m->loss, record->loss, err);
-    if (record->known && status == STATUS_OK)
-        status = replay_compare_number(run, m->step, "grad_norm", m->grad_norm, record->grad_norm, err);
-    if (record->known && status == STATUS_OK) /* it is another if the schedule is another than it was */
-        status = replay_compare_number(run, m->step, "lr", m->lr, record->lr, err);
+    for (int i = 0; i < NUMBERS && record->known && status == STATUS_OK; i++)
+        status = replay_compare_number(run, m->step, number_names[i], now[i], record->numbers[i], err);
     if (record->hashed && status == STATUS_OK)
         status = replay_compare_hash(run, m->step, "the hash of the parameters", m->hash, record->hash, err);
     if (run->boot->rank == 0)

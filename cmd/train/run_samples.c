@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_samples.c: the continuations of train.samples at an evaluation. */
-#include "cmd/engine/engine_samples.h"
 #include "cmd/train/rank_main.h"
 #include "core/log.h"
 #include "core/printable.h"
