@@ -201,25 +201,17 @@ static void log_data_mixture(const struct run_spec *spec, const struct mixture *
 
 /* ---- checks -------------------------------------------------------------- */
 
-/* The key of a schedule's length; NULL: it has none. */
-static const char *data_schedule_key(enum schedule_type type)
-{
-    switch (type) {
-    case SCHEDULE_LINEAR:
-    case SCHEDULE_COSINE:
-    case SCHEDULE_WSD: return "total_steps";
-    case SCHEDULE_WARMUP_DECAY_LR:
-    case SCHEDULE_WARMUP_COSINE_LR: return "total_num_steps";
-    default: return NULL;
-    }
-}
-
 /* Where the run's length has changed since the checkpoint, the learning rates of a schedule that ends with it jump. */
 static void report_data_stretch(const struct engine *t)
 {
+    static const char *const keys[SCHEDULE_COUNT] = {[SCHEDULE_LINEAR] = "total_steps",
+                                                     [SCHEDULE_COSINE] = "total_steps",
+                                                     [SCHEDULE_WSD] = "total_steps",
+                                                     [SCHEDULE_WARMUP_DECAY_LR] = "total_num_steps",
+                                                     [SCHEDULE_WARMUP_COSINE_LR] = "total_num_steps"};
     const struct schedule_spec *s = &t->spec->scheduler;
     const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
-    const char *key = data_schedule_key(s->type);
+    const char *key = keys[s->type]; /* of the schedule's length; NULL: it has none */
     char way[96] = "";
     if (!former || former == t->total_steps || !schedule_needs_total(s))
         return;

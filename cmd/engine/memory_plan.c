@@ -74,11 +74,12 @@ static void memory_plan_keep_snapshots(struct engine *t, bool keep)
         zero_keep_snapshot(e->zero, keep);
 }
 
-static int64_t memory_plan_snapshot_bytes(const struct engine *t)
+/* Of all adapters: zero_snapshot_bytes() or zero_disk_bytes(). */
+static int64_t memory_plan_bytes(const struct engine *t, int64_t (*of)(const struct zero *zero))
 {
     int64_t bytes = 0;
     for (const struct engine *e = t; e; e = e->next)
-        bytes += zero_snapshot_bytes(e->zero);
+        bytes += of(e->zero);
     return bytes;
 }
 
@@ -89,14 +90,6 @@ static int64_t memory_plan_trained(const struct engine *t)
     for (const struct engine *e = t; e; e = e->next)
         trained += e->table.num_params - e->table.frozen_params;
     return trained;
-}
-
-static int64_t memory_plan_disk_bytes(const struct engine *t)
-{
-    int64_t bytes = 0;
-    for (const struct engine *e = t; e; e = e->next)
-        bytes += zero_disk_bytes(e->zero);
-    return bytes;
 }
 
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
@@ -126,7 +119,7 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
     if (t->comm)
         machine_memory("", &machine);
     if (t->device->kind == DEVICE_CPU && limit &&
-        memory_plan_device_bytes(&t->plan) + (size_t)memory_plan_snapshot_bytes(t) > (size_t)limit)
+        memory_plan_device_bytes(&t->plan) + (size_t)memory_plan_bytes(t, zero_snapshot_bytes) > (size_t)limit)
         return "train.memory_limit";
     if (t->comm && (double)memory_plan_rank_host(t) + process_reserve > share * (double)machine_process_room())
         return "the memory limit of its process (ulimit -v, ulimit -d)";
@@ -138,12 +131,12 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
 /* obstacle: NULL where it is another rank's. */
 static enum status memory_snapshot_refused(const struct engine *t, const char *obstacle, struct error *err)
 {
+    const int64_t bytes = memory_plan_bytes(t, zero_snapshot_bytes);
     char size[SIZE_TEXT_MAX];
     error_set(err, STATUS_DEVICE,
               "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
               "not fit into %s",
-              size_round(memory_plan_snapshot_bytes(t), size), memory_plan_snapshot_bytes(t),
-              obstacle ? obstacle : "the memory of another rank's node or process");
+              size_round(bytes, size), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
     return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
 }
 
@@ -168,7 +161,8 @@ enum status memory_plan_make(struct engine *t, struct error *err)
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
                  "copy of %s on each rank: %s",
-                 size_round(memory_plan_snapshot_bytes(t), size), obstacle ? obstacle : "that of another rank");
+                 size_round(memory_plan_bytes(t, zero_snapshot_bytes), size),
+                 obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 
@@ -185,7 +179,7 @@ size_t memory_plan_node_bytes(const struct engine *t)
 size_t memory_plan_node_spare(const struct engine *t)
 {
     const bool optional = t->spec->checkpoint.decoupled == SPEC_AUTO && zero_has_snapshot(t->zero);
-    return optional ? (size_t)memory_plan_node_ranks(t) * (size_t)memory_plan_snapshot_bytes(t) : 0;
+    return optional ? (size_t)memory_plan_node_ranks(t) * (size_t)memory_plan_bytes(t, zero_snapshot_bytes) : 0;
 }
 
 static bool is_ordinary_memory(const struct offload_settings *offload)
@@ -313,7 +307,7 @@ enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
 static void memory_plan_print_line(const struct engine *t, bool bytes, const char *kind,
                                    const char *const texts[PLACES])
 {
-    const bool shown[PLACES] = {true, t->plan.host.used > 0, memory_plan_disk_bytes(t) > 0};
+    const bool shown[PLACES] = {true, t->plan.host.used > 0, memory_plan_bytes(t, zero_disk_bytes) > 0};
     char line[128];
     int used = snprintf(line, sizeof line, "  %-14s", kind);
     for (int p = 0; p < PLACES; p++)
@@ -341,7 +335,7 @@ static void memory_plan_print_table(const struct engine *t, bool bytes)
 {
     static const char *const heads[PLACES] = {"device", "host", "disk"};
     const struct memory_plan *plan = &t->plan;
-    const uint64_t disk = (uint64_t)memory_plan_disk_bytes(t);
+    const uint64_t disk = (uint64_t)memory_plan_bytes(t, zero_disk_bytes);
     memory_plan_print_line(t, bytes, bytes ? "bytes" : "GiB", heads);
     memory_plan_print_row(t, bytes, "total", (const uint64_t[]){memory_plan_device_bytes(plan), plan->host.used, disk});
     for (int k = 0; k < MEM_KIND_COUNT; k++)

@@ -40,25 +40,18 @@ enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static void stepper_free_events(struct event **events, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        event_free(events[i]);
-        events[i] = NULL;
-    }
-}
-
 void stepper_release(struct stepper *s)
 {
     if (s->graph)
         stream_sync(s->engine->compute);
     graph_free(s->graph);
     free(s->batches);
-    stepper_free_events(s->looks, COUNT_OF(s->looks));
-    stepper_free_events(s->began, TIMED_STEPS);
-    stepper_free_events(s->ended, TIMED_STEPS);
-    s->graph = NULL;
-    s->batches = NULL;
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
+        event_free(s->looks[i]);
+    for (size_t i = 0; i < TIMED_STEPS; i++) {
+        event_free(s->began[i]);
+        event_free(s->ended[i]);
+    }
 }
 
 /* ---- op by op ------------------------------------------------------------ */
@@ -76,10 +69,11 @@ static enum status next_batch(struct train_step *step, struct error *err)
     return STATUS_OK;
 }
 
-#ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_STEP_FAULT=RANK:STEP:MILLISECONDS has a rank come late to each micro-batch from that step on. */
 static void fault_in_step(int rank, int64_t step)
 {
+    (void)rank, (void)step;
+#ifdef ZTRAIN_FAULTS
     const char *fault = getenv("ZTRAIN_STEP_FAULT");
     long long at;
     int who, ms;
@@ -87,13 +81,8 @@ static void fault_in_step(int rank, int64_t step)
         return;
     const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     nanosleep(&pause, NULL);
-}
-#else
-static void fault_in_step(int rank, int64_t step)
-{
-    (void)rank, (void)step;
-}
 #endif
+}
 
 /* A step's loss is the mean over its targets. */
 static float stepper_loss_scale(const struct batch *batch)
