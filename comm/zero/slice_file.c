@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slice_file.c: see slice_file.h. In walks the buffer of a piece follows from its number; one is in use and one is
- * written, so the pieces that are read ahead are two fewer than the buffers, at least one where there are two.
+/* slice_file.c: see slice_file.h. In walks the buffer of a piece follows from its number. One is in use and one is
+ * written: two fewer than the buffers are read ahead, at least one where there are two.
  *
- * Streams have the buffers after those: first the ones for reading, of which the one with the oldest read is used next;
- * then one or two for each writer. Whether a buffer still holds a piece's latest bytes is known when the work runs:
- * record_file.h decides whether to read. */
+ * Streams have the buffers after those: the readers', of which that with the oldest read is used next, then one or two
+ * for each writer. When the work runs, record_file.h knows whether a buffer still holds a piece's latest bytes. */
 #include "comm/zero/slice_file.h"
 
 #include "core/memory.h"
@@ -321,8 +320,7 @@ void slice_file_d2h(struct slice_file *file, int unit, const void *memory, struc
 
 /* ---- between steps ------------------------------------------------------- */
 
-/* Moments in 8 bits have pieces that end anywhere, and the disk takes aligned addresses: what is read there is moved
- * down, and what is written is moved up. */
+/* Pieces of moments in 8 bits end anywhere, and the disk takes aligned addresses: bytes are moved from or to these. */
 enum status slice_file_transfer(struct slice_file *file, bool write, int unit, int part, void *memory,
                                 struct error *err)
 {

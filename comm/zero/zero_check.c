@@ -47,11 +47,11 @@ void zero_check_enable(struct zero *z)
 
 /* ---- planted flips ------------------------------------------------------- */
 
-#ifdef ZTRAIN_FAULTS
 /* Test builds: ZTRAIN_FLIP=WHAT:RANK:STEP flips a bit of this rank in the first pass of a checked step. WHAT:
  * gradients, parameters, or a state by its name. */
 static void check_flip(struct zero *z, const char *what, char *memory, bool in_host)
 {
+#ifdef ZTRAIN_FAULTS
     struct zero_check *c = z->check;
     const char *fault = getenv("ZTRAIN_FLIP");
     char wanted[16];
@@ -71,13 +71,10 @@ static void check_flip(struct zero *z, const char *what, char *memory, bool in_h
     byte ^= 4;
     stream_copy(z->stream, memory, &byte, sizeof byte);
     stream_sync(z->stream);
-}
 #else
-static void check_flip(struct zero *z, const char *what, char *memory, bool in_host)
-{
     (void)z, (void)what, (void)memory, (void)in_host;
-}
 #endif
+}
 
 /* ---- parameters and state ------------------------------------------------ */
 
@@ -166,9 +163,9 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
 
 static enum status check_reduced(struct zero *z, int unit, const void *slice, struct error *err)
 {
-    const size_t bytes = (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
     stream_sync(z->stream);
-    return zero_hash(z, slice, false, bytes, &z->check->reduced[z->check->pass][unit], err);
+    return zero_hash(z, slice, false, zero_slice_bytes(z, unit, z->config.grad_dtype),
+                     &z->check->reduced[z->check->pass][unit], err);
 }
 
 /* The first time it is gathered. */

@@ -117,7 +117,7 @@ static void gather_into_slot(struct zero *z, int unit)
     for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_to_gather(z, unit, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
         ops[count++] = slices_op(COMM_PARAMETERS, u, own, memory, z->config.dtype);
-        staged += (size_t)z->config.layout->slice[u] * dtype_size(z->config.dtype);
+        staged += zero_slice_bytes(z, u, z->config.dtype);
         memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
     }
     run_group(z, true, ops, count);
@@ -329,7 +329,7 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
 enum { DUE_BYTES = 25 << 20 };
 
 /* Whether the last of z->due may wait: nothing overwrites its gradients before the next unit's are complete, and nobody
- * would have to wait for the group: at stages 2 and 3 a block's bucket has a new user two blocks later. */
+ * waits for the group. At stages 2 and 3 a block's bucket has a new user two blocks later. */
 static bool waits_for_next(const struct zero *z, int unit)
 {
     const bool in_place = zero_grads_home(z, unit) == GRADS_IN_PLACE && !zero_narrow_comm(z);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero_internal.h: what the files of ZeRO share. Each calls only files below it:
  *
- *     zero_replicas.c, zero_check.c -> zero_hash.c; zero_snapshot.c
+ *     zero_check.c -> zero_hash.c; zero_snapshot.c
  *     zero.c (creation, memory, slices); zero_step.c (the end of a step) -> zero_muon.c
  *     zero_gather_reduce.c (the verbs)
  *     zero_offload.c, zero_offload_params.c, zero_base.c
@@ -230,6 +230,11 @@ static inline int64_t zero_moment_index(const struct zero *zero, bool whole, int
 static inline int64_t zero_own(const struct zero *zero, int unit)
 {
     return zero->config.layout->slice[unit] * zero->rank;
+}
+
+static inline size_t zero_slice_bytes(const struct zero *zero, int unit, enum dtype dtype)
+{
+    return (size_t)zero->config.layout->slice[unit] * dtype_size(dtype);
 }
 
 static inline char *zero_param(const struct zero *zero, int unit, int64_t offset)

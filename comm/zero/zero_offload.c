@@ -168,11 +168,6 @@ static char *offload_grad(const struct zero *z, int unit)
     return z->offload.grads + (size_t)index * dtype_size(z->config.grad_dtype);
 }
 
-static size_t offload_grad_bytes(const struct zero *z, int unit)
-{
-    return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.grad_dtype);
-}
-
 /* Brings the unit's sum so far up to `memory`, which is free after `free_`; then records `filled`. */
 static void offload_sum_h2d(struct zero *z, int unit, void *memory, struct event *free_, struct event *filled)
 {
@@ -182,7 +177,7 @@ static void offload_sum_h2d(struct zero *z, int unit, void *memory, struct event
     if (o->grads_disk)
         slice_file_h2d(o->grads_disk, unit, memory, o->h2d);
     else
-        stream_copy_in_order(o->h2d, memory, offload_grad(z, unit), offload_grad_bytes(z, unit));
+        stream_copy_in_order(o->h2d, memory, offload_grad(z, unit), zero_slice_bytes(z, unit, z->config.grad_dtype));
     event_record(filled, o->h2d);
 }
 
@@ -247,7 +242,7 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
     if (o->grads_disk)
         slice_file_d2h(o->grads_disk, unit, grads, o->d2h);
     else
-        stream_copy(o->d2h, offload_grad(z, unit), grads, offload_grad_bytes(z, unit));
+        stream_copy(o->d2h, offload_grad(z, unit), grads, zero_slice_bytes(z, unit, z->config.grad_dtype));
     event_record(o->d2h_done[unit], o->d2h);
     if (free_)
         event_record(free_, o->d2h);
@@ -495,11 +490,11 @@ int64_t zero_disk_bytes(const struct zero *z)
 
 enum status zero_disk_status(const struct zero *z, struct error *err)
 {
-    struct slice_file *const files[] = {z->offload.disk, z->offload.grads_disk, z->offloaded_params.disk};
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (files[i])
-            TRY(slice_file_status(files[i], err));
-    return STATUS_OK;
+    if (z->offload.disk)
+        TRY(slice_file_status(z->offload.disk, err));
+    if (z->offload.grads_disk)
+        TRY(slice_file_status(z->offload.grads_disk, err));
+    return z->offloaded_params.disk ? slice_file_status(z->offloaded_params.disk, err) : STATUS_OK;
 }
 
 enum status zero_check_folders(const struct zero *z, struct error *err)

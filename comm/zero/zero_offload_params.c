@@ -82,11 +82,6 @@ void zero_offload_params_release(struct zero *z)
     free(z->offloaded_params.settled);
 }
 
-static size_t params_bytes(const struct zero *z, int unit)
-{
-    return (size_t)z->config.layout->slice[unit] * dtype_size(z->config.dtype);
-}
-
 static void await_params_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
 {
     stream_wait(stream, slot->staged); /* brought up ahead, perhaps never gathered or released */
@@ -116,7 +111,8 @@ static void params_h2d(struct zero *z, int unit, void *to)
     if (zero_param_on_disk(z, unit))
         slice_file_h2d(z->offloaded_params.disk, unit, to, h2d);
     else
-        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)), params_bytes(z, unit));
+        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)),
+                             zero_slice_bytes(z, unit, z->config.dtype));
 }
 
 void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *stream)
@@ -128,7 +124,7 @@ void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *strea
     await_params_staging(z, slot, h2d);
     params_h2d(z, unit, slot->staging);
     if (frozen && zero_frozen(z, unit))
-        params_h2d(z, zero_frozen(z, unit), slot->staging + params_bytes(z, unit));
+        params_h2d(z, zero_frozen(z, unit), slot->staging + zero_slice_bytes(z, unit, z->config.dtype));
     event_record(slot->staged, h2d);
     stream_wait(stream, slot->staged);
     return slot->staging;
@@ -145,7 +141,8 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
     if (disk)
         slice_file_d2h(disk, unit, slot->staging, d2h);
     else
-        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging, params_bytes(z, unit));
+        stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging,
+                    zero_slice_bytes(z, unit, z->config.dtype));
     event_record(slot->d2h_done, d2h);
     event_record(z->offloaded_params.settled[unit], d2h);
     if (!z->config.zero.overlap_comm)

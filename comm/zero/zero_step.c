@@ -173,8 +173,8 @@ static int64_t nonfinite_searched(const struct zero *z)
     return z->grads_whole ? layout->trained_numel * z->world : layout->shard_offset[z->offload.first_unit];
 }
 
-/* In a skipped step: searches all gradients on the device, which at stages 0 and 1 are more than this rank's; what is
- * not finite there is not finite for its owner either. zero_offload_begin_update() has the rest searched. */
+/* In a skipped step: searches all gradients on the device, at stages 0 and 1 more than this rank's, which are not
+ * finite for their owner either. zero_offload_begin_update() has the rest searched. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
     struct find_nonfinite_args find = {.dtype = z->config.grad_dtype,
