@@ -427,11 +427,11 @@ static enum status scale_target(const struct target_search *s, const char *name,
 static void note_unmatched(const struct target_search *s, const char *key, const char *name, bool found,
                            struct string_list *notices)
 {
-    char *line = found ? NULL
-                       : memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key,
-                                       name, model_family_name(s->desc->family));
-    if (line)
-        string_list_add(notices, line);
+    if (found)
+        return;
+    char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
+                               model_family_name(s->desc->family));
+    string_list_add(notices, line);
     free(line);
 }
 

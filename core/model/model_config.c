@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_config.c: config.json -> model_desc.
- *
- * An absent key has its default in transformers (FAMILIES). A key that would change the mathematics and is not
- * implemented is in REFUSALS; one that changes nothing, but whose neglect may surprise, in REMARKS. Other keys are left
- * alone, unless they look like a misspelt key that is read: the reader notes the keys it is asked for. */
+/* model_config.c: config.json -> model_desc. An absent key has its default in transformers (FAMILIES). A key that would
+ * change the mathematics and is not implemented is in REFUSALS; one that changes nothing, but whose neglect may
+ * surprise, in REMARKS. Other keys are left alone, unless they look like a misspelt key that is read. */
 #include "core/model/model_config.h"
 
 #include "core/fsutil.h"
@@ -144,8 +142,7 @@ static const struct limited_key REMARKS[] = {
     {{"attention_chunk_size", "num_experts", "num_local_experts"}, ALL, "null", NO_EFFECT},
 };
 
-/* These keys do not count as asked for, so that a key similar to one of them is not its misspelling
- * (tie_encoder_decoder). */
+/* These keys do not count as asked for: a key similar to one of them is not its misspelling (tie_encoder_decoder). */
 static void config_check_limited(struct config_reader *reader, struct model_desc *desc, const struct limited_key *row,
                                  bool refuses)
 {
@@ -280,16 +277,6 @@ static void config_num_labels(struct config_reader *reader, struct model_desc *d
                     desc->num_labels, desc->num_labels == 1 ? "" : "s");
 }
 
-static bool is_encoder_model(const char *type)
-{
-    static const char *const names[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
-                                        "deberta-v2", "electra",     "camembert",  "modernbert"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (strcmp(type, names[i]) == 0)
-            return true;
-    return false;
-}
-
 /* Kinds of models that are known and not supported, by a part of their model_type. */
 static const struct unsupported {
     const char *parts[8], *kind, *hint;
@@ -305,7 +292,16 @@ static const struct unsupported {
 
 static void config_refuse_type(struct config_reader *reader, const char *type)
 {
+    static const char *const encoders[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
+                                           "deberta-v2", "electra",     "camembert",  "modernbert"};
     char list[256];
+    for (size_t i = 0; i < COUNT_OF(encoders); i++)
+        if (strcmp(type, encoders[i]) == 0)
+            reader_fail(
+                reader, STATUS_USAGE,
+                "model.task: sequence_classification is not supported yet for '%s', whose attention looks both ways; "
+                "hint: " MODEL_CLASSIFYING_FAMILIES " classify",
+                type);
     for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++) {
         for (size_t i = 0; i < COUNT_OF(row->parts) && row->parts[i]; i++) {
             if (!strstr(type, row->parts[i]))
@@ -329,14 +325,6 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
     int family = 0;
     while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0)
         family++;
-    if (family == FAMILY_COUNT && is_encoder_model(type)) {
-        reader_fail(
-            reader, STATUS_USAGE,
-            "model.task: sequence_classification is not supported yet for '%s', whose attention looks both ways; "
-            "hint: " MODEL_CLASSIFYING_FAMILIES " classify",
-            type);
-        return;
-    }
     if (family == FAMILY_COUNT) {
         config_refuse_type(reader, type);
         return;
@@ -474,8 +462,7 @@ static void read_dtype(struct config_reader *reader, struct model_desc *desc)
     }
 }
 
-/* pad_token_id: torch's Embedding starts that row as zeros and gives it no gradient. A negative one counts from the
- * end. */
+/* pad_token_id: torch's Embedding starts that row as zeros, without a gradient. A negative one counts from the end. */
 static void read_padding(struct config_reader *reader, struct model_desc *desc)
 {
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;

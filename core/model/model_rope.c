@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_rope.c: RoPE's keys in config.json, and the inverse frequencies that follow from them.
  *
- * transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type, factor, …} or null.
- * transformers 5: rope_parameters {rope_type, rope_theta, …}. rope_scaling wins over it; theta and the partial factor
- * inside the object win over those outside, original_max_position_embeddings outside over one inside. Gemma 3 has two
- * RoPEs: rope_local_base_freq is the theta of layers with a window, or rope_parameters has an object for each type. */
+ * transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type, factor, …} or null; 5:
+ * rope_parameters {rope_type, rope_theta, …}. rope_scaling wins; so do theta and the partial factor inside the object,
+ * and original_max_position_embeddings outside. Gemma 3 has two RoPEs: rope_local_base_freq is the theta of layers with
+ * a window, or rope_parameters has an object for each type. */
 #include "core/model/config_reader.h"
 
 #include <math.h>

@@ -156,19 +156,13 @@ static const struct tensor_rule LLAMA_HEAD[] = {
     {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
     {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
 };
+
+#define RULES(list) {list, COUNT_OF(list)}
+static const struct family_rules
+    GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_EMBEDDING), RULES(GPT2_BLOCK), RULES(GPT2_HEAD)},
+    LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK), RULES(LLAMA_HEAD)},
+    BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK), RULES(BERT_HEAD)};
 /* clang-format on */
-
-#define RULES(list)          \
-    {                        \
-        list, COUNT_OF(list) \
-    }
-static const struct family_rules GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_EMBEDDING), RULES(GPT2_BLOCK),
-                                               RULES(GPT2_HEAD)};
-static const struct family_rules LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK),
-                                                RULES(LLAMA_HEAD)};
-
-static const struct family_rules BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK),
-                                               RULES(BERT_HEAD)};
 
 static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
 {
