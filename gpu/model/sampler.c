@@ -38,19 +38,17 @@ void sampler_free(struct sampler *sampler)
     free(sampler);
 }
 
-/* The most probable first; of equal ones the lower token. */
-static int sampler_by_weight(const void *a, const void *b)
-{
-    const struct candidate *x = a, *y = b;
-    if (x->weight != y->weight)
-        return x->weight > y->weight ? -1 : 1;
-    return x->token < y->token ? -1 : x->token > y->token;
-}
-
 static int sampler_by_token(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     return x->token < y->token ? -1 : x->token > y->token;
+}
+
+/* The most probable first; of equal ones the lower token. */
+static int sampler_by_weight(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return x->weight != y->weight ? (x->weight > y->weight ? -1 : 1) : sampler_by_token(a, b);
 }
 
 /* Keeps the k first of n candidates, and those that equal the last of them: the list is in order afterwards. */

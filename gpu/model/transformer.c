@@ -42,9 +42,9 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
         ASSERT(!input->types || batch->types || !batch->tokens); /* a plan has no data */
         if (input->types)
             load_array(t, input->types, batch->types, bytes, stream, packed);
+        if (input->numbers && batch->numbers)
+            load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
     }
-    if (M > 0 && input->numbers && batch->numbers)
-        load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
     batch->numbers = batch->numbers || !batch->tokens ? input->numbers : NULL; /* a plan has no data */
     batch->tokens = input->tokens;
     batch->types = input->types;

@@ -84,8 +84,7 @@ static void new_find_tensors(struct transformer *t)
 }
 
 /* A norm's backward sums the gradient that it writes over rows: that of what the o or down matrix added, unless dropout
- * or a multiplier come between the two (norms of the branch itself come after dropout). So does the op that goes back
- * through a GELU of erf, which no library's product does. */
+ * or a multiplier come between (norms of the branch come after dropout). So does the op that goes back through erf. */
 static void new_find_biases(struct transformer *t)
 {
     const bool dropped = t->config.dropout.residual > 0, scaled = t->config.desc->residual_multiplier != 1;
@@ -94,8 +93,8 @@ static void new_find_biases(struct transformer *t)
     t->bias_summed[LINEAR_O] = t->bias_summed[LINEAR_DOWN] = summed;
 }
 
-/* Softmax does not see what is added to all scores of a query, as a bias of k does: its gradient is 0 but for rounding,
- * unless something that differs between keys (RoPE, a norm) or is not linear (a soft cap) comes after the bias. */
+/* Softmax does not see what a bias of k adds to all scores of a query: the gradient is 0 but for rounding, unless
+ * something that differs between keys (RoPE, a norm) or is not linear (a soft cap) comes after. */
 static bool k_bias_has_no_gradient(const struct model_desc *desc)
 {
     return desc->rope.kind == ROPE_NONE && desc->local_rope.kind == ROPE_NONE && desc->qk_norm == QK_NORM_NONE &&
