@@ -122,14 +122,21 @@ static void self_test_compare_later(struct bed *bed, size_t at, enum result_type
 
 static void self_test_compare_state(struct bed *bed, size_t at)
 {
-    /* clang-format off */
-#define MEMBER(type, m) {offsetof(struct step_state, m), type, type == RESULT_BYTES ? sizeof((struct step_state *)NULL)->m : 1}
-    static const struct result members[] = {
-        MEMBER(RESULT_BYTES, optimizer_step), MEMBER(RESULT_DOUBLE, loss_sum), MEMBER(RESULT_DOUBLE, grad_norm),
-        MEMBER(RESULT_DOUBLE, lr), MEMBER(RESULT_DOUBLE, beta2), MEMBER(RESULT_F32, grad_scale),
-        MEMBER(RESULT_F32, loss_scale), MEMBER(RESULT_BYTES, bad_unit), MEMBER(RESULT_BYTES, bad_loss_rank),
-        MEMBER(RESULT_BYTES, skipped), MEMBER(RESULT_BYTES, scaler.last_overflow)};
-    /* clang-format on */
+#define MEMBER(type, m)                                                                                       \
+    {                                                                                                         \
+        offsetof(struct step_state, m), type, type == RESULT_BYTES ? sizeof((struct step_state *)NULL)->m : 1 \
+    }
+    static const struct result members[] = {MEMBER(RESULT_BYTES, optimizer_step),
+                                            MEMBER(RESULT_DOUBLE, loss_sum),
+                                            MEMBER(RESULT_DOUBLE, grad_norm),
+                                            MEMBER(RESULT_DOUBLE, lr),
+                                            MEMBER(RESULT_DOUBLE, beta2),
+                                            MEMBER(RESULT_F32, grad_scale),
+                                            MEMBER(RESULT_F32, loss_scale),
+                                            MEMBER(RESULT_BYTES, bad_unit),
+                                            MEMBER(RESULT_BYTES, bad_loss_rank),
+                                            MEMBER(RESULT_BYTES, skipped),
+                                            MEMBER(RESULT_BYTES, scaler.last_overflow)};
     for (size_t i = 0; i < COUNT_OF(members); i++)
         self_test_compare_later(bed, at + members[i].at, members[i].type, members[i].n);
 }
@@ -338,11 +345,19 @@ enum status self_test_op(struct self_test *test, int op, char *differs, size_t s
 static enum status self_test_open_bed(struct bed *bed, struct device *device, struct error *err)
 {
     enum { MOST = 128, HEADS = 4, HEAD = 256, TOKENS = 1024, ROW = 17 << 10, VOCABULARY = 1 << 17 }; /* of any case */
-    /* clang-format off */
-    const struct op_limits limits = {
-        .dtype = DTYPE_F32, .max_tokens = TOKENS, .C = ROW, .F = MOST, .H = HEADS, .KV = HEADS, .D = HEAD,
-        .V = VOCABULARY, .P = MOST, .max_linear_k = MOST, .max_linear_n = MOST, .max_seqs = HEADS, .max_seq = TOKENS};
-    /* clang-format on */
+    const struct op_limits limits = {.dtype = DTYPE_F32,
+                                     .max_tokens = TOKENS,
+                                     .C = ROW,
+                                     .F = MOST,
+                                     .H = HEADS,
+                                     .KV = HEADS,
+                                     .D = HEAD,
+                                     .V = VOCABULARY,
+                                     .P = MOST,
+                                     .max_linear_k = MOST,
+                                     .max_linear_n = MOST,
+                                     .max_seqs = HEADS,
+                                     .max_seq = TOKENS};
     void *memory;
     bed->device = device;
     bed->workspace_bytes = ops_workspace_bytes(device, &limits);

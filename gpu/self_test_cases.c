@@ -241,12 +241,18 @@ const struct self_test_cases self_test_cases[OPS_COUNT] = {OPS_LIST(CASES_OF)};
 
 static void fill_state(const struct self_test_case *c, void *to)
 {
-    /* clang-format off */
-    struct step_state state = {
-        .optimizer_step = c->step ? c->step : 3, .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
-        .lr = 1e-2, .correction1 = 0.27, .correction2 = 0.003, .beta1 = 0.9, .beta2 = 0.999, .loss_scale = 1,
-        .used_loss_scale = 1, .grad_scale = 0.5f, .bad_unit = -1, .bad_loss_rank = -1};
-    /* clang-format on */
+    struct step_state state = {.optimizer_step = c->step ? c->step : 3,
+                               .scaler = {.scale = 1, .last_overflow = -1, .hysteresis = 1},
+                               .lr = 1e-2,
+                               .correction1 = 0.27,
+                               .correction2 = 0.003,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .loss_scale = 1,
+                               .used_loss_scale = 1,
+                               .grad_scale = 0.5f,
+                               .bad_unit = -1,
+                               .bad_loss_rank = -1};
     state.skipped = c->skipped;
     memcpy(to, &state, sizeof state);
 }

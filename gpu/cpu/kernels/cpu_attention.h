@@ -47,12 +47,21 @@ static struct attention_unit attention_unit_at(const struct attention *a, int64_
 
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
 {
-    /* clang-format off */
-    return (struct attention){
-        args->dtype, gemm_block_kind(device_cpu_kernels(stream->device), args->dtype), args->M, args->H, args->KV,
-        args->D, args->H / args->KV, round_up(args->D, MR), args->max_seq, args->window, args->scale, args->softcap,
-        args->seq_start, args->dropout, args->bidirectional};
-    /* clang-format on */
+    return (struct attention){args->dtype,
+                              gemm_block_kind(device_cpu_kernels(stream->device), args->dtype),
+                              args->M,
+                              args->H,
+                              args->KV,
+                              args->D,
+                              args->H / args->KV,
+                              round_up(args->D, MR),
+                              args->max_seq,
+                              args->window,
+                              args->scale,
+                              args->softcap,
+                              args->seq_start,
+                              args->dropout,
+                              args->bidirectional};
 }
 
 static int64_t units_of(const struct attention *a, int64_t elements)
