@@ -49,7 +49,8 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
         return;
     const struct spec_node *node = spec_find(root, "model.adapter");
     if (adapter_config_load(folder, &config, &err) != STATUS_OK) {
-        spec_error(ctx, node->pos, "'model.adapter': %s", err.text);
+        spec_error(ctx, node->pos, "'model.adapter': %s%s", err.text,
+                   fs_exists(folder) ? "" : "; hint: it is a PEFT folder; ztrain export writes that of a run");
         return;
     }
     const char *task = config.task_type;
@@ -90,6 +91,9 @@ void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const 
     const struct spec_node *pattern = spec_find(root, "peft.layers_pattern");
     const enum model_task task = full->spec.model.task;
     adapter_from_folder(ctx, full, root);
+    const struct spec_node *again = spec_find(root, "model.quantization_config.bnb_4bit_use_double_quant");
+    if (again && full->spec.model.quantization.double_quant && !full->spec.model.load_in_4bit)
+        spec_notice(ctx, again->key_pos, "'%s' has no effect without load_in_4bit", again->key);
     if (full->spec.run.group)
         check_several(ctx, &full->spec, root);
     if (!adapter->on)
