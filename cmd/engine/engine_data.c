@@ -302,7 +302,7 @@ static enum status check_data_masks(const struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_data_labels(const struct engine *t, const struct label_set *labels, struct error *err)
+static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
 {
     const int64_t length = labels->longest, classes = labels->classes;
     if (classes > t->desc.num_labels)
@@ -319,15 +319,7 @@ static enum status check_data_labels(const struct engine *t, const struct label_
                          "document %" PRId64 " of the data has %" PRId64 " tokens, more than data.seq_length %" PRId64
                          "; hint: ztrain-tokenize --max-length %" PRId64 " cuts texts and keeps their special tokens",
                          labels->longest_document, length, t->spec->data.seq_length, t->spec->data.seq_length);
-    return STATUS_OK;
-}
-
-static enum status take_labels(struct engine *t, const struct label_set *labels, struct error *err)
-{
-    TRY(check_data_labels(t, labels, err));
-    if (labels->names)
-        TRY(model_desc_name_labels(&t->desc, labels->names, err));
-    return STATUS_OK;
+    return labels->names ? model_desc_name_labels(&t->desc, labels->names, err) : STATUS_OK;
 }
 
 static enum status open_training_data(struct engine *t, struct error *err)

@@ -104,15 +104,6 @@ enum status gpu_test_run(struct device *device, gpu_test_line report, void *cont
 
 enum { RECORD_PATH = 4096, RECORD_LINE = 80 };
 
-static bool gpu_test_record_path(const struct device *device, char *path, size_t size)
-{
-    char folder[RECORD_PATH], name[sizeof device->name];
-    if (!autotune_cache_folder(folder, sizeof folder))
-        return false;
-    autotune_cache_file_words(device->name, name);
-    return snprintf(path, size, "%.3900s/gpu-test-%s.txt", folder, name) < (int)size;
-}
-
 /* ---- the record: what was tested ----------------------------------------- */
 
 struct build_id {
@@ -146,13 +137,15 @@ static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *id)
 }
 
 /* What a test is valid for: the GPU, its driver, the libraries, the environment's choices, and this build, whose ID the
- * linker makes from all that it links. false: there is no ID. */
-static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
+ * linker makes from all that it links. path: of the file of records. false: there is no ID, or no folder. */
+static bool gpu_test_locate(const struct device *device, char path[RECORD_PATH], uint64_t *result)
 {
+    char folder[RECORD_PATH], name[sizeof device->name];
     struct build_id id = {.size = 0};
     dl_iterate_phdr(gpu_test_read_build, &id);
-    if (id.size == 0)
+    if (id.size == 0 || !autotune_cache_folder(folder, sizeof folder))
         return false;
+    autotune_cache_file_words(device->name, name);
     json_t *machine = machine_record_to_json(device);
     char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), XXH64(id.bytes, id.size, 0));
@@ -161,7 +154,7 @@ static bool gpu_test_machine_hash(const struct device *device, uint64_t *result)
     free(text);
     json_decref(machine);
     *result = hash;
-    return true;
+    return snprintf(path, RECORD_PATH, "%.3900s/gpu-test-%s.txt", folder, name) < RECORD_PATH;
 }
 
 /* ---- the file ------------------------------------------------------------ */
@@ -177,9 +170,7 @@ static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
     char path[RECORD_PATH], line[RECORD_LINE], right[RECORD_LINE];
     bool found = false;
     uint64_t hash;
-    FILE *file = gpu_test_machine_hash(device, &hash) && gpu_test_record_path(device, path, sizeof path)
-                     ? memory_fopen(path, "re")
-                     : NULL;
+    FILE *file = gpu_test_locate(device, path, &hash) ? memory_fopen(path, "re") : NULL;
     if (!file)
         return false;
     while (fgets(line, sizeof line, file)) {
@@ -209,7 +200,7 @@ static void add_gpu_test_record(const struct device *device, unsigned avoid)
 {
     char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n";
     uint64_t hash;
-    if (!gpu_test_machine_hash(device, &hash) || !gpu_test_record_path(device, path, sizeof path))
+    if (!gpu_test_locate(device, path, &hash))
         return;
     autotune_cache_make_folder();
     const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);

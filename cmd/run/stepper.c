@@ -175,31 +175,26 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
 
 /* ---- twice --------------------------------------------------------------- */
 
-/* losses: (2, turns), scratch. */
-static enum status run_passes(struct train_step *step, struct batch **kept, double *losses, struct error *err)
+static enum status run_twice(struct train_step *step, struct error *err)
 {
     struct stepper *s = step->stepper;
     struct engine *t = s->engine;
     const size_t bytes = (size_t)t->turns * sizeof *t->loss_sum;
+    struct batch **kept = memory_zeroed((size_t)t->micros, sizeof *kept);
+    double *losses = memory_zeroed(2, bytes); /* (2, turns) */
+    enum status status;
+    step->counted = false; /* twice the collectives */
     for (int pass = 0; pass < 2 && !step->broken_off; pass++) {
-        TRY(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
-        TRY(run_micros(step, 1, kept, err));
+        TRY_END(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
+        TRY_END(run_micros(step, 1, kept, err));
         stream_copy(t->compute, losses + pass * t->turns, t->loss_sum, bytes);
         stream_sync(t->compute);
     }
-    if (!step->broken_off)
-        return s->calls.compare(s->calls.context, losses, err);
-    zero_check_drop(t->zero);
-    return STATUS_OK;
-}
-
-static enum status run_twice(struct train_step *step, struct error *err)
-{
-    struct engine *t = step->stepper->engine;
-    struct batch **kept = memory_zeroed((size_t)t->micros, sizeof *kept);
-    double *losses = memory_zeroed(2 * (size_t)t->turns, sizeof *losses);
-    step->counted = false; /* twice the collectives */
-    const enum status status = run_passes(step, kept, losses, err);
+    if (step->broken_off)
+        zero_check_drop(t->zero);
+    else
+        status = s->calls.compare(s->calls.context, losses, err);
+end:
     if (status != STATUS_OK)
         stream_sync(t->compute); /* it may still read them */
     for (int64_t i = 0; i < t->micros; i++)

@@ -268,44 +268,37 @@ static enum status prepare_machine_record(struct run *run, const struct checkpoi
 
 /* ---- outputs ------------------------------------------------------------- */
 
-/* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. */
-static enum status prepare_planned_rewind(struct run *run, const struct checkpoint *checkpoint,
-                                          const struct checkpoint_rewind *rewind, struct error *err)
+/* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. Up to
+ * here only run.yaml has changed in the run folder, and everything that can refuse the resume has had its turn. */
+static enum status prepare_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct train_position *position = &run->position;
-    bool branched = run->home.start == RUN_BRANCHED;
+    const bool branched = run->home.start == RUN_BRANCHED;
+    struct checkpoint_rewind rewind;
     char path[FS_PATH_MAX];
-    TRY(checkpoint_rewind_apply(rewind, err));
+    enum status status;
+    TRY_END(resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err));
+    TRY_END(checkpoint_rewind_apply(&rewind, err));
     snprintf(path, sizeof path, "%s", checkpoint->path);
     if (!branched)
-        TRY(fs_join(path, rewind->dir, rewind->name, STATUS_CHECKPOINT, err));
-    if (rewind->metrics_from < 0)
+        TRY_END(fs_join(path, rewind.dir, rewind.name, STATUS_CHECKPOINT, err));
+    if (rewind.metrics_from < 0)
         log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
                  position->step + 1);
     struct metrics_history lines = {.step = position->step,
                                     .evaluation_due = position->evaluation_due,
                                     .checkpoint = path,
                                     .bytes = checkpoint->bytes,
-                                    .from = rewind->metrics_from,
-                                    .former = rewind->number};
-    TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
-    TRY(metrics_resume(run->metrics, path, position->step, run->boot->world, err));
+                                    .from = rewind.metrics_from,
+                                    .former = rewind.number};
+    TRY_END(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
+    TRY_END(metrics_resume(run->metrics, path, position->step, run->boot->world, err));
     if (!branched) {
         const struct checkpoint_keep keep = save_keep_of(run);
-        checkpoint_save_tidy(run->save_cache, rewind->dir, rewind->name, &checkpoint->position, &keep);
+        checkpoint_save_tidy(run->save_cache, rewind.dir, rewind.name, &checkpoint->position, &keep);
     }
     log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
-    return STATUS_OK;
-}
-
-/* Up to here only run.yaml has changed in the run folder, and everything that can refuse the resume has had its turn.
- */
-static enum status prepare_rewind(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    struct checkpoint_rewind rewind;
-    enum status status = resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err);
-    if (status == STATUS_OK)
-        status = prepare_planned_rewind(run, checkpoint, &rewind, err);
+end:
     checkpoint_rewind_release(&rewind);
     return status;
 }
