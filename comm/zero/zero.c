@@ -475,7 +475,7 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
                                  .host = host_slice_in_memory(z, state, unit),
                                  .sparse = zero_is_sparse(z, state, unit),
                                  .unit = unit};
-    if (zero_is_stored(z, unit)) { /* its bytes count as floats */
+    if (z->config.table->units[unit].stored_bytes) { /* they count as floats */
         home.count = home.count * (int64_t)dtype_size(home.dtype) / (int64_t)sizeof(float);
         home.dtype = DTYPE_F32;
     }

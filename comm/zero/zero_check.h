@@ -9,9 +9,8 @@
  *     zero_finish_step()
  *
  * Gradients are hashed before they are reduced, so that a wrong one names its rank, and the own slice of the sums after
- * that. At stage 3 the ranks also compare the units that they have gathered. State on a disk is not hashed.
- *
- * Hashing waits for streams, so a checked step overlaps less. Its bits are those of any other step. */
+ * that. At stage 3 the ranks also compare the units that they have gathered. State on a disk is not hashed. A checked
+ * step overlaps less, because hashing waits for streams, and has the bits of any other. */
 #pragma once
 
 #include "comm/zero/zero.h"

@@ -280,12 +280,6 @@ static inline enum dtype zero_state_dtype(const struct zero *zero, enum state_ki
     return state == STATE_MASTER ? zero->config.master_dtype : zero->config.moment_dtype;
 }
 
-/* Whether the unit is kept as bytes. */
-static inline bool zero_is_stored(const struct zero *zero, int unit)
-{
-    return zero->config.table->units[unit].stored_bytes > 0;
-}
-
 /* A frozen unit has only STATE_MASTER: its parameters. */
 static inline enum dtype zero_slice_dtype(const struct zero *zero, enum state_kind state, int unit)
 {

@@ -23,7 +23,7 @@ bool zero_has_snapshot(const struct zero *zero)
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return (state_numel(layout, STATE_MASTER) + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
+    return (layout->shard_offset[layout->num_stored] + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
            (int64_t)sizeof *zero->snapshot;
 }
 
@@ -38,7 +38,8 @@ static float *snapshot_at(const struct zero *zero, enum state_kind kind, int uni
 {
     const struct shard_layout *layout = zero->config.layout;
     const int64_t before =
-        kind == STATE_MASTER ? 0 : state_numel(layout, STATE_MASTER) + (kind - 1) * layout->room_offset[zero->units];
+        kind == STATE_MASTER ? 0
+                             : layout->shard_offset[layout->num_stored] + (kind - 1) * layout->room_offset[zero->units];
     return zero->snapshot + before + zero_words_before(zero, kind, unit);
 }
 

@@ -90,8 +90,8 @@ struct model_desc {
     int64_t num_types;         /* S: rows of the embedding of token types (segments); 0: there is none */
     bool bidirectional;        /* attention sees all tokens of a sequence, not only those before */
     bool embedding_norm;       /* the sum of the embeddings is normed */
-    bool pooler;               /* a classifier predicts from tanh of a matrix times the first token's state, and has
-                                * biases; else from the last token's state */
+    bool pooler; /* a classifier has biases and predicts from the first token, through a matrix and tanh; else the last
+                  */
     enum norm_kind norm;
     enum norm_place norm_place;
     double norm_eps;
@@ -118,8 +118,7 @@ struct model_desc {
     bool has_torch_dtype;
     enum dtype torch_dtype;
     struct quantization_settings quantization; /* of the folder's weights; its list is owned */
-    int64_t num_labels; /* of a classifier (…ForSequenceClassification): rows of the head; 0: a language model, or a
-                         * model without a head */
+    int64_t num_labels; /* rows of a classifier's head; 0: a language model, or a model without a head */
     bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
     struct dropout_rates dropout;
     int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
@@ -142,8 +141,7 @@ enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, 
 
 void model_desc_release(struct model_desc *desc);
 
-/* Whether the family's classifier is supported: its class in transformers is the family's blocks and the matrix
- * `score`, or BERT's. */
+/* Whether the family's classifier is supported: the family's blocks and the matrix `score`, or BERT's. */
 bool model_family_classifies(enum model_family family);
 #define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, bert, gemma2 and gemma3_text"
 

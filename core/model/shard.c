@@ -93,8 +93,7 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
         layout->shard_numel += slice;
         layout->shard_offset[u + 1] = layout->shard_numel;
         layout->trained_numel += u < layout->num_trained ? slice : 0;
-        if (slice * world > layout->max_padded)
-            layout->max_padded = slice * world;
+        layout->max_padded = max64(slice * world, layout->max_padded);
     }
     shard_layout_moments(layout, table);
 }

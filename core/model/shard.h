@@ -96,12 +96,6 @@ static inline int state_units(const struct shard_layout *layout, enum state_kind
     return kind == STATE_MASTER ? layout->num_stored : layout->num_trained;
 }
 
-/* The elements of a rank's slices of these. */
-static inline int64_t state_numel(const struct shard_layout *layout, enum state_kind kind)
-{
-    return state_units(layout, kind) == layout->num_trained ? layout->trained_numel : layout->shard_numel;
-}
-
 /* The words of 4 bytes of a rank's slice of this kind of state, padding included. */
 static inline int64_t state_words(const struct shard_layout *layout, enum state_kind kind, int unit)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* generate.h: the next token's logits, one token after the other, by a transformer and the keys and values of the
- * sequence that it continues. Calls: generator_new, generator_layout (twice: arena.h), generator_reset, generator_feed
- * of the prompt and of each token, which the caller chooses (gpu/model/sampler.h).
+/* generate.h: the next token's logits, by a transformer and the keys and values of the sequence that it continues.
+ * Calls: generator_new, generator_layout (twice: arena.h), generator_reset, generator_feed of the prompt and of each
+ * token, which the caller chooses (gpu/model/sampler.h).
  *
- * The transformer may be one that trains: between two steps generation changes nothing that a step reads. Each call
- * reads all parameters in the order of an evaluation; ranks that share them make the same calls. */
+ * The transformer may be training: generation changes nothing that a step reads. Each call reads all parameters in the
+ * order of an evaluation; ranks that share them make the same calls. */
 #pragma once
 
 #include "gpu/model/transformer.h"

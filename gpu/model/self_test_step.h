@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* Takes a GPT-2 of two blocks through two steps (forward, backward, AdamW) in bf16, twice from the same start: op by
- * op, and captured once and launched twice. `differs` gets "" if losses, gradients and weights have the same bits, else
- * what is wrong. The device has graphs. An error is that of the device. */
+/* Takes a GPT-2 of two blocks through two bf16 steps, op by op, and captured once and launched twice. `differs` gets ""
+ * if losses, gradients and weights have the same bits, else what is wrong. The device has graphs; an error is its own.
+ */
 enum status self_test_step(struct device *device, char *differs, size_t size, struct error *err);
