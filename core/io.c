@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* The body of a function: makes `call`, which returns `type`; `doing` names the operation on the file at `path` or, if
+/* The body of a wrapper: makes `call`, which returns `type`; `doing` names the operation on the file at `path` or, if
  * that is NULL, on the file of `fd`. */
 #define SLOW_CALL(type, doing, path, fd, call)             \
     do {                                                   \
@@ -43,31 +43,97 @@ int io_close(int fd)
     SLOW_CALL(int, "closing", length > 0 ? path : "?", -1, close(fd));
 }
 
-/* The others: type, function, parameters; operation, path, fd; call. */
-#define WRAPPER(type, function, parameters, doing, path, fd, call) \
-    type function parameters                                       \
-    {                                                              \
-        SLOW_CALL(type, doing, path, fd, call);                    \
-    }
-WRAPPER(ssize_t, io_pread, (int fd, void *data, size_t bytes, off_t offset), "reading", NULL, fd,
-        pread(fd, data, bytes, offset))
-WRAPPER(ssize_t, io_pwrite, (int fd, const void *data, size_t bytes, off_t offset), "writing", NULL, fd,
-        pwrite(fd, data, bytes, offset))
-WRAPPER(ssize_t, io_write, (int fd, const void *data, size_t bytes), "writing", NULL, fd, write(fd, data, bytes))
-WRAPPER(int, io_fsync, (int fd), "syncing", NULL, fd, fsync(fd))
-WRAPPER(int, io_ftruncate, (int fd, off_t bytes), "cutting", NULL, fd, ftruncate(fd, bytes))
-WRAPPER(int, io_allocate, (int fd, off_t bytes), "reserving space for", NULL, fd, fallocate(fd, 0, 0, bytes))
-WRAPPER(int, io_rename, (const char *from, const char *to), "renaming", from, -1, rename(from, to))
-WRAPPER(int, io_rename2, (const char *from, const char *to, unsigned flags), "renaming", from, -1,
-        renameat2(AT_FDCWD, from, AT_FDCWD, to, flags))
-WRAPPER(int, io_mkdir, (const char *path, mode_t mode), "making the folder", path, -1, mkdir(path, mode))
-WRAPPER(int, io_remove, (const char *path), "deleting", path, -1, remove(path))
-WRAPPER(int, io_unlink, (const char *path), "deleting", path, -1, unlink(path))
-WRAPPER(int, io_link, (const char *path, const char *name), "linking", name, -1, link(path, name))
-WRAPPER(int, io_symlink, (const char *target, const char *path), "linking", path, -1, symlink(target, path))
-WRAPPER(int, io_stat, (const char *path, struct stat *facts), "looking at", path, -1, stat(path, facts))
-WRAPPER(int, io_lstat, (const char *path, struct stat *facts), "looking at", path, -1, lstat(path, facts))
-WRAPPER(int, io_access, (const char *path, int mode), "looking at", path, -1, access(path, mode))
-WRAPPER(DIR *, io_opendir, (const char *path), "listing", path, -1, memory_opendir(path))
-WRAPPER(struct dirent *, io_readdir, (DIR * folder), "listing", NULL, dirfd(folder), (errno = 0, readdir(folder)))
-WRAPPER(int, io_closedir, (DIR * folder), "closing", NULL, dirfd(folder), closedir(folder))
+ssize_t io_pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    SLOW_CALL(ssize_t, "reading", NULL, fd, pread(fd, data, bytes, offset));
+}
+
+ssize_t io_pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    SLOW_CALL(ssize_t, "writing", NULL, fd, pwrite(fd, data, bytes, offset));
+}
+
+ssize_t io_write(int fd, const void *data, size_t bytes)
+{
+    SLOW_CALL(ssize_t, "writing", NULL, fd, write(fd, data, bytes));
+}
+
+int io_fsync(int fd)
+{
+    SLOW_CALL(int, "syncing", NULL, fd, fsync(fd));
+}
+
+int io_ftruncate(int fd, off_t bytes)
+{
+    SLOW_CALL(int, "cutting", NULL, fd, ftruncate(fd, bytes));
+}
+
+int io_allocate(int fd, off_t bytes)
+{
+    SLOW_CALL(int, "reserving space for", NULL, fd, fallocate(fd, 0, 0, bytes));
+}
+
+int io_rename(const char *from, const char *to)
+{
+    SLOW_CALL(int, "renaming", from, -1, rename(from, to));
+}
+
+int io_rename2(const char *from, const char *to, unsigned flags)
+{
+    SLOW_CALL(int, "renaming", from, -1, renameat2(AT_FDCWD, from, AT_FDCWD, to, flags));
+}
+
+int io_mkdir(const char *path, mode_t mode)
+{
+    SLOW_CALL(int, "making the folder", path, -1, mkdir(path, mode));
+}
+
+int io_remove(const char *path)
+{
+    SLOW_CALL(int, "deleting", path, -1, remove(path));
+}
+
+int io_unlink(const char *path)
+{
+    SLOW_CALL(int, "deleting", path, -1, unlink(path));
+}
+
+int io_link(const char *path, const char *name)
+{
+    SLOW_CALL(int, "linking", name, -1, link(path, name));
+}
+
+int io_symlink(const char *target, const char *path)
+{
+    SLOW_CALL(int, "linking", path, -1, symlink(target, path));
+}
+
+int io_stat(const char *path, struct stat *facts)
+{
+    SLOW_CALL(int, "looking at", path, -1, stat(path, facts));
+}
+
+int io_lstat(const char *path, struct stat *facts)
+{
+    SLOW_CALL(int, "looking at", path, -1, lstat(path, facts));
+}
+
+int io_access(const char *path, int mode)
+{
+    SLOW_CALL(int, "looking at", path, -1, access(path, mode));
+}
+
+DIR *io_opendir(const char *path)
+{
+    SLOW_CALL(DIR *, "listing", path, -1, memory_opendir(path));
+}
+
+struct dirent *io_readdir(DIR *folder)
+{
+    SLOW_CALL(struct dirent *, "listing", NULL, dirfd(folder), (errno = 0, readdir(folder)));
+}
+
+int io_closedir(DIR *folder)
+{
+    SLOW_CALL(int, "closing", NULL, dirfd(folder), closedir(folder));
+}

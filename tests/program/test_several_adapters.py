@@ -142,7 +142,8 @@ def test_killed_and_one_without_a_checkpoint(folder):
     folder.train(together(folder, changes, all_items), "all", ranks=2)
     long = together(folder, merged(changes, {"train": {"max_steps": 100000}}), all_items)
     process = folder.start("--config", folder.spec(long, "cut"), "--local-gpus", 2)
-    wait_for_checkpoint(folder, process, name="cut/gallo")
+    for name in all_items:
+        wait_for_checkpoint(folder, process, name=f"cut/{name}")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     shutil.rmtree(os.path.join(folder.run_folder("cut/gallo"), "checkpoints"))  # as if it had been killed before the first
