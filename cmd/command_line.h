@@ -4,7 +4,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* A usual option is a flag if it has no value, else a text that is not empty. */

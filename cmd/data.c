@@ -12,10 +12,8 @@
 #include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

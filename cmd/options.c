@@ -11,7 +11,6 @@
 #include "gpu/simulate/op_estimate.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

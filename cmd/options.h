@@ -3,10 +3,6 @@
 #pragma once
 
 #include "core/spec/spec.h"
-#include "core/status.h"
-
-#include <stdbool.h>
-#include <stdio.h>
 
 enum { OPTIONS_MAX_SET = 256 };
 

@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {

@@ -7,8 +7,6 @@
 #include "gpu/simulate/published_speed.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- printing ------------------------------------------------------------ */

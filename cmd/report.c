@@ -16,12 +16,9 @@
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 enum { REPORT_RUNS = 32 };
 /* Seconds: for which a disk that refuses a page is tried again, as a run tries a checkpoint; between two attempts. */

@@ -7,8 +7,6 @@
 #include "core/printable.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <sys/stat.h>
 
 static const char USAGE[] =
     "usage: ztrain verify DIR\n\n"

@@ -13,7 +13,6 @@
 #include <link.h>
 #include <pcre2.h>
 #include <sodium.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

@@ -11,15 +11,12 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };

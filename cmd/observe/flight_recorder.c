@@ -12,16 +12,11 @@
 #include "core/machine.h"
 #include "core/thread.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { KEPT_STARTS = 4, PATH_BYTES = FS_PATH_MAX };

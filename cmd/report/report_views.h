@@ -8,7 +8,6 @@
 
 #include "cmd/report/terminal.h"
 #include "cmd/report/watched_run.h"
-#include "core/status.h"
 
 #define REPORT_PAGE_BEGIN "<!doctype html>" /* of every page */
 

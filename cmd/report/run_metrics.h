@@ -5,10 +5,7 @@
 #include "cmd/report/thin.h"
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics.h"
-#include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 enum {

@@ -5,8 +5,6 @@
 #include "cmd/report/thin.h"
 
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 
 /* stdout, once terminal_start() has looked at it. */
 extern struct terminal {

@@ -5,7 +5,6 @@
 
 #include "cmd/report/run_metrics.h"
 #include "core/spec/spec.h"
-#include "core/status.h"
 #include "core/string_list.h"
 
 #include <stdbool.h>

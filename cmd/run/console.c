@@ -2,7 +2,6 @@
 #include "cmd/run/console.h"
 
 #include "core/log.h"
-#include "core/metrics/metrics.h"
 #include "core/metrics/metrics_summary.h"
 #include "core/output.h"
 

@@ -15,12 +15,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 extern char **environ;

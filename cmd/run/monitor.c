@@ -5,7 +5,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/metrics/csv_monitor.h"
-#include "core/metrics/metrics.h"
 #include "core/metrics/tensorboard.h"
 
 #include <math.h>

@@ -14,10 +14,6 @@
 #pragma once
 
 #include "core/spec/spec.h"
-#include "core/status.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 enum { PLACES_MAX = 64 /* one for each rank that a supervisor starts */, PLACE_NAME_MAX = 80 };
 

@@ -9,7 +9,6 @@
 
 #include "cmd/run/places.h"
 #include "cmd/run/run_home.h"
-#include "core/status.h"
 
 #include <stdint.h>
 

@@ -8,12 +8,9 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Network file systems may show a new file late. */

@@ -11,7 +11,6 @@
 #include "cmd/run/run_home.h"
 #include "cmd/run/run_lock.h"
 #include "core/spec/spec.h"
-#include "core/status.h"
 
 struct run_folder {
     char path[3072];        /* run_home.h */

@@ -5,9 +5,6 @@
 
 #include "core/fsutil.h"
 #include "core/spec/spec.h"
-#include "core/status.h"
-
-#include <stdbool.h>
 
 enum run_start {
     RUN_NEW,      /* without --resume */

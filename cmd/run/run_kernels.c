@@ -8,7 +8,6 @@
 #include "gpu/autotune_cache.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -42,18 +42,13 @@
 #include "core/memory.h"
 #include "core/thread.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Seconds. Ranks of a run that was killed may end a moment later than their supervisor, hence the patience; the last is

@@ -6,8 +6,6 @@
 #include "core/status.h"
 
 #include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 enum { RUN_LOCK_NONCE = 33 }; /* bytes of a nonce with its end */
 

@@ -8,9 +8,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct engine;
 struct trace_file;
 enum { TRACE_RECORDS_MAX = 200000 };

@@ -15,11 +15,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

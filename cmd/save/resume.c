@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/printable.h"
-#include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
 #include <errno.h>

@@ -5,8 +5,6 @@
 #include "cmd/run/places.h"
 #include "core/status.h"
 
-#include <stdbool.h>
-
 enum {
     SUPERVISE_MAX_RANKS = PLACES_MAX, /* on one machine, with two pipes each */
     SUPERVISE_CAUSE_BYTES = 512
