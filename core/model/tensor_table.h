@@ -130,9 +130,8 @@ static inline void tensor_table_build(const struct model_desc *desc, struct tens
 void tensor_table_release(struct tensor_table *table);
 
 /* Freezes the tensors that `is_frozen` names, all or none of a fused group; called once, before anything is derived.
- * transformer_new() refuses a frozen matrix whose bias is trained, unless the bias has a gradient of its own. Then
- * appends `added` (NULL: none), in their order, to the trained part of their units: unit, name, role, part, joined,
- * shape and initial values are the caller's. */
+ * A bias is trained with its matrix. Then appends `added` (NULL: none), in their order, to the trained part of their
+ * units: unit, name, role, part, joined, shape and initial values are the caller's. */
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context, const struct tensor_info *added, int num_added);
 

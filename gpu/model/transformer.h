@@ -31,8 +31,7 @@ struct transformer_config {
 
 struct transformer;
 
-/* Small host structures, no device memory. STATUS_USAGE: a matrix is frozen whose bias is trained, and the model has no
- * other op that leaves the bias' gradient. */
+/* Small host structures, no device memory. STATUS_USAGE: an adapter of positions or types. */
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err);
 /* Before the stream on which it trained. */

@@ -116,22 +116,6 @@ static void new_pad_vocabulary(struct transformer *t)
         head->N = padded;
 }
 
-/* One op computes the gradients of a matrix and its bias, unless another op leaves that of the bias. */
-static enum status new_check_frozen(const struct transformer *t, struct error *err)
-{
-    for (int i = 0; t->config.training && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
-        const int unit = i / LINEAR_COUNT, which = i % LINEAR_COUNT;
-        const struct tensor_info *weight = transformer_tensor(t, unit, t->linears[which].weight);
-        const struct tensor_info *bias = transformer_tensor(t, unit, t->linears[which].bias);
-        if (!weight || !weight->frozen || !bias || bias->frozen || t->bias_summed[which])
-            continue;
-        error_set(err, STATUS_USAGE, "the matrix '%s' is frozen, but its bias '%s' is trained", weight->name,
-                  bias->name);
-        return error_hint(err, "freeze both, or the bias only");
-    }
-    return STATUS_OK;
-}
-
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err)
 {
@@ -182,9 +166,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     new_find_biases(t);
     new_pad_vocabulary(t);
     t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
-    enum status status = adapter_find(t, err);
-    if (status == STATUS_OK)
-        status = new_check_frozen(t, err);
+    const enum status status = adapter_find(t, err);
     if (status == STATUS_OK)
         *transformer = t;
     else

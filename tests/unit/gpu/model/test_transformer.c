@@ -569,49 +569,6 @@ static void test_adapters(void **state)
     adapts = NULL;
 }
 
-static enum tensor_role frozen_role;
-
-static bool has_frozen_role(void *context, const struct tensor_info *tensor)
-{
-    (void)context;
-    return tensor->role == frozen_role;
-}
-
-/* GPT-2's down matrix can be frozen without its bias, whose gradient a norm leaves; its up matrix cannot, but where
- * nothing is trained. A bias can, without its matrix. */
-static void test_frozen_matrix_of_a_trained_bias(void **state)
-{
-    static const struct {
-        enum tensor_role role;
-        bool evaluation, refused;
-    } cases[] = {{ROLE_DOWN_W, false, false},
-                 {ROLE_UP_W, false, true},
-                 {ROLE_QKV_W, false, true},
-                 {ROLE_UP_W, true, false},
-                 {ROLE_UP_B, false, false}};
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct fixture f;
-        struct error err = {.text = ""};
-        frozen_role = cases[i].role;
-        freezes = has_frozen_role;
-        fixture_init(&f, &GOLDEN[0]);
-        const struct transformer_config config = {.desc = &f.desc,
-                                                  .table = &f.table,
-                                                  .settings = {.deterministic = true, .logits_dtype = DTYPE_F32},
-                                                  .batch = {.max_tokens = 16, .max_seqs = 1, .max_seq = 16},
-                                                  .training = !cases[i].evaluation};
-        const enum status status = transformer_new(&config, f.device, &f.transformer, &err);
-        assert_int_equal(status, cases[i].refused ? STATUS_USAGE : STATUS_OK);
-        assert_true((f.transformer == NULL) == cases[i].refused);
-        if (cases[i].refused)
-            assert_non_null(strstr(err.text, ".weight' is frozen, but its bias 'transformer.h.0."));
-        transformer_free(f.transformer);
-        fixture_release(&f);
-    }
-    freezes = NULL;
-}
-
 /* Within twice the error of transformers in bf16. */
 static void test_golden_bf16(void **state)
 {
@@ -1147,7 +1104,6 @@ int main(void)
         cmocka_unit_test(test_golden_fp32),
         cmocka_unit_test(test_frozen_tensors),
         cmocka_unit_test(test_adapters),
-        cmocka_unit_test(test_frozen_matrix_of_a_trained_bias),
         cmocka_unit_test(test_golden_bf16),
         cmocka_unit_test(test_recompute_changes_no_bit),
         cmocka_unit_test(test_inputs_may_be_away),
