@@ -334,28 +334,22 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
     return memory_plan_make(t, err);
 }
 
-static enum status engine_activation_bytes_of(const struct engine *t, enum recompute policy, size_t *bytes,
-                                              struct error *err)
-{
-    struct transformer_config config = engine_transformer(t);
-    struct transformer *transformer;
-    struct arena arena;
-    config.settings.recompute = policy;
-    if (policy == RECOMPUTE_NONE) /* cpu_checkpointing is refused with it */
-        config.activations = NULL;
-    TRY(transformer_new(&config, t->device, &transformer, err));
-    arena_init_dry(&arena);
-    transformer_layout(transformer, &arena);
-    transformer_free(transformer);
-    *bytes += arena.by_kind[MEM_ACTIVATIONS];
-    return STATUS_OK;
-}
-
 enum status engine_activation_bytes(const struct engine *t, enum recompute policy, size_t *bytes, struct error *err)
 {
     *bytes = 0;
-    for (const struct engine *e = t; e; e = e->next)
-        TRY(engine_activation_bytes_of(e, policy, bytes, err));
+    for (const struct engine *e = t; e; e = e->next) {
+        struct transformer_config config = engine_transformer(e);
+        struct transformer *transformer;
+        struct arena arena;
+        config.settings.recompute = policy;
+        if (policy == RECOMPUTE_NONE) /* cpu_checkpointing is refused with it */
+            config.activations = NULL;
+        TRY(transformer_new(&config, e->device, &transformer, err));
+        arena_init_dry(&arena);
+        transformer_layout(transformer, &arena);
+        transformer_free(transformer);
+        *bytes += arena.by_kind[MEM_ACTIVATIONS];
+    }
     return STATUS_OK;
 }
 

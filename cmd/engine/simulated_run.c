@@ -176,7 +176,7 @@ static enum status walk_micro(struct engine *first, struct batch *batches, bool 
                                          .verbs = zero_verbs(t->zero),
                                          .loss_sum = t->loss_sum};
     }
-    return transformer_train_jobs(jobs, count, first->compute, err);
+    return transformer_train(jobs, count, first->compute, err);
 }
 
 static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)

@@ -17,8 +17,8 @@
  *   same Slurm job, fewer restarts        takes it at once: Slurm requeues a job when its former start is over
  *   same machine (boot id; else host      the process lives (pid and when it began): refused after `patience`; it is
  *   name) and same PID namespace          gone: takes it as soon as it has the lock
- *   anything else                         takes it if the file stays the same for three of the owner's periods, in
- * which the taker could look; refused at the first change
+ *   anything else                         takes it if the file stays the same for three of the owner's periods in
+ *                                         which the taker could look; refused at the first change
  *
  * To take the folder, a taker looks whether the old owner file is still the same, renames its own over it, and reads it
  * back. A lock that a dead owner's node holds is abandoned: the taker deletes `lock` and locks a new one. After that,

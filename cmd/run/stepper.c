@@ -148,7 +148,7 @@ static enum status run_micro(struct train_step *steps, int count, int64_t micro,
         TRY(take_batch(&steps[i], kept, &batch, err));
         jobs[num_jobs++] = stepper_job(t, batch, false);
     }
-    return transformer_train_jobs(jobs, num_jobs, steps->stepper->engine->compute, err);
+    return transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err);
 }
 
 /* Enqueues each micro-batch as soon as its tokens are loaded. kept (micros): take_batch(); NULL: nothing is kept. */
@@ -231,7 +231,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     for (int64_t i = 0; i < t->micros; i++) {
         flight_micro(i + 1);
         const struct train_job job = stepper_job(t, &s->batches[i], true);
-        TRY(transformer_train_jobs(&job, 1, t->compute, err));
+        TRY(transformer_train(&job, 1, t->compute, err));
     }
     return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }

@@ -289,10 +289,9 @@ static bool stored_same_tensor(const struct tensor_table *a, const struct tensor
 {
     const struct tensor_info *x = &a->tensors[ta], *y = &b->tensors[tb];
     const bool same = x->role == y->role && x->offset == y->offset && x->numel == y->numel;
-    if (!a->stored || !same)
-        return same;
-    const struct stored_tensor *sx = &a->stored[ta], *sy = &b->stored[tb];
-    return sx->offset == sy->offset && sx->quantized == sy->quantized && sx->dtype == sy->dtype;
+    return same &&
+           (!a->stored || (a->stored[ta].offset == b->stored[tb].offset && a->stored[ta].dtype == b->stored[tb].dtype &&
+                           a->stored[ta].quantized == b->stored[tb].quantized));
 }
 
 bool stored_base_is_same(const struct tensor_table *a, const struct tensor_table *b)

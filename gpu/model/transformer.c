@@ -131,7 +131,7 @@ static void pass_of_job(struct pass *pass, const struct train_job *job, struct s
            !job->batch->tokens); /* a plan has no data */
 }
 
-enum status transformer_train_jobs(const struct train_job *jobs, int count, struct stream *stream, struct error *err)
+enum status transformer_train(const struct train_job *jobs, int count, struct stream *stream, struct error *err)
 {
     struct pass passes[TRAIN_JOBS];
     ASSERT(count > 0 && count <= TRAIN_JOBS);
@@ -148,18 +148,6 @@ enum status transformer_train_jobs(const struct train_job *jobs, int count, stru
     TRY(body_backward(passes, count));
     span_end(&span);
     return STATUS_OK;
-}
-
-enum status transformer_train(struct transformer *t, const struct batch *batch, const struct loss_factor *factor,
-                              const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
-                              struct error *err)
-{
-    const struct train_job job = {.transformer = t,
-                                  .batch = batch,
-                                  .factor = factor ? *factor : (struct loss_factor){.value = 1},
-                                  .verbs = verbs,
-                                  .loss_sum = loss_sum};
-    return transformer_train_jobs(&job, 1, stream, err);
 }
 
 enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,

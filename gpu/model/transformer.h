@@ -67,27 +67,22 @@ struct loss_factor {
     const float *step, *scaler;
 };
 
-/* Forward and backward of one micro-batch. *loss_sum (device scalar) += the sum of the losses of its targets; the
- * gradients are of the factor (NULL: 1) times that. A batch that is not loaded is loaded as input 0. With num_tokens 0,
- * the verbs are called in the same order, and gradients that would be overwritten become 0. */
-enum status transformer_train(struct transformer *transformer, const struct batch *batch,
-                              const struct loss_factor *factor, const struct param_verbs *verbs, struct stream *stream,
-                              double *loss_sum, struct error *err);
-
-/* What transformer_train() takes; the pointers are borrowed. */
+/* A micro-batch to train on; the pointers are borrowed. */
 struct train_job {
     struct transformer *transformer;
-    const struct batch *batch;
+    const struct batch *batch; /* one that is not loaded is loaded as input 0 */
     struct loss_factor factor;
     const struct param_verbs *verbs;
-    double *loss_sum;
+    double *loss_sum; /* device scalar: += the sum of the losses of its targets */
 };
 
 enum { TRAIN_JOBS = 16 };
 
-/* The same for `count` micro-batches (at most TRAIN_JOBS) side by side: all pass a unit before any is in the next. Each
- * has a transformer of its own of the same model, an adapter of one base. */
-enum status transformer_train_jobs(const struct train_job *jobs, int count, struct stream *stream, struct error *err);
+/* Forward and backward of `count` micro-batches (1 to TRAIN_JOBS) side by side: all pass a unit before any is in the
+ * next. Each has a transformer of its own of the same model, an adapter of one base. The gradients are of the factor
+ * times the losses. With num_tokens 0, the verbs are called in the same order, and gradients that would be overwritten
+ * become 0. */
+enum status transformer_train(const struct train_job *jobs, int count, struct stream *stream, struct error *err);
 
 /* Whether training launches the work of blocks as graphs (block_graphs.h). Off at first; needs config.graphs_by_block,
  * and is off while the stream is captured as a whole. */

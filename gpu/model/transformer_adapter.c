@@ -96,34 +96,10 @@ static void *adapter_grad(const struct unit *unit, const struct tensor_info *ten
                : unit->to.grads + tensor->offset;
 }
 
-/* ---- products: run, or announced ----------------------------------------- */
-
-static void adapter_linear_fwd(const struct pass *pass, const struct linear_fwd_args *args)
-{
-    struct products *to = pass->announces;
-    if (to)
-        to->fwd[to->num_fwd++] = *args;
-    else
-        pass->transformer->device->ops->linear_fwd(pass->stream, args);
-}
-
-static void adapter_linear_bwd_input(const struct pass *pass, const struct linear_bwd_input_args *args)
-{
-    struct products *to = pass->announces;
-    if (to)
-        to->bwd_input[to->num_bwd_input++] = *args;
-    else
-        pass->transformer->device->ops->linear_bwd_input(pass->stream, args);
-}
-
-static void adapter_linear_bwd_weight(const struct pass *pass, const struct linear_bwd_weight_args *args)
-{
-    struct products *to = pass->announces;
-    if (to)
-        to->bwd_weight[to->num_bwd_weight++] = *args;
-    else
-        pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
-}
+/* Runs a product of an adapter, or announces it. kind: fwd, bwd_input or bwd_weight. */
+#define ADAPTER_PRODUCT(pass, kind, args)                                                           \
+    ((pass)->announces ? (void)((pass)->announces->kind[(pass)->announces->num_##kind++] = *(args)) \
+                       : (pass)->transformer->device->ops->linear_##kind((pass)->stream, args))
 
 static void adapter_drop(const struct pass *pass, const struct tensor_info *a, int64_t first, int64_t M, void *y,
                          const void *x)
@@ -165,7 +141,7 @@ static void adapter_down(const struct pass *pass, const struct unit *unit, const
                                       .y = t->lora_xa,
                                       .x = piece->in,
                                       .w = adapter_param(pass, unit, a)};
-    adapter_linear_fwd(pass, &product);
+    ADAPTER_PRODUCT(pass, fwd, &product);
     adapter_scale(pass, t->lora_xa, M * piece->r, a->lora_scale);
 }
 
@@ -192,7 +168,7 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
                                          .ld_x = piece.r,
                                          .w = adapter_param(pass, unit, part->b),
                                          .accumulate = !product->accumulate};
-            adapter_linear_fwd(pass, &up);
+            ADAPTER_PRODUCT(pass, fwd, &up);
             column += part->b->shape[1];
         }
     }
@@ -228,8 +204,8 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
                                               .dy = dy,
                                               .ld_dy = ld_dy,
                                               .w = adapter_param(pass, unit, part->b)};
-        adapter_linear_bwd_weight(pass, &weight);
-        adapter_linear_bwd_input(pass, &input);
+        ADAPTER_PRODUCT(pass, bwd_weight, &weight);
+        ADAPTER_PRODUCT(pass, bwd_input, &input);
         column += part->b->shape[1];
     }
     adapter_scale(pass, t->lora_dxa, product->M * piece->r, adapter->parts[piece->begin].a->lora_scale);
@@ -251,7 +227,7 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
                                           .dy = t->lora_dxa,
                                           .w = adapter_param(pass, unit, a),
                                           .accumulate = adds && !apart};
-    adapter_linear_bwd_input(pass, &input);
+    ADAPTER_PRODUCT(pass, bwd_input, &input);
     if (drops)
         adapter_drop(pass, a, first, M, input.dx, input.dx);
     struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
@@ -278,7 +254,7 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
                                                 .dy = t->lora_dxa,
                                                 .x = piece.in,
                                                 .accumulate = product->accumulate};
-        adapter_linear_bwd_weight(pass, &weight);
+        ADAPTER_PRODUCT(pass, bwd_weight, &weight);
         if (dx)
             adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
         next = piece.end;
@@ -319,7 +295,7 @@ void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
                                  .x = t->lora_xa,
                                  .w = adapter_param(pass, unit, b),
                                  .accumulate = true};
-    adapter_linear_fwd(pass, &up);
+    ADAPTER_PRODUCT(pass, fwd, &up);
 }
 
 void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout)
@@ -356,8 +332,8 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
                                       .tokens = pass->batch.tokens,
                                       .positions = pass->batch.positions,
                                       .scale = t->embedding_scale * (float)a->lora_scale};
-    adapter_linear_bwd_weight(pass, &weight);
-    adapter_linear_bwd_input(pass, &input);
+    ADAPTER_PRODUCT(pass, bwd_weight, &weight);
+    ADAPTER_PRODUCT(pass, bwd_input, &input);
     if (!pass->announces)
         t->device->ops->embedding_bwd(pass->stream, &rows);
 }

@@ -11,6 +11,7 @@
 #include "gpu/span_recorder.h"
 #include "tests/unit/fixtures/golden_case.h"
 #include "tests/unit/fixtures/sample.h"
+#include "tests/unit/fixtures/train_one.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -365,7 +366,7 @@ static double train_step(struct fixture *f, const struct variant *v)
         f->whole.accumulate = first > 0;
         f->whole.num_calls = 0;
         const struct loss_factor factor = {.value = (float)(1.0 / (double)all.num_targets)};
-        assert_int_equal(transformer_train(f->transformer, &batch, &factor, &f->verbs, f->stream, f->loss_sum, &err),
+        assert_int_equal(train_one(f->transformer, &batch, &factor, &f->verbs, f->stream, f->loss_sum, &err),
                          STATUS_OK);
         memset(&arrays, 0x7f, sizeof arrays); /* the arrays may be reused after the call */
     }
@@ -652,7 +653,7 @@ static void test_recompute_changes_no_bit(void **state)
                     transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err), STATUS_OK);
                 f.whole.num_calls = 0;
                 f.whole.accumulate = true;
-                assert_int_equal(transformer_train(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err),
+                assert_int_equal(train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err),
                                  STATUS_OK);
                 stream_sync(f.stream);
                 if (policy == RECOMPUTE_NONE) {
@@ -698,8 +699,7 @@ static void test_inputs_may_be_away(void **state)
             assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
                              STATUS_OK);
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_train(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err),
-                             STATUS_OK);
+            assert_int_equal(train_one(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             assert_int_equal(f.kept.calls, calls);
             fixture_stop(&f);
             free(copy);
@@ -814,15 +814,13 @@ static void test_order_of_verbs(void **state)
             f.whole.num_calls = 0;
             f.whole.accumulate = true;
             *f.loss_sum = 1;
-            assert_int_equal(transformer_train(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err),
-                             STATUS_OK);
+            assert_int_equal(train_one(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             assert_calls(&f.whole, calls, count);
             assert_true(same_grads(&f, copy));
 
             f.whole.num_calls = 0;
             f.whole.accumulate = false;
-            assert_int_equal(transformer_train(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err),
-                             STATUS_OK);
+            assert_int_equal(train_one(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             assert_calls(&f.whole, calls, count);
             for (int u = 0; u < f.table.num_units; u++) {
                 for (int64_t k = 0; k < f.table.units[u].numel; k++)
@@ -860,7 +858,7 @@ static void test_failing_verbs(void **state)
                 f.whole.fail_at = n;
                 enum status status =
                     evaluation ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err)
-                               : transformer_train(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err);
+                               : train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err);
                 if (f.whole.num_calls < n)
                     break;
                 if (strncmp(f.whole.calls[n - 1], "release", 7) == 0) {
@@ -969,8 +967,7 @@ static void test_no_allocation_in_a_step(void **state)
             struct batch batch = make_batch(&f, &f.tokens, 0, BATCH, 0, &arrays);
             long before = allocations;
             assert_true(before > 0);
-            assert_int_equal(transformer_train(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err),
-                             STATUS_OK);
+            assert_int_equal(train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             f.whole.num_calls = 0;
             assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
                              STATUS_OK);
