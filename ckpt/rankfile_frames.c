@@ -10,8 +10,6 @@
 
 enum { MAX_THREADS = 16 }; /* the disk is the limit; more would only cost memory */
 
-/* ---- teams --------------------------------------------------------------- */
-
 int rankfile_team_size(void)
 {
 #ifdef _OPENMP
@@ -68,8 +66,6 @@ struct frame_scratch *rankfile_scratch_new(int threads, int level)
     }
     return scratch;
 }
-
-/* ---- the shape of a file ------------------------------------------------- */
 
 /* The number of elements of all slices of all states, or -1 (overflow). */
 static int64_t shape_elements(const struct rankfile_shape *shape)

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- comparing outcomes -------------------------------------------------- */
-
 static uint64_t hash_agreed_text(const char *text)
 {
     const char *hint = strstr(text, "; hint: ");
@@ -72,8 +70,6 @@ enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, 
     return *lowest < 0 ? STATUS_OK : fail_together(ranks, all, bytes, *lowest, err);
 }
 
-/* ---- over the communicator ----------------------------------------------- */
-
 static enum status agree_exchange_by_comm(void *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
     return comm_exchange(comm, own, bytes, all, err);
@@ -96,8 +92,6 @@ enum status agree(struct comm *comm, enum status status, struct error *err)
     free(all);
     return status;
 }
-
-/* ---- by the launcher's key-value exchange -------------------------------- */
 
 struct keyed_exchange {
     struct bootstrap *boot;

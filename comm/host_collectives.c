@@ -71,8 +71,6 @@ uint64_t comm_flight_begin(const struct data_op *op)
                         op->number);
 }
 
-/* ---- the control channel ------------------------------------------------- */
-
 /* Every rank puts `bytes` of `own` (NULL: nothing) into its slot; on return comm->slots are those of this turn. */
 static enum status host_exchange(struct comm *comm, enum op_kind kind, const void *own, size_t bytes, struct error *err)
 {

@@ -114,7 +114,7 @@ static enum status engine_adapt(struct engine *t, struct error *err)
     for (int i = 0; i < notices.count && status == STATUS_OK && t->rank == 0 && !t->quiet; i++)
         log_info("peft: %s", notices.items[i]);
     string_list_release(&notices);
-    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "peft");
+    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "%s", t->spec->run.group ? t->spec->run.name : "peft");
 }
 
 /* What the spec says of a quantized base has to fit the model and the run. */
@@ -161,9 +161,10 @@ static enum status engine_check_followed(const struct engine *t, struct error *e
 {
     if (!t->first || stored_base_is_same(&t->first->table, &t->table))
         return STATUS_OK;
-    error_set(err, STATUS_USAGE, "adapter '%s' does not have the base of '%s': modules_to_save, or biases, differ",
-              t->spec->run.name, t->first->spec->run.name);
-    return error_hint(err, "train it in a run of its own, or with the same modules_to_save");
+    error_set(err, STATUS_USAGE, "adapter '%s' would keep another base than '%s'", t->spec->run.name,
+              t->first->spec->run.name);
+    return error_hint(err, "modules_to_save and base_dtype are the same for all, and so is whether the optimizer is "
+                           "AdamW8bit; or train it in a run of its own");
 }
 
 static enum status engine_shards(struct engine *t, struct error *err)

@@ -23,7 +23,8 @@ static bool home_has(const char *folder, const char *place, const char *other)
                       (!strncmp(other, real, length) && strchr("/", other[length])));
 }
 
-static bool is_run_of(const char *folder, const char *name)
+/* Whether the folder is that of a run with this spec's name; of an adapter, with those of the same group. */
+static bool is_run_of(const char *folder, const struct run_spec *wanted)
 {
     char path[FS_PATH_MAX];
     struct run_spec *spec;
@@ -31,19 +32,21 @@ static bool is_run_of(const char *folder, const char *name)
         fs_join(path, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(path))
         return false;
     struct spec_report report = {0};
-    bool same = spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, name);
+    bool same = spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK &&
+                !strcmp(spec->run.name, wanted->run.name) &&
+                (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
     spec_free(spec);
     spec_report_release(&report);
     return same;
 }
 
 /* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */
-static bool find_moved_home(const char *resume, const char *name, char path[FS_PATH_MAX])
+static bool find_moved_home(const char *resume, const struct run_spec *spec, char path[FS_PATH_MAX])
 {
     char up[FS_PATH_MAX];
     strcpy(path, resume);
     for (int level = 0; level < 3; level++) {
-        if (is_run_of(path, name))
+        if (is_run_of(path, spec))
             return true;
         fs_parent(path, up);
         strcpy(path, up);
@@ -76,10 +79,15 @@ static bool home_any_has_checkpoint(const char *dir)
 
 const char *run_resume_of(const struct run_spec *spec, const char *resume, char path[FS_PATH_MAX])
 {
-    if (!spec->run.group || !resume || !strcmp(resume, RUN_HOME_AUTO) ||
-        fs_join(path, resume, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK)
+    char dir[FS_PATH_MAX];
+    if (!spec->run.group || !resume || !strcmp(resume, RUN_HOME_AUTO))
         return resume;
-    return home_has_checkpoint(path) || !home_any_has_checkpoint(resume) ? path : RUN_HOME_AUTO;
+    snprintf(dir, sizeof dir, "%s", resume);
+    if (home_has_checkpoint(resume)) /* one of them, as messages name it */
+        fs_parent(resume, dir);
+    if (fs_join(path, dir, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK)
+        return resume;
+    return home_has_checkpoint(path) || !home_any_has_checkpoint(dir) ? path : RUN_HOME_AUTO;
 }
 
 const char *run_home_resume(const struct run_home *home, const char *resume)
@@ -149,7 +157,7 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         (fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, NULL) == STATUS_OK &&
          home_has(checkpoints, target, entry))) /* which may be a link to another disk */
         return STATUS_OK;
-    home->moved = !fs_exists(home->path) && find_moved_home(target, spec->run.name, moved);
+    home->moved = !fs_exists(home->path) && find_moved_home(target, spec, moved);
     if (!home->moved) {
         home->start = RUN_BRANCHED;
         return STATUS_OK;

@@ -63,7 +63,8 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
     phase_times_read(t->phase_times, phases);
-    const double known = step->launched ? NAN : 0; /* a graph's parts are not timed: these are of earlier steps */
+    /* a graph's parts are not timed: these are of earlier steps; the first adapter has those of all */
+    const double known = step->launched || run != run->first ? NAN : 0;
     m->seconds.forward = known + phases[PHASE_FORWARD];
     m->seconds.backward = known + phases[PHASE_BACKWARD];
     m->seconds.reduce = known + phases[PHASE_REDUCE];

@@ -28,6 +28,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,6 +45,8 @@ static void rank_report_volume(struct run *run)
         return;
     for (const struct run *each = run; each; each = each->next) {
         int64_t gathers, reduces;
+        if (each->position.step != run->position.step) /* the last steps were not those of all adapters */
+            return;
         zero_theory(each->engine.zero, (int)each->engine.micros, &gathers, &reduces);
         gather += gathers;
         reduce += reduces;
@@ -258,8 +261,9 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
                             .boot = boot};
         if (options->restarts)
             restart_read(&run->restart);
-        const bool again = spec->run.group && *run->restart.run; /* that is the first one's folder */
-        run->resume = again ? RUN_HOME_AUTO : run_resume_of(spec, options->resume, run->resume_path);
+        run->resume = run_resume_of(spec, options->resume, run->resume_path);
+        if (run->resume != options->resume && !strcmp(run->resume, RUN_HOME_AUTO))
+            log_info("%s: no checkpoint is in %s: it starts from the beginning", spec->run.name, options->resume);
     }
     return runs;
 }

@@ -39,8 +39,6 @@ const char *env_variable(const char *name);
 /* A whole non-negative number, or -1. */
 int env_number(const char *text);
 
-/* ---- Slurm --------------------------------------------------------------- */
-
 /* Batch scripts and shells are not tasks, though they have SLURM_PROCID=0, SLURM_NTASKS, and in some versions a step
  * id. */
 bool slurm_step_is_task(void);

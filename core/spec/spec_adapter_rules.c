@@ -66,8 +66,6 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
     adapter_config_release(&config);
 }
 
-/* ---- rules --------------------------------------------------------------- */
-
 /* What watches over a step of one model. */
 static void check_several(struct spec_context *ctx, const struct run_spec *spec, const struct spec_node *root)
 {

@@ -37,7 +37,9 @@ static void put_in_place(struct spec_context *ctx, struct spec_node *root, const
         spec_error(ctx, value->key_pos, "an adapter of several has no '%s' of its own: they have one base", path);
         return;
     }
-    spec_override(ctx, root, spec_arena_printf(ctx->arena, "%s=", path), spec_copy(ctx, value));
+    const struct spec_node *there = spec_find(root, path);
+    if (!there || there->key_pos.source < 2) /* --set is for all */
+        spec_override(ctx, root, spec_arena_printf(ctx->arena, "%s=", path), spec_copy(ctx, value));
 }
 
 /* The name of an item; NULL after an error. */
@@ -47,9 +49,10 @@ static const struct spec_node *name_of_item(struct spec_context *ctx, const stru
     if (item->kind != NODE_MAPPING)
         return spec_error(ctx, item->pos, "an adapter must be a mapping: {name: french, r: 8}");
     if (!name)
-        return spec_error(ctx, item->pos, "an adapter of several has a name, which is that of its run folder");
+        return spec_error(ctx, item->pos,
+                          "this adapter has no name; hint: {name: french, …}, as its run folder is called");
     if (name->kind != NODE_STRING || !*name->text)
-        return spec_error(ctx, name->pos, "the name of an adapter must be a text");
+        return spec_error(ctx, name->pos, "the name of an adapter must be a text; hint: in quotes, if it is a number");
     return name;
 }
 

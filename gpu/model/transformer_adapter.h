@@ -27,8 +27,6 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
                       const struct linear_bwd_weight_args *product, void *dx);
 
-/* ---- the embedding of tokens (transformer_embedding.c) ------------------- */
-
 /* out (M, C) += scale · what the adapter of the token embedding adds; then its gradients from dout. */
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out);
 void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout);

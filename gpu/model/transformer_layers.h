@@ -4,8 +4,6 @@
 
 #include "gpu/model/transformer_unit.h"
 
-/* ---- matrix products ----------------------------------------------------- */
-
 /* The arguments of one matrix product, forward and backward, for M rows of x and y. */
 struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
                                        int64_t M, void *y, const void *x, void *aux);
@@ -28,15 +26,11 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
 void linear_backward(const struct pass *pass, const struct unit *unit, enum linear which, void *dx, const void *dy,
                      const void *x, void *aux);
 
-/* ---- dropout ------------------------------------------------------------- */
-
 /* The dropout of a kind in a layer (the embedding: 0); nothing is dropped in evaluation. */
 struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer);
 
 /* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
 const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
-
-/* ---- norms --------------------------------------------------------------- */
 
 /* A norm of the residual stream: its tensors and what it keeps. */
 struct norm {

@@ -137,6 +137,25 @@ def test_resumed(folder, stage, ranks):
     assert "nothing to do" in folder.train(whole, "all", ranks=ranks, more=["--resume", "auto"]).out
 
 
+def test_where_a_resume_goes_on(folder):
+    """The folder of one adapter stands for all; another run.name branches off; a new adapter begins."""
+    changes, all_items = {"train": {"max_steps": 4}}, items(folder)
+    whole = together(folder, changes, all_items)
+    folder.train(whole, "all", sets=["train.max_steps=2"])
+    folder.train(whole, "branch", more=["--resume", folder.run_folder("all")])
+    assert [digest_of(folder.latest(f"{name}/french"))[1]["step"] for name in ("all", "branch")] == [2, 4]
+    more = {**whole, "peft": whole["peft"] + [{"name": "cornish", "r": 3}]}
+    done = folder.train(more, "all", more=["--resume", folder.run_folder("all/breton")])
+    assert "cornish: no checkpoint is in" in done.out
+    for name in all_items:
+        assert outcome(folder, f"all/{name}")[1:] == outcome(folder, f"branch/{name}")[1:]
+
+
+def test_set_is_for_all(folder):
+    done = folder.train(together(folder, {}, items(folder)), "all", sets=["optimizer.params.lr=0.5"], more=["--dry-run"])
+    assert done.out.count("lr: 0.5") == 3
+
+
 def test_killed_and_one_without_a_checkpoint(folder):
     changes, all_items = {"train": {"max_steps": 30}, "checkpoint": {"interval_steps": 2}, "zero_optimization": {"stage": 3}}, items(folder)
     folder.train(together(folder, changes, all_items), "all", ranks=2)
@@ -184,7 +203,7 @@ def test_stopped_on_request(folder):
 @pytest.mark.parametrize("peft, words", [
     ([], "'peft' is a list of 0 adapters"),
     ([{"name": str(i)} for i in range(17)], "'peft' is a list of 17 adapters, and may be one of 1 to 16"),
-    ([{"r": 4}], "an adapter of several has a name"),
+    ([{"r": 4}], "this adapter has no name"),
     (["french"], "an adapter must be a mapping"),
     ([{"name": 4}], "the name of an adapter must be a text"),
     ([{"name": "a"}, {"name": "a"}], "two adapters have the name 'a'"),
@@ -192,8 +211,10 @@ def test_stopped_on_request(folder):
     ([{"name": "a", "rank": 4}], "unknown key 'rank' in 'peft'"),
     ([{"name": "a", "train": {"epochs": 1}}], "unknown key 'train' in 'peft'"),
     ([{"name": "a", "model": {"pretrained": "x"}}], "an adapter of several has no 'model.pretrained' of its own"),
-    ([{"name": "a"}, {"name": "b", **SAVED}], "adapter 'b' does not have the base of 'a'"),
-], ids=["none", "many", "name", "mapping", "text", "twice", "folder", "unknown", "section", "base", "saved"])
+    ([{"name": "a"}, {"name": "b", **SAVED}], "adapter 'b' would keep another base than 'a'"),
+    ([{"name": "a"}, {"name": "b", "optimizer": {"type": "AdamW8bit"}}], "adapter 'b' would keep another base than 'a'"),
+    ([{"name": "a"}, {"name": "b", "target_modules": ["nothing"]}], "b: 'peft.target_modules' matches no module"),
+], ids=["none", "many", "name", "mapping", "text", "twice", "folder", "unknown", "section", "base", "saved", "8bit", "targets"])
 def test_lists_that_are_refused(folder, peft, words):
     assert words in folder.train({**lora(folder), "peft": peft}, expect=USAGE).err
 

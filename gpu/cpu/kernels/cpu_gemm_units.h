@@ -58,8 +58,6 @@ enum unit_kind {
         }                                             \
     } while (0)
 
-/* ---- reading units ------------------------------------------------------- */
-
 typedef uint32_t quad __attribute__((vector_size(16)));
 
 /* Unit k of a row; element (row, k) is at src[row * row_stride + k * k_stride]. */

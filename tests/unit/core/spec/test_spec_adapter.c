@@ -117,7 +117,7 @@ static void test_refused_values(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
-        {"[{r: 4}, {r: 8}]", ":4:8: an adapter of several has a name"},
+        {"[{r: 4}, {r: 8}]", ":4:8: this adapter has no name"},
         {"lora", ":4:7: 'peft' must be a section"},
         {"{peft_type: IA3}", ":4:19: 'peft.peft_type' IA3 is not supported: the adapters are LoRA; hint: "},
         {"{peft_type: VBLORA}", "'peft.peft_type' must be LORA, not 'VBLORA'"},
