@@ -478,7 +478,8 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
     struct checkpoint *checkpoint;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
+    TRY(arguments->best ? checkpoint_open_best(arguments->dir, true, &checkpoint, err)
+                        : checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum status status = check_export_options(checkpoint, arguments, err);
     if (status == STATUS_OK)
         status = write_export_folder(checkpoint, arguments, chosen, err);

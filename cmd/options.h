@@ -11,6 +11,7 @@ struct options {
     const char *config;               /* --config FILE */
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
     const char *resume;               /* --resume DIR or "auto", or NULL */
+    const char *resumed_at_first;     /* the same of the command line, where a restart has another one */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
     int local_gpus;                     /* --local-gpus N; 0: not given */

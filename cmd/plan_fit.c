@@ -60,7 +60,9 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     c->node = memory_plan_node_bytes(&walk.engine);
     if (p->node_limit && c->node > (size_t)p->node_limit)
         c->node -= memory_plan_node_spare(&walk.engine);
-    c->disk = (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(walk.engine.zero);
+    c->disk = 0;
+    for (const struct engine *t = &walk.engine; t; t = t->next)
+        c->disk += (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(t->zero);
     if (timed) {
         TRY_END(simulated_run_step(&walk, 0, &p->machine.link, &times, err));
         c->seconds = times.seconds;

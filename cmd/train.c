@@ -34,8 +34,10 @@ static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where t
 static enum status train_prepare_restarts(const struct options *options, struct run_spec *spec, struct run_home *home,
                                           struct restart *last, struct places *places, struct error *err)
 {
-    TRY(run_home_find(spec, options->resume, home, err));
-    TRY(restart_check(options->resume, home, err));
+    char path[FS_PATH_MAX];
+    const char *resume = run_resume_of(spec, options->resume, path);
+    TRY(run_home_find(spec, resume, home, err));
+    TRY(restart_check(resume, home, err));
     restart_read(last);
     *places = (struct places){.count = options->local_gpus};
     if (!options->min_gpus || places_read(places))
@@ -43,7 +45,7 @@ static enum status train_prepare_restarts(const struct options *options, struct 
     const struct places_wish wish = {.least = options->min_gpus,
                                      .most = options->local_gpus,
                                      .spec = spec,
-                                     .resume = run_home_resume(home, options->resume),
+                                     .resume = run_home_resume(home, resume),
                                      .step = -1};
     return places_choose(places, &wish, err);
 }
@@ -212,6 +214,7 @@ static enum status train_run_command(const struct options *options, char **argv,
     }
     if (!supervises) {
         const struct rank_options rank = {.resume = options->resume,
+                                          .resumed_at_first = options->resumed_at_first,
                                           .profile = options->profile,
                                           .trace = options->trace,
                                           .trace_steps = options->trace_steps,
@@ -299,8 +302,10 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     struct restart last;
     enum status status = options_parse(argc, argv, &options, err);
     restart_read(&last);
-    if (status == STATUS_OK && options.max_restarts && *last.run)
+    if (status == STATUS_OK && options.max_restarts && *last.run) {
+        options.resumed_at_first = options.resume;
         options.resume = last.run;
+    }
     log_show_details(options.verbose || options.dry_run);
     if (status == STATUS_OK && options.help) {
         options_help(stdout);

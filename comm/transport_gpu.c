@@ -15,8 +15,6 @@
 
 enum { BUFFER_BYTES = 8 << 20 };
 
-/* ---- the choice ---------------------------------------------------------- */
-
 static enum status find_shared_gpu(struct comm *comm, const struct device *device, int *first, int *second,
                                    struct error *err)
 {
@@ -101,8 +99,6 @@ enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **
     gpu->memory_bytes = bytes;
     return STATUS_OK;
 }
-
-/* ---- staged operations --------------------------------------------------- */
 
 /* Gathers elements [at, at + count) of every slice. */
 static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,

@@ -3,8 +3,6 @@
 
 #include <stddef.h>
 
-/* ---- the table ----------------------------------------------------------- */
-
 /* clang-format off */
 #define AT(op, m) (int16_t)(offsetof(struct op##_args, m) + 1)
 #define DIMS1(op, a) AT(op, a)
@@ -144,8 +142,6 @@ OPERANDS(muon_update) = {TENSOR(muon_update, master, INOUT, F32, n), TENSOR(muon
 
 #define OPERANDS_OF(op) {operands_##op, COUNT_OF(operands_##op)},
 const struct op_operands op_operands[OPS_COUNT] = {OPS_LIST(OPERANDS_OF)};
-
-/* ---- reading it ---------------------------------------------------------- */
 
 const char *op_name(int op)
 {

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- names --------------------------------------------------------------- */
-
 struct part_ending {
     enum quantization_method method;
     const char *ending;
@@ -48,8 +46,6 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
     return codes != CODES_NONE && entry->codes == codes &&
            snprintf(matrix, HF_NAME_MAX, "%s", entry->name) < HF_NAME_MAX;
 }
-
-/* ---- checks -------------------------------------------------------------- */
 
 static enum status hf_bad_part(const struct hf_quantized *quantized, const struct tensor_info *tensor,
                                enum hf_part part, const char *what, struct error *err)
@@ -139,8 +135,6 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
             return hf_bad_part(quantized, tensor, HF_MAP, "the values of its codes are not those of nf4", err);
     return hf_read_state(quantized, tensor, files, err);
 }
-
-/* ---- reading ------------------------------------------------------------- */
 
 /* Scales are numbers, and so are FP8's codes. */
 static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- recording ----------------------------------------------------------- */
-
 static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {
     return seconds > 0 ? (double)bytes / seconds / 1e9 : 0;
@@ -68,8 +66,6 @@ enum status comms_report_start(struct run *run, struct error *err)
     run->comms_from = run->position.step;
     return run_agree(run, comm_log_start(run->comm, run->engine.device, &config, err), err);
 }
-
-/* ---- the report ---------------------------------------------------------- */
 
 struct comms {
     const struct comm_log_row *rows;

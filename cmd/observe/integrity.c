@@ -124,8 +124,6 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
     return run_agree(run, STATUS_BROKEN, err);
 }
 
-/* ---- hashes -------------------------------------------------------------- */
-
 bool run_hash_is_due(const struct run *run, int64_t step)
 {
     const int64_t interval = run->spec->train.hash_interval_steps;

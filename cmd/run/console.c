@@ -105,8 +105,6 @@ void console_break(struct console *console)
     }
 }
 
-/* ---- the summary --------------------------------------------------------- */
-
 /* A time that rounds to nothing in milliseconds. */
 static void console_name_duration(double seconds, char *text, size_t size)
 {

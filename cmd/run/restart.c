@@ -77,33 +77,77 @@ static bool restart_find_places(const struct restart *next, const struct restart
     if (!rules->places)
         return true;
     wish.resume = *next->run ? next->run : NULL;
-    wish.step = next->step;
+    wish.step = wish.spec->run.group ? -1 : next->step;
     if (places_choose(rules->places, &wish, &err) == STATUS_OK)
         return true;
     log_warn("the ranks are not started again: %s", err.text);
     return false;
 }
 
+/* The step of the newest checkpoint of a run, -1: none; folder: its run folder, of adapters beside the first one's. */
+static int64_t restart_newest(const struct run_home *home, const struct run_spec *spec, char folder[FS_PATH_MAX])
+{
+    char above[FS_PATH_MAX];
+    struct checkpoint *checkpoint;
+    fs_parent(home->path, above);
+    snprintf(folder, FS_PATH_MAX, "%s", home->path);
+    if ((spec->run.group && fs_join(folder, above, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK) ||
+        checkpoint_open(folder, false, &checkpoint, NULL) != STATUS_OK)
+        return -1;
+    const int64_t step = checkpoint->position.step;
+    checkpoint_close(checkpoint);
+    return step;
+}
+
+/* Of all adapters the sum, which grows with each checkpoint of any. */
+static int64_t restart_step(const struct restart_rules *rules)
+{
+    int64_t sum = -1;
+    char folder[FS_PATH_MAX];
+    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
+        const int64_t step = restart_newest(rules->home, spec, folder);
+        if (step >= 0)
+            sum = sum < 0 ? step : sum + step;
+    }
+    return sum;
+}
+
+/* The failure goes into the run's metrics, if it has any, unless another start has begun already. */
+static void restart_give_up(const struct restart *next, const struct restart_rules *rules)
+{
+    char folder[FS_PATH_MAX], path[FS_PATH_MAX];
+    struct error why;
+    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
+        const int64_t step = restart_newest(rules->home, spec, folder);
+        if (fs_join(path, folder, "metrics.jsonl", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path) &&
+            !run_lock_in_use(folder) &&
+            metrics_gave_up(path, next->number - 1, step < 0 ? 0 : step, next->code, next->cause, &why) != STATUS_OK)
+            log_warn("the cause is not in the metrics: %s", why.text);
+    }
+}
+
 enum status restart_after(const struct restart *last, const struct restart_rules *rules,
                           const struct restart_failure *failure)
 {
-    char newest[64] = "none", path[FS_PATH_MAX];
-    struct error why;
-    struct checkpoint *checkpoint;
+    char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
+    const bool several = rules->wish.spec->run.group;
     const enum status code = failure->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN)
         return code;
-    struct restart next = {.number = last->number + 1, .step = -1, .code = code};
-    if (checkpoint_open(rules->home->path, false, &checkpoint, NULL) == STATUS_OK) {
-        next.step = checkpoint->position.step;
-        checkpoint_close(checkpoint);
+    struct restart next = {.number = last->number + 1, .step = restart_step(rules), .code = code};
+    if (next.step >= 0 && several) {
+        fs_parent(rules->home->path, above);
+        snprintf(next.run, sizeof next.run, "%.3071s", above);
+        snprintf(newest, sizeof newest, "as they were");
+        snprintf(from, sizeof from, " from the newest checkpoint of each adapter");
+    } else if (next.step >= 0) {
+        snprintf(next.run, sizeof next.run, "%s", rules->home->path);
+        snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
+        snprintf(from, sizeof from, " from step %" PRId64, next.step);
     }
-    snprintf(next.run, sizeof next.run, "%s", next.step >= 0 ? rules->home->path : "");
     snprintf(next.cause, sizeof next.cause, "%s", failure->cause);
     for (char *c = next.cause; *c; c++)
         *c = (unsigned char)*c < ' ' ? ' ' : *c;
-    if (next.step >= 0)
-        snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
     const bool used_up = next.number > rules->most, gained = last->number == 0 || next.step > last->step;
     const bool may_differ = !used_up && rules->places && places_failed(rules->places, failure->rank, code, gained);
     if (used_up)
@@ -112,18 +156,11 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         log_warn("the ranks are not started again: restart %d has gained no checkpoint, the newest one is still %s; "
                  "hint: a shorter checkpoint.interval_steps, if the failures have different causes",
                  last->number, newest);
-    else if (next.step >= 0)
-        log_info("restart %d of %d from step %" PRId64 ", as the ranks have ended with exit code %d: %s", next.number,
-                 rules->most, next.step, code, next.cause);
     else
-        log_info("restart %d of %d, again from where the run began, as the ranks have ended with exit code %d: %s",
-                 next.number, rules->most, code, next.cause);
+        log_info("restart %d of %d%s, as the ranks have ended with exit code %d: %s", next.number, rules->most, from,
+                 code, next.cause);
     if (!used_up && (gained || may_differ) && restart_find_places(&next, rules))
         return execute_again(&next, rules);
-    /* the failure goes into the run's metrics, if it has any, unless another start has begun already */
-    if (fs_join(path, rules->home->path, "metrics.jsonl", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path) &&
-        !run_lock_in_use(rules->home->path) &&
-        metrics_gave_up(path, next.number - 1, next.step < 0 ? 0 : next.step, code, next.cause, &why) != STATUS_OK)
-        log_warn("the cause is not in the metrics: %s", why.text);
+    restart_give_up(&next, rules);
     return code;
 }

@@ -14,10 +14,10 @@
 
 struct restart {
     int number;      /* of restarts so far; 0: this is the first start */
-    int64_t step;    /* of the newest checkpoint when the start before failed; -1: there was none */
+    int64_t step;    /* of the newest checkpoint when the start before failed, of adapters their sum; -1: none */
     int code;        /* with which it failed */
     char cause[512]; /* printable */
-    char run[3072];  /* the run folder, which this start resumes; "": there is no checkpoint yet */
+    char run[3072];  /* the run folder, which this start resumes, or that above adapters'; "": no checkpoint yet */
 };
 
 /* What the supervisor before this one has left in the environment. */

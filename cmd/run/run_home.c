@@ -4,6 +4,7 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "core/fsutil.h"
+#include "core/io.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -68,12 +69,12 @@ static bool home_any_has_checkpoint(const char *dir)
     char folder[FS_PATH_MAX];
     const struct dirent *entry;
     bool any = false;
-    DIR *stream = opendir(dir);
-    while (stream && !any && (entry = readdir(stream)))
+    DIR *stream = io_opendir(dir);
+    while (stream && !any && (entry = io_readdir(stream)))
         any = entry->d_name[0] != '.' && fs_join(folder, dir, entry->d_name, STATUS_USAGE, NULL) == STATUS_OK &&
               home_has_checkpoint(folder);
     if (stream)
-        closedir(stream);
+        io_closedir(stream);
     return any;
 }
 

@@ -44,6 +44,7 @@ struct vote {
 /* What the command line adds to the run spec. */
 struct rank_options {
     const char *resume;              /* --resume DIR (borrowed) or "auto", or NULL */
+    const char *resumed_at_first;    /* by the first start, where this is a restart; else NULL */
     bool profile;                    /* --profile */
     const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
     bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */

@@ -182,7 +182,7 @@ static enum status run_twice(struct train_step *step, struct error *err)
     const size_t bytes = (size_t)t->turns * sizeof *t->loss_sum;
     struct batch **kept = memory_zeroed((size_t)t->micros, sizeof *kept);
     double *losses = memory_zeroed(2, bytes); /* (2, turns) */
-    enum status status;
+    enum status status = STATUS_OK;
     step->counted = false; /* twice the collectives */
     for (int pass = 0; pass < 2 && !step->broken_off; pass++) {
         TRY_END(zero_check_pass(t->zero, pass, s->checked, t->compute, err));
@@ -278,7 +278,7 @@ static enum status run_as_graph(struct train_step *step, struct error *err)
         TRY(capture(s, err));
     if (!s->graph)
         return run_loaded(s, err);
-    step->launched = true;
+    step->untimed = true;
     const uint64_t entry = flight_begin(FLIGHT_GRAPH, -1, 0, -1);
     comm_launch(s->engine->comm, s->graph);
     flight_end(entry);

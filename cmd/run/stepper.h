@@ -56,7 +56,7 @@ struct train_step {
     int64_t made;        /* steps known to be done */
     struct batch last;   /* its last micro-batch */
     double data_seconds; /* spent waiting for tokens */
-    bool launched;       /* the step was launched as a graph, whose parts are not timed */
+    bool untimed;        /* what its parts took is not known: they were launched as a graph, or are the first's */
     bool broken_off;     /* by a look: nothing was updated, device and communicator are idle, no step may follow */
     bool counted;        /* the communicator has counted its operations, which it does not for a launched graph */
 };

@@ -63,8 +63,7 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
     phase_times_read(t->phase_times, phases);
-    /* a graph's parts are not timed: these are of earlier steps; the first adapter has those of all */
-    const double known = step->launched || run != run->first ? NAN : 0;
+    const double known = step->untimed ? NAN : 0; /* these are of earlier steps */
     m->seconds.forward = known + phases[PHASE_FORWARD];
     m->seconds.backward = known + phases[PHASE_BACKWARD];
     m->seconds.reduce = known + phases[PHASE_REDUCE];
@@ -105,14 +104,15 @@ static enum status loop_train_step(struct run *const *runs, int count, bool *bro
     for (int i = 0; i < count; i++) {
         struct run *run = runs[i];
         run->pending[run->enqueued % ZERO_STEPS] = (struct pending_step){.start = seconds_now()};
-        flight_step(run->enqueued + 1);
         steps[i] = (struct train_step){&run->stepper, run->stream, .made = run->position.optimizer_step};
     }
+    flight_step(runs[0]->enqueued + 1);
     run_read_volume(first, &uncounted); /* an evaluation's volume is not the step's */
     TRY(stepper_enqueue(steps, count, err));
     *broken_off = steps->broken_off;
     for (int i = 0; i < count; i++) {
         run_speaks(runs[i]);
+        steps[i].untimed |= i > 0; /* the first one has the times of all */
         if (*broken_off)
             runs[i]->stop = true;
         else

@@ -262,7 +262,9 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
         if (options->restarts)
             restart_read(&run->restart);
         run->resume = run_resume_of(spec, options->resume, run->resume_path);
-        if (run->resume != options->resume && !strcmp(run->resume, RUN_HOME_AUTO))
+        if (run->resume && !strcmp(run->resume, RUN_HOME_AUTO) && options->resumed_at_first) /* no checkpoint since */
+            run->resume = run_resume_of(spec, options->resumed_at_first, run->resume_path);
+        if (run->resume && !strcmp(run->resume, RUN_HOME_AUTO) && strcmp(options->resume, RUN_HOME_AUTO) != 0)
             log_info("%s: no checkpoint is in %s: it starts from the beginning", spec->run.name, options->resume);
     }
     return runs;
@@ -272,6 +274,7 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
 static bool rank_end(struct run *runs, int count, enum status status, struct error *err)
 {
     bool idle = true;
+    run_speaks(NULL); /* it has named a spec's text */
     for (int i = 0; i < count; i++)
         console_break(&runs[i].console);
     if (rank_is_failure(status))

@@ -126,8 +126,6 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
     return STATUS_OK;
 }
 
-/* ---- refusing to start --------------------------------------------------- */
-
 /* How a rank of srun --mpi=pmi2 that cannot open libpmi2 tells the others that it does not come, for
  * which they would wait. That takes init, one put and one fence of PMI-2: a line each way; then messages, each a length
  * in six characters and "cmd=NAME;key=value;…", each answered by one with "rc=0;". */

@@ -40,8 +40,6 @@ enum status pmi_library_open(const char *file, const char *hint, const struct pm
     return STATUS_OK;
 }
 
-/* ---- calls with a time limit --------------------------------------------- */
-
 static struct pmi_call *call_new(const struct launcher *launcher, const char *key, int count)
 {
     struct pmi_call *call = memory_zeroed(1, sizeof *call + (size_t)count * PMI_VALUE_BYTES);
@@ -95,8 +93,6 @@ static enum status call_run(struct pmi_call *call, const struct pmi_function *fu
     return returned ? STATUS_OK
                     : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", function->name, seconds);
 }
-
-/* ---- verbs --------------------------------------------------------------- */
 
 static const struct pmi_library *library_of(const struct launcher *launcher)
 {

@@ -188,6 +188,8 @@ void zero_free(struct zero *z)
         return;
     if (!z->config.base)
         stream_free(z->stream);
+    else if (z->stream) /* it goes on, but without this one's memory */
+        stream_sync(z->stream);
     zero_offload_close(z); /* after that stream, which waits for its events */
     zero_offload_params_release(z);
     for (int i = 0; i < z->num_events; i++)

@@ -101,8 +101,6 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
     return false;
 }
 
-/* ---- copies -------------------------------------------------------------- */
-
 /* The elements of a unit in an array that every rank keeps whole; 0: it is not such. */
 static int64_t replicated(const struct zero *z, int array, int unit)
 {

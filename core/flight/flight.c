@@ -31,8 +31,6 @@ int64_t flight_clock(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---- recording ----------------------------------------------------------- */
-
 void flight_use(struct flight_ring *ring)
 {
     atomic_store_explicit(&flight_ring_in_use, ring, memory_order_release);
@@ -128,8 +126,6 @@ void flight_micro(int64_t micro)
     if (ring)
         flight_store(&ring->micro, (uint64_t)micro);
 }
-
-/* ---- reading ------------------------------------------------------------- */
 
 void flight_copy(const struct flight_ring *ring, struct flight_image *image)
 {

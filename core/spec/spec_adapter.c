@@ -7,8 +7,6 @@
 
 static const char all_linear[] = "all-linear";
 
-/* ---- parsing ------------------------------------------------------------- */
-
 static json_t *convert_modules(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const struct spec_node *wrong = node->kind == NODE_LIST && node->count > 0 ? node->first : node;
@@ -65,8 +63,6 @@ json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *ke
            : key->type == KEY_PATTERNS ? convert_patterns(ctx, key, node)
                                        : convert_blocks(ctx, key, node);
 }
-
-/* ---- fields -------------------------------------------------------------- */
 
 static void store_modules(struct spec_full *full, struct module_names *names, const json_t *value)
 {

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-/* ---- values and verdicts ------------------------------------------------- */
-
 /* A section of DeepSpeed's that ztrain lacks is on if anything in it is enabled, or if it has content but no switch. */
 static void check_switches(const struct spec_node *node, bool *has_switch, bool *on)
 {
@@ -182,8 +180,6 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
             spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, check_hint_missing(ctx, key));
     }
 }
-
-/* ---- the whole spec ------------------------------------------------------ */
 
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete)
 {

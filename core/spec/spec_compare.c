@@ -76,8 +76,6 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
     return errors ? STATUS_USAGE : STATUS_OK;
 }
 
-/* ---- the model ----------------------------------------------------------- */
-
 /* Descriptions are compared, so that the keys of transformers 4 and 5 are equivalent. Left out is what a resumed run
  * may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
  * model_type and attention_bias. */

@@ -114,8 +114,6 @@ static bool adapter_folder(struct convert *c)
     return true;
 }
 
-/* ---- the base ------------------------------------------------------------ */
-
 /* The key that asks for fewer bits of the base; *four: 4 of bitsandbytes. NULL: none does. */
 static const struct spec_node *adapter_bits(struct convert *c, bool *four)
 {

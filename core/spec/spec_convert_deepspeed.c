@@ -35,8 +35,6 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration", place);
 }
 
-/* ---- keys ---------------------------------------------------------------- */
-
 static const char *deepspeed_text(struct convert *c, const struct spec_key *key, const struct spec_node *node)
 {
     json_t *value = spec_key_convert(c->ctx, key, node);
@@ -88,8 +86,6 @@ static void deepspeed_key(struct convert *c, const struct spec_key *key, struct 
              key->type != KEY_BOOL && !(key->flags & KEY_NEEDED) && strchr(key->path, '.')) /* it follows from others */
         convert_set(c, key->path, node);
 }
-
-/* ---- sections that replace the arguments' -------------------------------- */
 
 /* A scheduler of DeepSpeed's takes the place of the arguments', but for their warm-up. */
 static void deepspeed_scheduler(struct convert *c, struct spec_node *root)

@@ -180,10 +180,46 @@ def test_restarted_after_a_rank_was_killed(folder):
     wait_for_checkpoint(folder, process, name="all/gallo")
     os.kill(children(process.pid)[1], signal.SIGKILL)
     done = folder.wait(process)
-    assert done.code == 0 and "restart 1 of 1 from step" in done.out, done
+    assert done.code == 0 and "restart 1 of 1 from the newest checkpoint of each adapter" in done.out, done
     folder.train(together(folder, changes, all_items), "whole", ranks=2)
     for name in all_items:
         assert weights(folder, f"all/{name}") == weights(folder, f"whole/{name}")
+
+
+def crash(folder, spec, name, *more):
+    """Starts with restarts, and kills a rank once that adapter has a new checkpoint."""
+    process = folder.start("--config", spec, "--local-gpus", 2, "--max-restarts", 3, *more)
+    wait_for_checkpoint(folder, process, name=name)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    done = folder.wait(process)
+    assert done.code == 0 and "restart 1 of 3" in done.out, done
+    return done
+
+
+def test_restarts_where_only_one_adapter_has_checkpoints(folder):
+    """At the ends of epochs, which come at other steps: the first adapter has none yet."""
+    changes, all_items = {"train": {"epochs": 3, "max_steps": None}}, items(folder)
+    folder.data(3000, seed=9, name="long")
+    all_items["french"]["data"]["train"] = folder.at("long")
+    spec = merged(changes, {"checkpoint": {"save_at_epoch_end": True}, "train": {"max_steps": 300}})
+    crash(folder, folder.spec(together(folder, spec, all_items), "all"), "all/gallo")
+    folder.train(together(folder, spec, all_items), "whole", ranks=2)
+    for name in all_items:
+        assert weights(folder, f"all/{name}") == weights(folder, f"whole/{name}")
+
+
+def test_a_branch_restarts_where_it_began(folder):
+    """An adapter of the branch that has no checkpoint yet goes on from the run that was left."""
+    changes, all_items = {"train": {"epochs": 3, "max_steps": None}, "checkpoint": {"save_at_epoch_end": True}}, items(folder)
+    folder.data(3000, seed=9, name="long")
+    all_items["french"]["data"]["train"] = folder.at("long")
+    whole = together(folder, changes, all_items)
+    folder.train(whole, "old", ranks=2, sets=["train.max_steps=2"])
+    folder.train(whole, "whole", ranks=2, sets=["train.max_steps=300"])
+    spec = folder.spec(merged(whole, {"train": {"max_steps": 300}}), "branch")
+    crash(folder, spec, "branch/gallo", "--resume", folder.run_folder("old"))
+    for name in all_items:
+        assert weights(folder, f"branch/{name}") == weights(folder, f"whole/{name}")
 
 
 def test_stopped_on_request(folder):
