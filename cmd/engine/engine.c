@@ -251,7 +251,6 @@ static enum status engine_open_device(struct engine *t, int threads, struct erro
         t->profiler = t->first->profiler;
         return STATUS_OK;
     }
-    t->device = t->simulation.device;
     if (!t->device)
         TRY(choose_device(t, threads, err));
     return stream_new(t->device, STREAM_COMPUTE, &t->compute, err);
@@ -324,6 +323,7 @@ enum status engine_build(struct engine *t, struct run_spec *spec, int rank, int 
                          struct error *err)
 {
     t->spec = spec;
+    t->device = t->simulation.device;
     for (struct engine *e = t; e; e = e->spec->next ? engine_follow(t, e, e->spec->next) : NULL) {
         e->rank = rank;
         e->world = world;
