@@ -96,11 +96,11 @@ static struct checkpoint_writer writer_of(const struct described *d, const struc
     return (struct checkpoint_writer){.compression_level = 3,
                                       .table = &d->table,
                                       .layout = layout,
-                                      .spec = m->spec,
-                                      .model = m->model,
-                                      .machine = m->machine,
-                                      .dtype = m->dtype,
-                                      .data_fingerprint = m->data_fingerprint};
+                                      .spec = m->facts.spec,
+                                      .model = m->facts.model,
+                                      .machine = m->facts.machine,
+                                      .dtype = m->facts.dtype,
+                                      .data_fingerprint = m->facts.data_fingerprint};
 }
 
 static void join(char out[FS_PATH_MAX], const char *folder, const char *name)
@@ -129,13 +129,13 @@ static void write_rank(const struct checkpoint *source, const struct described *
 {
     const struct manifest *m = d->manifest;
     struct shard shard = {.layout = layout};
-    for (int s = 0; s < m->num_states; s++)
+    for (int s = 0; s < m->facts.num_states; s++)
         shard.data[s] = memory_zeroed((size_t)layout->shard_numel, sizeof(float));
-    const struct state_slices slices = {.owner = &shard, .count = m->num_states, .get = slice_of};
+    const struct state_slices slices = {.owner = &shard, .count = m->facts.num_states, .get = slice_of};
     MUST(checkpoint_load(source, &d->table, layout, rank, slices, err));
     struct rankfile_shape shape = {.rank = rank,
                                    .world = layout->world,
-                                   .num_states = m->num_states,
+                                   .num_states = m->facts.num_states,
                                    .num_units = layout->num_units,
                                    .num_trained = layout->num_trained,
                                    .slice = layout->slice,
@@ -146,7 +146,7 @@ static void write_rank(const struct checkpoint *source, const struct described *
     manifest_rank_name(rank, file->name);
     join(path, folder, file->name);
     MUST(rankfile_writer_new(path, &shape, 3, &out, err));
-    for (int s = 0; s < m->num_states; s++)
+    for (int s = 0; s < m->facts.num_states; s++)
         for (int u = 0; u < layout->num_units; u++)
             MUST(rankfile_writer_slice(out, s, u, shard.data[s] + layout->shard_offset[u], err));
     MUST(rankfile_writer_finish(out, &facts, err));
@@ -154,7 +154,7 @@ static void write_rank(const struct checkpoint *source, const struct described *
     file->bytes = facts.bytes;
     file->num_frames = facts.num_frames;
     file->checksum = facts.index_checksum;
-    for (int s = 0; s < m->num_states; s++)
+    for (int s = 0; s < m->facts.num_states; s++)
         free(shard.data[s]);
 }
 
@@ -225,7 +225,7 @@ static void make(const char *from, const char *dir, int ranks, int count)
             for (int r = 0; r < ranks; r++)
                 write_rank(source, &d, &layout, r, folder, &files[r]);
         }
-        MUST(manifest_encode(&writer, &position, d.manifest->num_states, NULL, files, ranks, &text, &bytes, err));
+        MUST(manifest_encode(&writer, &position, d.manifest->facts.num_states, NULL, files, ranks, &text, &bytes, err));
         write_whole(folder, MANIFEST_NAME, text, bytes);
         if (i == count)
             printf("%d checkpoints of %d ranks, %d units and %d tensors; a manifest has %zu bytes\n", count, ranks,
@@ -299,15 +299,15 @@ static void measure_load(const char *newest, int world)
     MUST(checkpoint_open(newest, false, &checkpoint, err));
     describe(newest, &d);
     shard_layout_init(&layout, &d.table, world);
-    for (int s = 0; s < d.manifest->num_states; s++)
+    for (int s = 0; s < d.manifest->facts.num_states; s++)
         shard.data[s] = memory_zeroed((size_t)layout.shard_numel, sizeof(float));
     snprintf(name, sizeof name, "load as rank %d of %d", world / 2, world);
     begin(name);
     MUST(checkpoint_load(checkpoint, &d.table, &layout, world / 2,
-                         (struct state_slices){.owner = &shard, .count = d.manifest->num_states, .get = slice_of},
+                         (struct state_slices){.owner = &shard, .count = d.manifest->facts.num_states, .get = slice_of},
                          err));
     end();
-    for (int s = 0; s < d.manifest->num_states; s++)
+    for (int s = 0; s < d.manifest->facts.num_states; s++)
         free(shard.data[s]);
     shard_layout_release(&layout);
     described_release(&d);
@@ -320,18 +320,18 @@ static void measure_publish(const char *dir, const char *work, const struct desc
 {
     const struct manifest *m = d->manifest;
     struct checkpoint_saving save = {
-        .writer = writer, .position = m->position, .world = m->world, .num_states = m->num_states};
+        .writer = writer, .position = m->facts.position, .world = m->facts.world, .num_states = m->facts.num_states};
     save.position.step = save.position.optimizer_step = step;
     save.position.evaluation_due = save.position.epoch_end = false;
     save.position.scores = (struct eval_scores){.known = true, .data = 1, .values = {3, NAN, NAN}};
     checkpoint_name(&save.position, save.name);
-    save.reports = memory_zeroed((size_t)m->world, sizeof *save.reports);
-    for (int r = 0; r < m->world; r++)
+    save.reports = memory_zeroed((size_t)m->facts.world, sizeof *save.reports);
+    for (int r = 0; r < m->facts.world; r++)
         save.reports[r].facts =
             (struct rankfile_facts){m->files[r].bytes, m->files[r].num_frames, m->files[r].checksum};
     snprintf(save.tmp, sizeof save.tmp, "%s/.tmp-%s", dir, save.name);
     MUST(fs_mkdirs(save.tmp, STATUS_USAGE, err));
-    link_files(work, save.tmp, m->files, m->world);
+    link_files(work, save.tmp, m->files, m->facts.world);
     join(save.final, dir, save.name);
     begin(name);
     if (writer->keep.best)
@@ -349,7 +349,7 @@ static void measure_saves(const char *dir, const char *work, const char *newest,
     struct shard_layout layout;
     char name[128];
     describe(newest, &d);
-    shard_layout_init(&layout, &d.table, d.manifest->world);
+    shard_layout_init(&layout, &d.table, d.manifest->facts.world);
     struct checkpoint_writer writer = writer_of(&d, &layout);
     writer.dir = dir;
     writer.keep = *keep;
@@ -377,9 +377,9 @@ static void measure(const char *dir, const char *work)
     measure_start(dir, newest);
     measure_manifest(newest);
     describe(newest, &d);
-    measure_load(newest, d.manifest->world / 2);
-    int64_t step = d.manifest->position.step;
-    link_files(newest, work, d.manifest->files, d.manifest->world);
+    measure_load(newest, d.manifest->facts.world / 2);
+    int64_t step = d.manifest->facts.position.step;
+    link_files(newest, work, d.manifest->files, d.manifest->facts.world);
     for (size_t i = 0; i < COUNT_OF(ways); i++)
         measure_saves(dir, work, newest, ways[i].what, &ways[i].keep, &step);
     described_release(&d);

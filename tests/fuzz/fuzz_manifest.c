@@ -12,12 +12,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_manifest(const struct manifest *manifest)
 {
-    struct rankfile_shape shape = manifest_shape(manifest, manifest->world - 1);
-    ASSERT(manifest->world >= 1 && manifest->num_files >= manifest->world && rankfile_num_frames(&shape) > 0);
-    ASSERT(manifest->bytes > 0 && json_is_object(manifest->spec) && json_is_object(manifest->model));
-    ASSERT(!manifest->machine || json_is_object(manifest->machine));
+    struct rankfile_shape shape = manifest_shape(manifest, manifest->facts.world - 1);
+    ASSERT(manifest->facts.world >= 1 && manifest->num_files >= manifest->facts.world &&
+           rankfile_num_frames(&shape) > 0);
+    ASSERT(manifest->facts.bytes > 0 && json_is_object(manifest->facts.spec) && json_is_object(manifest->facts.model));
+    ASSERT(!manifest->facts.machine || json_is_object(manifest->facts.machine));
     for (int u = 0; u < manifest->num_units; u++)
-        ASSERT(manifest->units[u].numel >= 1 && manifest->slice[u] * manifest->world >= manifest->units[u].numel);
+        ASSERT(manifest->units[u].numel >= 1 && manifest->slice[u] * manifest->facts.world >= manifest->units[u].numel);
     for (int i = 0; i < manifest->num_tensors; i++) {
         const struct manifest_tensor *t = &manifest->tensors[i];
         ASSERT(t->name && t->numel >= 1 && t->numel == t->shape[0] * t->shape[1] && t->offset >= 0);
@@ -25,7 +26,7 @@ static void check_manifest(const struct manifest *manifest)
     }
     for (int i = 0; i < manifest->num_files; i++)
         ASSERT(!strchr(manifest->files[i].name, '/') && manifest->files[i].name[0] != '.' &&
-               manifest->files[i].bytes >= 0 && (manifest->files[i].num_frames > 0) == (i < manifest->world));
+               manifest->files[i].bytes >= 0 && (manifest->files[i].num_frames > 0) == (i < manifest->facts.world));
 }
 
 static void decode(const char *text, size_t size)
