@@ -142,9 +142,8 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
     TRY(check_above(home, err));
-    if (resume &&
-        !strcmp(resume,
-                RUN_HOME_AUTO)) { /* a checkpoint that cannot be read counts, and is reported when it is opened */
+    if (resume && !strcmp(resume, RUN_HOME_AUTO)) {
+        /* a checkpoint that cannot be read counts, and is reported when it is opened */
         TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
         TRY(checkpoint_any(checkpoints, true, &any, err));
         home->start = any ? RUN_RESUMED : RUN_NEW;
