@@ -38,7 +38,7 @@ enum status checkpoint_find_folder(const char *dir, bool *there, struct error *e
 /* Or a link to a folder; one that leads nowhere now counts too. */
 bool checkpoint_is_folder(const char *dir, const struct dirent *entry);
 
-/* The inode of the folder that has this name now; false: there is none. */
+/* The inode of the folder of this name; false: no folder has it. */
 bool checkpoint_identify(const char *folder, struct stat *identity);
 /* Whether the name still belongs to the same folder. */
 bool checkpoint_is_still(const char *folder, const struct stat *identity);

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     /* a caller may have closed stdin, stdout or stderr: a checkpoint must not get their numbers and our output */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-            exit(STATUS_DEVICE); /* there is no stream for an error message */
+            exit(STATUS_DEVICE); /* no stream could take a message */
     main_lets_threads_sleep(argv);
     prctl(PR_SET_NAME, "ztrain"); /* exec of /proc/self/exe has left "exe" */
     memory_serve_libraries();

@@ -44,7 +44,7 @@ static const char SINGLE_FILE[] = "model.safetensors", INDEX_FILE[] = "model.saf
 static const char *const PICKLED[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
 
 struct huggingface_reader {
-    const char *dir; /* NULL: there is no folder, and all values are initial ones */
+    const char *dir; /* NULL: no folder, and all values are initial ones */
     const struct model_desc *desc;
     const struct tensor_table *table;
     const struct string_list *ignore; /* patterns of tensors to leave out; may be NULL */

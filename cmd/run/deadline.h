@@ -35,5 +35,5 @@ bool deadline_is_near(struct deadline *deadline, double now);
 /* CLOCK_MONOTONIC seconds until which a checkpoint may be tried again; INFINITY: there is no limit. */
 double deadline_latest(const struct deadline *deadline);
 
-/* A checkpoint has taken so many seconds. */
+/* Notes that a checkpoint took this many seconds. */
 void deadline_measured(struct deadline *deadline, double seconds);
