@@ -11,8 +11,9 @@
  * If A has few rows, reading B takes a good part of the time. Blocks of B are then small, and while one is multiplied
  * the next one is fetched into the second-level cache.
  *
- * If B has few columns (an adapter's rank), tiles of MR x NR would be filled badly: the transpose of C is computed
- * instead, and each tile is turned before it is stored. The bits are the same.
+ * If B has few columns (an adapter's rank), packing A would take longer than the product: its panels are read in place.
+ * Where they cannot be (A is transposed, or widened), tiles of MR x NR would be filled badly: the transpose of C is
+ * computed instead, and each tile is turned before it is stored. The bits are the same.
  *
  * A tile's sum runs over k in order on one thread, so results do not depend on the threads. Between blocks of k, sums
  * wait in C if it is fp32, else in fp32 scratch. */
@@ -73,6 +74,8 @@ static void epilogue_rows(const struct epilogue *e, const float *sum, int64_t ld
         const float *s = sum + i * ld_sum, *b = before ? before + i * ld_before : NULL;
         if (e->c_dtype == DTYPE_F32)
             WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DTYPE_F32));
+        else if (n == NR)
+            WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, NR, DT, DT));
         else
             WITH_DTYPE(e->dtype, epilogue_row(e, s, b, row + i, column, n, DT, DT));
     }
@@ -117,6 +120,8 @@ struct packed {
     enum unit_kind kind;
     int64_t units;
     const uint32_t *a, *b;
+    const uint32_t *rows; /* of the block of A in place, ld units apart, but for a last panel; NULL: all are packed */
+    int64_t ld;
 };
 
 /* to (NR, mr) = the transpose of the first m rows of a tile (mr, NR) */
@@ -155,7 +160,8 @@ static ALWAYS_INLINE void tile_store(const struct epilogue *e, const struct bloc
 
 static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct block *block,
                                          const struct packed *packed, int64_t row_panel, int64_t row_panels,
-                                         int64_t column_panel, struct ahead *ahead, int mr, micro_kernel *micro)
+                                         int64_t column_panel, struct ahead *ahead, int mr, micro_kernel *micro,
+                                         micro_form_kernel *micro_in)
 {
     _Alignas(64) float tile[TILE_MR * NR], turned[TILE_MR * NR];
     int64_t row_end = min64((row_panel + row_panels) * mr, block->m);
@@ -169,7 +175,14 @@ static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct 
             if (!block->first)
                 tile_fetch(partial, block->ld_partial * (int64_t)sizeof *partial, block->turned ? n : m,
                            (block->turned ? m : n) * (int64_t)sizeof *partial);
-            micro(packed->units, packed->a + i * packed->units, packed->b + j * packed->units, tile);
+            const uint32_t *b = packed->b + j * packed->units;
+            if (packed->rows && m == mr)
+                micro_in(n <= VF ? MICRO_ROWS_NARROW : MICRO_ROWS, packed->units, packed->rows + i * packed->ld,
+                         packed->ld, b, tile);
+            else if (micro_in && m <= SHORT_MR)
+                micro_in(MICRO_SHORT, packed->units, packed->a + i * packed->units, 0, b, tile);
+            else
+                micro(packed->units, packed->a + i * packed->units, b, tile);
             if (block->turned) {
                 tile_turn(turned, tile, m, mr);
                 tile_store(e, block, turned, mr, partial, block->column + j, block->row + i, n, m);
@@ -186,15 +199,15 @@ static void gemm_task(const struct epilogue *e, const struct block *block, const
     switch (packed->kind) {
 #if GEMM_HAS_TILES
     case UNIT_TILE:
-        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, TILE_MR, micro_tiles);
+        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, TILE_MR, micro_tiles, NULL);
         return;
 #endif
 #if GEMM_HAS_PAIRS
     case UNIT_PAIR:
-        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_pairs);
+        gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_pairs, micro_pairs_in);
         return;
 #endif
-    default: gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_f32);
+    default: gemm_task_with(e, block, packed, row_panel, row_panels, column_panel, ahead, MR, micro_f32, micro_f32_in);
     }
 }
 
@@ -232,6 +245,14 @@ static enum unit_kind gemm_product_kind(const struct cpu_kernels *kernels, enum 
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : gemm_block_kind(kernels, dtype);
 }
 
+/* Whether A's rows are whole units in memory, and are read once or twice: packing them would take longer. */
+static bool gemm_in_place(enum unit_kind kind, const struct product *p)
+{
+    const int64_t elements = panel_elements_of_unit(kind);
+    return (kind == UNIT_F32 || kind == UNIT_PAIR) && !p->transpose_a && p->n <= 2 * NR && p->k % elements == 0 &&
+           p->lda % elements == 0 && (uintptr_t)p->a % sizeof(uint32_t) == 0;
+}
+
 /* Whether tiles of C's transpose are filled so much better that turning them is worth it, or at least nearly as well,
  * and A is spared from being packed as pairs from rows of k: MR neighbours are no whole cache line. */
 static bool gemm_turns(enum unit_kind kind, const struct product *p)
@@ -255,12 +276,16 @@ struct cuts {
     int64_t m_outer;  /* rows that are finished before others are started */
     bool wait_apart;  /* C is not fp32: sums wait in scratch between blocks of k */
     bool whole_a;     /* all of A stays packed */
+    bool in_place;    /* whole panels of A are not packed */
     int64_t padded_m; /* rows of A in whole panels */
 };
 
 static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const struct epilogue *e)
 {
-    struct cuts c = {.kind = kind, .mr = panel_rows(kind), .padded_m = round_up(p->m, panel_rows(kind))};
+    struct cuts c = {.kind = kind,
+                     .mr = panel_rows(kind),
+                     .padded_m = round_up(p->m, panel_rows(kind)),
+                     .in_place = gemm_in_place(kind, p)};
     const int64_t most_k = GEMM_KC * panel_elements_of_unit(kind), k_blocks = p->k ? (p->k + most_k - 1) / most_k : 1;
     c.k_step = round_up((p->k + k_blocks - 1) / k_blocks, 32); /* blocks of k of about equal size */
     c.wait_apart = k_blocks > 1 && e->c_dtype != DTYPE_F32;
@@ -293,16 +318,18 @@ static void gemm_pack(const struct gemm_job *job, uint32_t *dst, const struct bl
 {
     const struct product *p = job->p;
     const bool neighbours = is_a ? p->transpose_a : !p->transpose_b; /* those of one element of k */
-    const int64_t ld = is_a ? p->lda : p->ldb;
+    const int64_t ld = is_a ? p->lda : p->ldb,
+                  skipped = is_a && job->cuts.in_place ? block->m / job->cuts.mr * job->cuts.mr : 0;
     const struct panel_source source = {.src = is_a ? p->a : p->b,
                                         .dtype = job->finish.dtype,
                                         .row_stride = neighbours ? 1 : ld,
                                         .k_stride = neighbours ? ld : 1,
-                                        .first = is_a ? block->row : block->column,
-                                        .count = is_a ? block->m : block->n,
+                                        .first = is_a ? block->row + skipped : block->column,
+                                        .count = is_a ? block->m - skipped : block->n,
                                         .k_first = block->k_first,
                                         .k = block->k};
-    pack_block(dst, source, is_a ? job->cuts.mr : NR, job->cuts.kind, is_a);
+    pack_block(dst + skipped * panel_units_for(job->cuts.kind, block->k), source, is_a ? job->cuts.mr : NR,
+               job->cuts.kind, is_a);
 }
 
 /* What this thread packs after `block`; empty if blocks are not fetched ahead. */
@@ -323,7 +350,12 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     const int64_t most_rows = GEMM_TASK_ROWS / mr * mr, task_rows = (block->m + most_rows - 1) / most_rows;
     const int64_t row_panels = ((block->m + mr - 1) / mr + task_rows - 1) / task_rows; /* evened out */
     const int64_t tasks = task_rows * ((block->n + NR * GEMM_COLUMN_PANELS - 1) / (NR * GEMM_COLUMN_PANELS));
-    const struct packed packed = {job->cuts.kind, panel_units_for(job->cuts.kind, block->k), a, job->b};
+    const int64_t elements = panel_elements_of_unit(job->cuts.kind);
+    struct packed packed = {job->cuts.kind, panel_units_for(job->cuts.kind, block->k), a, job->b, NULL, 0};
+    if (job->cuts.in_place) {
+        packed.rows = at(job->p->a, block->row * job->p->lda + block->k_first, job->finish.dtype);
+        packed.ld = job->p->lda / elements;
+    }
     struct ahead ahead = ahead_after(job, block);
     int64_t task;
 #pragma omp barrier
@@ -387,7 +419,7 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
 
 static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const struct product *p, const struct epilogue *e)
 {
-    const bool turned = gemm_turns(kind, p);
+    const bool turned = !gemm_in_place(kind, p) && gemm_turns(kind, p);
     const struct product computed = turned ? gemm_turned(p) : *p;
     struct gemm_job job = {.p = &computed, .cuts = cuts_of(kind, &computed, e), .finish = *e, .turned = turned};
     job.a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *job.a);

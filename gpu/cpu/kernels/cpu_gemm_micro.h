@@ -4,63 +4,103 @@
 
 typedef void micro_kernel(int64_t units, const uint32_t *a, const uint32_t *b, float *tile);
 
-static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
+/* Tiles that are not packed, or not whole: MR rows of units of A in place, ld units apart, by NR or VF columns;
+ * SHORT_MR rows of a packed panel. */
+enum micro_form { MICRO_ROWS, MICRO_ROWS_NARROW, MICRO_SHORT };
+enum { SHORT_MR = 4 };
+typedef void micro_form_kernel(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, const uint32_t *b,
+                               float *tile);
+
+/* Unit k of row i is a[i * row_step + k * step]; the first `rows` rows and nv vectors of columns are summed. */
+static ALWAYS_INLINE void micro_f32_with(int64_t units, const uint32_t *a, int64_t row_step, int64_t step,
+                                         const uint32_t *b, float *tile, int rows, int nv)
 {
     vf sums[MR][NV] = {{{0}}};
-    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
+    for (int64_t unit = 0; unit < units; unit++, a += step, b += NR) {
         vf columns[NV];
         __builtin_prefetch(b + 8 * NR);
         __builtin_prefetch(b + 8 * NR + NR / 2);
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             columns[j] = vf_load(b, j * VF, DTYPE_F32);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < rows; i++) {
             float row;
-            memcpy(&row, a + i, sizeof row);
+            memcpy(&row, a + i * row_step, sizeof row);
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; j++)
+            for (int j = 0; j < nv; j++)
                 sums[i][j] += row * columns[j];
         }
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
+}
+
+static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
+{
+    micro_f32_with(units, a, 1, MR, b, tile, MR, NV);
+}
+
+static void micro_f32_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, const uint32_t *b,
+                         float *tile)
+{
+    switch (form) {
+    case MICRO_ROWS: micro_f32_with(units, a, ld, 1, b, tile, MR, NV); break;
+    case MICRO_ROWS_NARROW: micro_f32_with(units, a, ld, 1, b, tile, MR, 1); break;
+    case MICRO_SHORT: micro_f32_with(units, a, 1, MR, b, tile, SHORT_MR, NV); break;
+    }
 }
 
 #if defined(__AVX512F__)
 #define GEMM_HAS_PAIRS 1
-__attribute__((target("avx512bf16"))) static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b,
-                                                              float *tile)
+#define TARGET_PAIRS __attribute__((target("avx512bf16")))
+TARGET_PAIRS static ALWAYS_INLINE void micro_pairs_with(int64_t units, const uint32_t *a, int64_t row_step,
+                                                        int64_t step, const uint32_t *b, float *tile, int rows, int nv)
 {
     __m512 sums[MR][NV];
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             sums[i][j] = _mm512_setzero_ps();
-    for (int64_t unit = 0; unit < units; unit++, a += MR, b += NR) {
+    for (int64_t unit = 0; unit < units; unit++, a += step, b += NR) {
         __m512bh columns[NV];
         __builtin_prefetch(b + 8 * NR);
         __builtin_prefetch(b + 8 * NR + NR / 2);
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
 #pragma GCC unroll 16
-        for (int i = 0; i < MR; i++) {
-            __m512bh row = (__m512bh)_mm512_set1_epi32((int)a[i]);
+        for (int i = 0; i < rows; i++) {
+            __m512bh row = (__m512bh)_mm512_set1_epi32((int)a[i * row_step]);
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; j++)
+            for (int j = 0; j < nv; j++)
                 sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
         }
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; i++)
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
+}
+
+TARGET_PAIRS static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
+{
+    micro_pairs_with(units, a, 1, MR, b, tile, MR, NV);
+}
+
+TARGET_PAIRS static void micro_pairs_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld,
+                                        const uint32_t *b, float *tile)
+{
+    switch (form) {
+    case MICRO_ROWS: micro_pairs_with(units, a, ld, 1, b, tile, MR, NV); break;
+    case MICRO_ROWS_NARROW: micro_pairs_with(units, a, ld, 1, b, tile, MR, 1); break;
+    case MICRO_SHORT: micro_pairs_with(units, a, 1, MR, b, tile, SHORT_MR, NV); break;
+    }
 }
 #else
 #define GEMM_HAS_PAIRS 0
