@@ -81,9 +81,9 @@ struct checkpoint_writer {
     const json_t *machine; /* hardware and libraries: an object of texts, integers and booleans; may be NULL */
     struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
     const json_t *evaluation_part;            /* eval_part_to_json() of the evaluation that is due; NULL: not begun */
-    const json_t *adapter;       /* the members of adapter_config.json; NULL: frozen tensors are in the checkpoint */
-    struct checkpoint_base base; /* with adapter */
-    enum dtype dtype;            /* compute dtype of the run: for information, and the default dtype of an export */
+    const json_t *adapter;                    /* the members of adapter_config.json; or NULL */
+    struct checkpoint_base base;              /* with adapter */
+    enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before anything is
      * made, before the checkpoint gets its name, before `latest` moves, and before anything is deleted. */
@@ -189,13 +189,10 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
 /* Whether the unit is in the checkpoint: it is not of an adapter's base. */
 bool checkpoint_stores(const struct checkpoint *checkpoint, int unit);
 
-/* The model that was trained, and its table with the checkpoint's frozen tensors and adapter, for readers of only the
- * parameters. The caller releases both, after an error too. */
+/* The model that was trained, and its table with the adapter, for readers of only the parameters. The caller releases
+ * both, after an error too. */
 enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,
                              struct error *err);
-
-/* Freezes the tensors of the table that are frozen in the checkpoint, which has no adapter. */
-void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table);
 
 /* STATUS_CHECKPOINT: the adapter of the checkpoint was trained on another base. The error names both hashes. */
 enum status checkpoint_check_base(const struct checkpoint *checkpoint, const struct checkpoint_base *base,

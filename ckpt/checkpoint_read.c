@@ -205,7 +205,7 @@ static enum status read_range(struct stream *stream, const struct range *range, 
 
 bool checkpoint_stores(const struct checkpoint *checkpoint, int unit)
 {
-    return unit < reader_of(checkpoint)->manifest->num_stored;
+    return unit < reader_of(checkpoint)->manifest->num_trained;
 }
 
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
@@ -347,22 +347,6 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
     return error_hint(err, "its base were initial values with run.seed %" PRId64, was->seed);
 }
 
-static bool is_read_frozen(void *context, const struct tensor_info *tensor)
-{
-    const struct manifest *manifest = context;
-    for (int i = manifest->num_tensors - 1; i >= 0 && manifest->tensors[i].unit >= manifest->num_trained; i--)
-        if (!strcmp(manifest->tensors[i].name, tensor->name))
-            return true;
-    return false;
-}
-
-void checkpoint_freeze_table(const struct checkpoint *checkpoint, struct tensor_table *table)
-{
-    struct manifest *manifest = reader_of(checkpoint)->manifest;
-    if (manifest->num_trained < manifest->num_units)
-        tensor_table_freeze(table, is_read_frozen, manifest, NULL, 0);
-}
-
 enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_desc *desc, struct tensor_table *table,
                              struct error *err)
 {
@@ -370,10 +354,8 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     memset(table, 0, sizeof *table);
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
     tensor_table_build_for(desc, checkpoint->moment_blocks, table);
-    if (!checkpoint->adapter) {
-        checkpoint_freeze_table(checkpoint, table);
+    if (!checkpoint->adapter)
         return STATUS_OK;
-    }
     struct adapter_config config;
     TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
     config.settings.on = true;
@@ -412,7 +394,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
     struct range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
     int num = 0;
     for (int s = 0; s < slices.count; s++)
-        for (int u = 0; u < state_units(layout, (enum state_kind)s); u++) { /* a slice may hold nothing but padding */
+        for (int u = 0; u < layout->num_trained; u++) { /* a slice may hold nothing but padding */
             const int64_t size = layout->slice[u], first = size * rank;
             const int64_t own = max64(0, min64(size, table->units[u].numel - first));
             ranges[num++] = (struct range){s, u, own ? first : 0, own};

@@ -148,8 +148,7 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
                                    .num_states = slices.count,
-                                   .num_units = writer->layout->num_stored,
-                                   .num_trained = writer->layout->num_trained,
+                                   .num_units = writer->layout->num_trained,
                                    .slice = writer->layout->slice,
                                    .state_name = state_kind_names,
                                    .moments = writer->layout->room};
@@ -157,7 +156,7 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
     TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
     for (int s = 0; s < slices.count; s++)
-        for (int unit = 0; unit < state_units(writer->layout, (enum state_kind)s); unit++) {
+        for (int unit = 0; unit < writer->layout->num_trained; unit++) {
             float *own;
             TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             TRY_END(rankfile_writer_slice(file, s, unit, own, err));

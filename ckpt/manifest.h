@@ -43,8 +43,7 @@ struct manifest_file {
 struct manifest {
     struct checkpoint facts; /* what it has for the struct; .manifest is owned */
     int num_units, num_tensors, num_files;
-    int num_trained;                 /* units before those that are frozen */
-    int num_stored;                  /* units that rank files hold: all, or with an adapter those that are trained */
+    int num_trained;                 /* units that rank files hold: those before an adapter's base */
     struct manifest_unit *units;     /* [num_units] owned */
     int64_t *slice;                  /* [num_units] owned: elements of each unit's slice */
     struct moment_map map;           /* moments in 8 bits; else without blocks */

@@ -36,8 +36,7 @@ struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank)
         .rank = rank,
         .world = manifest->facts.world,
         .num_states = manifest->facts.num_states,
-        .num_units = manifest->num_stored,
-        .num_trained = manifest->num_trained,
+        .num_units = manifest->num_trained,
         .slice = manifest->slice,
         .state_name = state_kind_names,
         .moments = manifest->moments,
@@ -249,7 +248,7 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
     return status;
 }
 
-/* May be absent: the run has no adapter, and frozen tensors are in the rank files. */
+/* May be absent: the run has no adapter. */
 static enum status read_adapter(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct place at = {top->path, "base", -1, NULL};
@@ -327,7 +326,7 @@ static enum status read_hashes(const struct place *top, struct manifest *manifes
     return STATUS_OK;
 }
 
-/* From version 3 on a unit may have no elements, because all of it is frozen. */
+/* Of an adapter's base a unit may have no elements, because all of it is frozen. */
 static enum status read_units(const struct place *top, struct manifest *manifest, int version, struct error *err)
 {
     json_t *list;
@@ -345,7 +344,7 @@ static enum status read_units(const struct place *top, struct manifest *manifest
         if (!json_is_true(frozen) && manifest->num_trained < u)
             return bad_manifest(&at, "frozen", err, "a unit that is trained follows one that is not");
         manifest->num_trained += !json_is_true(frozen);
-        TRY(manifest_get_integer(&at, "numel", version < 3, NUMBER_MAX, &unit->numel, err));
+        TRY(manifest_get_integer(&at, "numel", version < 4, NUMBER_MAX, &unit->numel, err));
         TRY(manifest_get_integer(&at, "slice", 1, NUMBER_MAX, &manifest->slice[u], err));
         int64_t padded;
         if (__builtin_mul_overflow(manifest->slice[u], (int64_t)manifest->facts.world, &padded) ||
@@ -353,7 +352,6 @@ static enum status read_units(const struct place *top, struct manifest *manifest
             return bad_manifest(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
                                 manifest->facts.world, manifest->slice[u], unit->numel);
     }
-    manifest->num_stored = manifest->facts.adapter ? manifest->num_trained : manifest->num_units;
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     if (rankfile_num_frames(&shape) < 0)
         return bad_manifest(top, "units", err, "more elements than a file can hold");

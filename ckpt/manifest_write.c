@@ -160,7 +160,7 @@ static int manifest_version(const struct checkpoint_writer *writer, int num_stat
         return 5;
     if (writer->adapter)
         return 4;
-    return writer->table->num_frozen ? 3 : num_states == STATE_KIND_COUNT ? 1 : 2;
+    return num_states == STATE_KIND_COUNT ? 1 : 2;
 }
 
 static json_t *borrowed(const json_t *value)

@@ -21,10 +21,9 @@ enum { RANKFILE_FRAME_ELEMENTS = 1 << 18 }; /* 1 MiB of fp32 */
 struct rankfile_shape {
     int rank, world;
     int num_states, num_units;
-    int num_trained;               /* units of all states but the first, which has all units */
     const int64_t *slice;          /* [num_units] elements of each unit's slice, >= 1 */
     const char *const *state_name; /* [num_states] for messages */
-    const int64_t *moments;        /* [num_trained] as `slice`, of all states but the first; NULL: `slice` */
+    const int64_t *moments;        /* [num_units] as `slice`, of all states but the first; NULL: `slice` */
 };
 
 /* The facts about a file that go into the manifest. */

@@ -72,7 +72,7 @@ static int64_t shape_elements(const struct rankfile_shape *shape)
 {
     int64_t sum = 0;
     for (int state = 0; state < shape->num_states; state++)
-        for (int unit = 0; unit < rankfile_units(shape, state); unit++)
+        for (int unit = 0; unit < shape->num_units; unit++)
             if (rankfile_elements(shape, state, unit) < 1 ||
                 __builtin_add_overflow(sum, rankfile_elements(shape, state, unit), &sum))
                 return -1;
@@ -85,7 +85,7 @@ int64_t rankfile_num_frames(const struct rankfile_shape *shape)
         return -1;
     int64_t frames = 0;
     for (int state = 0; state < shape->num_states; state++)
-        for (int unit = 0; unit < rankfile_units(shape, state); unit++)
+        for (int unit = 0; unit < shape->num_units; unit++)
             frames += frames_of(rankfile_elements(shape, state, unit));
     return frames <= (int64_t)(UINT32_MAX / sizeof(struct frame)) ? frames : -1;
 }
@@ -119,7 +119,7 @@ void rankfile_frame_place(const struct rankfile_shape *shape, const struct frame
     frame->first = before ? before->first + before->count : 0;
     if (frame->first == rankfile_elements(shape, (int)frame->state, (int)frame->unit)) {
         frame->first = 0;
-        if (++frame->unit == (uint32_t)rankfile_units(shape, (int)frame->state)) {
+        if (++frame->unit == (uint32_t)shape->num_units) {
             frame->unit = 0;
             frame->state++;
         }

@@ -55,12 +55,6 @@ static inline int64_t frames_of(int64_t elements)
     return elements / RANKFILE_FRAME_ELEMENTS + (elements % RANKFILE_FRAME_ELEMENTS != 0);
 }
 
-/* The number of units that the file has of a state: the first ones. */
-static inline int rankfile_units(const struct rankfile_shape *shape, int state)
-{
-    return state == 0 ? shape->num_units : shape->num_trained;
-}
-
 static inline int64_t rankfile_elements(const struct rankfile_shape *shape, int state, int unit)
 {
     return state && shape->moments ? shape->moments[unit] : shape->slice[unit];

@@ -310,11 +310,11 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
                      int64_t *end)
 {
     const struct rankfile_shape *shape = &file->shape;
-    ASSERT(state >= 0 && state < shape->num_states && unit >= 0 && unit < rankfile_units(shape, state));
+    ASSERT(state >= 0 && state < shape->num_states && unit >= 0 && unit < shape->num_units);
     ASSERT(first >= 0 && count > 0 && count <= rankfile_elements(shape, state, unit) - first);
     int64_t base = 0;
     for (int s = 0; s <= state; s++)
-        for (int u = 0; u < (s < state ? rankfile_units(shape, s) : unit); u++)
+        for (int u = 0; u < (s < state ? shape->num_units : unit); u++)
             base += frames_of(rankfile_elements(shape, s, u));
     *begin = base + first / RANKFILE_FRAME_ELEMENTS;
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;

@@ -350,7 +350,7 @@ static enum status read_checkpoint(const struct sample_model *m, struct state_sl
     TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
     if (m->checkpoint->adapter)
         TRY(read_checkpoint_base(m, slices, err));
-    for (int u = 0; u < m->layout.num_stored; u++) {
+    for (int u = 0; u < m->layout.num_trained; u++) {
         float *unit;
         TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
         TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));

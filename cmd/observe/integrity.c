@@ -138,7 +138,7 @@ enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct
     enum status status = STATUS_OK;
     state_hash_init(&hash, layout, comm_rank(run->comm), states);
     for (int s = 0; s < states; s++)
-        for (int unit = 0; unit < state_units(layout, (enum state_kind)s); unit++) {
+        for (int unit = 0; unit < layout->num_trained; unit++) {
             float *own;
             TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             state_hash_add(&hash, (enum state_kind)s, unit, own);

@@ -23,7 +23,7 @@ bool zero_has_snapshot(const struct zero *zero)
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return (layout->shard_offset[layout->num_stored] + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
+    return (layout->shard_offset[layout->num_trained] + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
            (int64_t)sizeof *zero->snapshot;
 }
 
@@ -37,9 +37,9 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    const int64_t before =
-        kind == STATE_MASTER ? 0
-                             : layout->shard_offset[layout->num_stored] + (kind - 1) * layout->room_offset[zero->units];
+    const int64_t before = kind == STATE_MASTER ? 0
+                                                : layout->shard_offset[layout->num_trained] +
+                                                      (kind - 1) * layout->room_offset[zero->units];
     return zero->snapshot + before + zero_words_before(zero, kind, unit);
 }
 
@@ -69,7 +69,7 @@ enum status zero_take_snapshot(struct zero *zero, struct error *err)
     ASSERT(zero->snapshot);
     stream_wait(zero->stream, zero->updated);
     for (int kind = 0; kind < zero_states(zero); kind++)
-        for (int unit = 0; unit < state_units(zero->config.layout, (enum state_kind)kind); unit++)
+        for (int unit = 0; unit < zero->config.layout->num_trained; unit++)
             TRY(snapshot_slice(zero, (enum state_kind)kind, unit, err));
     stream_sync(zero->stream);
     TRY(zero_disk_status(zero, err));

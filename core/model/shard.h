@@ -54,8 +54,7 @@ int64_t moment_map_room(const struct moment_map *map, int unit, int64_t slice, i
 struct shard_layout {
     int world, num_units;
     int parts;             /* canonical slices that a rank's slice consists of; 1 without virtual ranks */
-    int num_trained;       /* the first units, which have optimizer state */
-    int num_stored;        /* the first units, which checkpoints hold: all, or of an adapter those that are trained */
+    int num_trained;       /* the first units, which have optimizer state and are in checkpoints */
     int64_t *slice;        /* [num_units] elements of unit u that each rank owns, padding included */
     int64_t *shard_offset; /* [num_units + 1] first element of unit u's slice in a rank's shard */
     int64_t shard_numel;   /* sum of slice[] */
@@ -88,12 +87,6 @@ static inline int64_t shard_part(const struct shard_layout *layout, int unit)
 static inline int64_t shard_padded(const struct shard_layout *layout, int unit)
 {
     return layout->slice[unit] * layout->world;
-}
-
-/* The number of units whose state of this kind is in checkpoints and hashes: the first ones. */
-static inline int state_units(const struct shard_layout *layout, enum state_kind kind)
-{
-    return kind == STATE_MASTER ? layout->num_stored : layout->num_trained;
 }
 
 /* The words of 4 bytes of a rank's slice of this kind of state, padding included. */

@@ -137,7 +137,6 @@ static void write_rank(const struct checkpoint *source, const struct described *
                                    .world = layout->world,
                                    .num_states = m->facts.num_states,
                                    .num_units = layout->num_units,
-                                   .num_trained = layout->num_trained,
                                    .slice = layout->slice,
                                    .state_name = state_kind_names};
     char path[FS_PATH_MAX];

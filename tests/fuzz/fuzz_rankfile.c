@@ -17,7 +17,7 @@ enum { HEADER = 64, ENTRY = 40, FRAMES = 4, TABLE = 8 + FRAMES * ENTRY };
 
 static const int64_t slices[] = {100, 5};
 static const char *const state_names[] = {"one", "two"};
-static const struct rankfile_shape shape = {1, 3, 2, 2, 2, slices, state_names, NULL};
+static const struct rankfile_shape shape = {1, 3, 2, 2, slices, state_names, NULL};
 
 static void read_all(const uint8_t *data, size_t size, uint64_t index_checksum)
 {

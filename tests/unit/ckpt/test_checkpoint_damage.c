@@ -303,7 +303,7 @@ static void test_forged_manifests(void **unused)
 
 static const int64_t slices[] = {100, RANKFILE_FRAME_ELEMENTS + 5};
 static const char *const state_names[] = {"one", "two"};
-static const struct rankfile_shape shape = {1, 3, 2, 2, 2, slices, state_names, NULL};
+static const struct rankfile_shape shape = {1, 3, 2, 2, slices, state_names, NULL};
 
 /* A rank file of slices of zeros, in memory; caller frees. */
 static uint8_t *make_rank_file(const char *path, struct rankfile_facts *facts, struct error *err)

@@ -21,8 +21,8 @@ static void write_many_ranks(int world, char path[FS_PATH_MAX])
         struct case_state state;
         struct rankfile_writer *out;
         struct rankfile_facts facts;
-        const struct rankfile_shape shape = {r,          world,        STATE_KIND_COUNT, CASE_UNITS,
-                                             CASE_UNITS, layout.slice, state_kind_names, NULL};
+        const struct rankfile_shape shape = {r,   world, STATE_KIND_COUNT, CASE_UNITS, layout.slice, state_kind_names,
+                                             NULL};
         case_state_init(&state, &table, r, world);
         case_fill(&state, 1);
         manifest_rank_name(r, files[r].name);

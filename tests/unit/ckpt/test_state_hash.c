@@ -64,7 +64,7 @@ static enum status hash_of_ranks(int world, int virtual_ranks, int64_t changed, 
     for (int r = 0; r < world; r++) {
         state_hash_init(&ranks[r], &layout, r, HASH_STATES);
         for (int kind = 0; kind < HASH_STATES; kind++)
-            for (int unit = 0; unit < state_units(&layout, (enum state_kind)kind); unit++) {
+            for (int unit = 0; unit < layout.num_trained; unit++) {
                 const int64_t count = layout.slice[unit];
                 float *slice = memory_alloc((size_t)count * sizeof *slice);
                 for (int64_t i = 0; i < count; i++) {
@@ -130,7 +130,7 @@ static void test_the_hash_is_the_documented_one(void **unused)
     assert_int_equal(hash_of_ranks(1, 2, -1, 0, &exchanges, hashes, NULL), STATUS_OK);
     for (int v = 0; v < 2; v++) {
         slices[v] = 0;
-        for (int unit = 0; unit < HASH_UNITS; unit++) {
+        for (int unit = 0; unit < HASH_TRAINED; unit++) {
             const int64_t count = ((table.units[unit].numel + 1) / 2 + 63) / 64 * 64;
             float *values = memory_alloc((size_t)count * sizeof *values);
             uint64_t pieces[2];

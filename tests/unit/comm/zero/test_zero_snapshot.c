@@ -16,7 +16,7 @@ static float *gather_slices(const struct run *run, struct state_slices slices, s
 {
     float *all = malloc((size_t)zero_snapshot_bytes(run->zero)), *to = all;
     for (int kind = 0; kind < slices.count; kind++)
-        for (int unit = 0; unit < state_units(&run->layout, (enum state_kind)kind); unit++) {
+        for (int unit = 0; unit < run->layout.num_trained; unit++) {
             float *slice;
             CHECK_OK(state_slice(slices, SLICE_READ, (enum state_kind)kind, unit, &slice, &error));
             memcpy(to, slice, (size_t)run->layout.slice[unit] * sizeof *slice);
