@@ -102,7 +102,7 @@ enum status checkpoint_any(const char *dir, bool history, bool *any, struct erro
 
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err)
 {
-    static const char hint[] = "name a checkpoint folder, or a run folder for its newest one";
+    static const char hint[] = "name a checkpoint or a run's folder (of several adapters RUN/ADAPTER)";
     char path[FS_PATH_MAX], rank_name[MANIFEST_NAME_MAX];
     bool there;
     *is_checkpoint = false;

@@ -62,8 +62,9 @@ static void why_free_names(struct dirent **names, int count)
 static enum status why_no_records(const char *folder, struct error *err)
 {
     error_set(err, STATUS_CHECKPOINT, "there are no flight records in '%s'", folder);
-    return error_hint(err, "a run that ends in order deletes them, and `ztrain report RUN` shows where it ended; else "
-                           "RUN is not a run folder");
+    return error_hint(
+        err, "a run that ends in order deletes them, and `ztrain report RUN` shows where it ended; the first of "
+             "several adapters has those of all; else RUN is not a run folder");
 }
 
 /* Lists the starts in RUN/flight, or the records of one, in order. *count 0: also if there is no folder. */

@@ -179,7 +179,9 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     TRY(fs_join(path, folder, "metrics.jsonl", STATUS_CHECKPOINT, err));
     if (!fs_exists(path))
         return error_set(err, STATUS_CHECKPOINT,
-                         "'%s' has no metrics.jsonl; hint: ztrain report takes run folders, such as runs/NAME", folder);
+                         "'%s' has no metrics.jsonl; hint: ztrain report takes run folders, such as runs/NAME, or of "
+                         "several adapters runs/NAME/ADAPTER",
+                         folder);
     free(run->name);
     run->name = memory_text(fs_base_name(realpath(run->folder, real) ? real : run->folder));
     char spec[FS_PATH_MAX];
