@@ -27,17 +27,13 @@ const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CU
 static const size_t mib = 1 << 20;
 enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB = 688 };
 
-/* What cuDNN keeps for a sequence: dS, or the sums of dq; and which weights dropout keeps. */
-static size_t reserve_cudnn_sequence(const struct attention_bwd_args *a)
-{
-    const size_t rows = (size_t)a->H * (size_t)a->max_seq, scores = rows * (size_t)a->max_seq * dtype_size(a->dtype);
-    return (a->unordered ? rows * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
-}
-
-/* lse and delta are a float for each row of each head. */
+/* lse and delta are a float for each row of each head; a sequence has dS, or the sums of dq, and which weights dropout
+ * keeps. */
 static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
 {
-    const size_t length = (size_t)a->max_seq, sequence = reserve_cudnn_sequence(a);
+    const size_t length = (size_t)a->max_seq, all = (size_t)a->H * length, scores = all * length * dtype_size(a->dtype);
+    const size_t sequence =
+        (a->unordered ? all * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
     size_t most = (size_t)a->num_seqs;
     if (sequence > memory / 16)
         return 0;

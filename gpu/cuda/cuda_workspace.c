@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cuda/cuda_workspace.h"
 
+#include "core/round_up.h"
+
 static int64_t workspace_blocks(int64_t rows, int64_t rows_of_block)
 {
     return (rows + rows_of_block - 1) / rows_of_block;
@@ -12,7 +14,7 @@ static size_t embedding_workspace(const struct op_limits *limits)
     const size_t tokens = (size_t)limits->max_tokens, digits = (size_t)1 << CUDA_SORT_BITS;
     const size_t blocks = (size_t)workspace_blocks(limits->max_tokens, CUDA_SORT_ITEMS);
     const size_t tiles = (size_t)workspace_blocks(limits->max_tokens, CUDA_TILE_ROWS);
-    const size_t columns = (size_t)(limits->max_embedding > limits->C ? limits->max_embedding : limits->C);
+    const size_t columns = (size_t)max64(limits->max_embedding, limits->C);
     return 4 * cuda_scratch_size(tokens * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t)) +
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
 }
@@ -22,36 +24,22 @@ int64_t cuda_norm_parts(int64_t C)
     return C <= CUDA_NORM_WIDE ? CUDA_NORM_PARTS : CUDA_NORM_PARTS / 2;
 }
 
-static size_t norm_sums_workspace(int64_t C)
-{
-    return cuda_scratch_size((size_t)(CUDA_NORM_SUMS * cuda_norm_parts(C) * C) * sizeof(float));
-}
-
 static size_t norm_workspace(const struct op_limits *limits)
 {
-    const int64_t head = limits->max_head_norm > limits->D ? limits->max_head_norm : limits->D;
-    const size_t of_rows = norm_sums_workspace(limits->C), of_heads = norm_sums_workspace(head);
-    return of_rows > of_heads ? of_rows : of_heads;
+    const int64_t C = limits->C, head = max64(limits->max_head_norm, limits->D);
+    const int64_t columns = max64(cuda_norm_parts(C) * C, cuda_norm_parts(head) * head);
+    return cuda_scratch_size((size_t)(CUDA_NORM_SUMS * columns) * sizeof(float));
 }
 
 int64_t cuda_column_ranges(int64_t M, int64_t N)
 {
     const int64_t most = workspace_blocks(M, CUDA_COLUMN_ROWS), columns = workspace_blocks(N, CUDA_COLUMN_WIDTH);
-    const int64_t wanted = columns > 0 ? workspace_blocks(CUDA_COLUMN_BLOCKS, columns) : 0;
-    return wanted < most ? wanted : most;
+    return columns > 0 ? min64(workspace_blocks(CUDA_COLUMN_BLOCKS, columns), most) : 0;
 }
 
 size_t cuda_column_sums_bytes(int64_t M, int64_t N)
 {
     return (size_t)cuda_column_ranges(M, N) * (size_t)N * sizeof(float);
-}
-
-/* Bytes that suffice for the sums of up to N columns of up to M rows. */
-static size_t column_sums_workspace(int64_t M, int64_t N)
-{
-    const int64_t by_rows = workspace_blocks(M, CUDA_COLUMN_ROWS) * N;
-    const int64_t by_blocks = CUDA_COLUMN_BLOCKS * CUDA_COLUMN_WIDTH + N + CUDA_COLUMN_WIDTH;
-    return (size_t)(by_rows < by_blocks ? by_rows : by_blocks) * sizeof(float);
 }
 
 size_t cuda_gemm_workspace(size_t memory)
@@ -60,10 +48,13 @@ size_t cuda_gemm_workspace(size_t memory)
     return memory < large_gpu ? (size_t)64 << 20 : (size_t)256 << 20;
 }
 
+/* What suffices for the sums of up to `widest` columns of up to max_tokens rows, after the products' own. */
 static size_t linear_workspace(const struct op_limits *limits, size_t memory)
 {
-    const int64_t widest = limits->max_linear_n > limits->max_linear_k ? limits->max_linear_n : limits->max_linear_k;
-    return cuda_gemm_workspace(memory) + column_sums_workspace(limits->max_tokens, widest) + CUDA_SCRATCH_ALIGN;
+    const int64_t widest = max64(limits->max_linear_n, limits->max_linear_k);
+    const int64_t by_rows = workspace_blocks(limits->max_tokens, CUDA_COLUMN_ROWS) * widest;
+    const int64_t by_blocks = CUDA_COLUMN_BLOCKS * CUDA_COLUMN_WIDTH + widest + CUDA_COLUMN_WIDTH;
+    return cuda_gemm_workspace(memory) + (size_t)min64(by_rows, by_blocks) * sizeof(float) + CUDA_SCRATCH_ALIGN;
 }
 
 _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");
