@@ -59,7 +59,8 @@ struct rope_facts {
     double theta; /* the default of rope_theta */
     bool partial; /* partial_rotary_factor has an effect */
     bool scaling; /* rope types other than "default" and LongRoPE exist */
-    double local; /* default of rope_local_base_freq, of layers with a window; 0: they have no RoPE of their own */
+    double local; /* theta of layers with a window, unless rope_parameters has another; 0: no RoPE of their own */
+    const char *local_key; /* which gives another theta as well, or NULL */
 };
 
 /* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */
@@ -72,10 +73,11 @@ void model_quantization_read(struct config_reader *reader, struct model_desc *de
 enum window_rule {
     WINDOW_NONE, /* no layer, whatever the config says */
     WINDOW_ALL,
-    WINDOW_FROM,        /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
-    WINDOW_NOPE,        /* with use_sliding_window: those without RoPE, or as layer_types lists them */
-    WINDOW_EVERY_OTHER, /* the first, the third, …, or as layer_types lists them; there must be a window */
-    WINDOW_PATTERN      /* all but every sliding_window_pattern-th; else as above */
+    WINDOW_FROM,          /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
+    WINDOW_NOPE,          /* with use_sliding_window: those without RoPE, or as layer_types lists them */
+    WINDOW_EVERY_OTHER,   /* the first, the third, …, or as layer_types lists them; there must be a window */
+    WINDOW_THREE_OF_FOUR, /* all but every fourth; else as above */
+    WINDOW_PATTERN        /* all but every sliding_window_pattern-th; else as above */
 };
 
 struct layer_facts {

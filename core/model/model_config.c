@@ -38,17 +38,18 @@ struct family_facts {
 #define NO_WINDOW {WINDOW_NONE, 0, false}
 static const struct family_facts FAMILIES[] = {
     [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel", "GPT2",             50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
-    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
-    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_ALL, 4096, false}},
-    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0}, {WINDOW_ALL, 0, false}},
-    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0}, NO_WINDOW},
-    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0}, {WINDOW_NOPE, 0, true}},
-    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0}, NO_WINDOW},
+    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0, NULL}, NO_WINDOW},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_ALL, 4096, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_FROM, 4096, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0, NULL}, {WINDOW_ALL, 0, false}},
+    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0, NULL}, NO_WINDOW},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0, NULL}, {WINDOW_NOPE, 0, true}},
+    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0, NULL}, NO_WINDOW},
+    [FAMILY_OLMO3]   = {"olmo3", "Olmo3ForCausalLM", "Olmo3",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {5e5, false, true, 5e5, NULL}, {WINDOW_THREE_OF_FOUR, 4096, false}},
     [FAMILY_BERT]    = {"bert", "BertForMaskedLM", "Bert",             30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
-    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0}, {WINDOW_EVERY_OTHER, 4096, false}},
-    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4}, {WINDOW_PATTERN, 4096, false}},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0, NULL}, {WINDOW_EVERY_OTHER, 4096, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4, "rope_local_base_freq"}, {WINDOW_PATTERN, 4096, false}},
 };
 #undef NO_WINDOW
 /* clang-format on */
@@ -79,7 +80,8 @@ static const char *model_family_list(char *text, size_t size)
 
 enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
 enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY_GRANITE };
-enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, OLMO2 = 1 << FAMILY_OLMO2, BERT = 1 << FAMILY_BERT };
+enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, BERT = 1 << FAMILY_BERT };
+enum { OLMO2 = 1 << FAMILY_OLMO2, OLMO = OLMO2 | 1 << FAMILY_OLMO3 };
 enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
 enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 
@@ -114,10 +116,10 @@ static const struct limited_key REMARKS[] = {
     {{"pretraining_tp"}, ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
     /* keys that another of the families reads */
     {{"attention_bias"}, MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
-    {{"mlp_bias"}, MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO2 | GEMMA, "false", NO_EFFECT},
+    {{"mlp_bias"}, MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO | GEMMA, "false", NO_EFFECT},
     {{"sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
     {{"use_sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
-    {{"use_sliding_window"}, MISTRAL | PHI3 | GEMMA, "true", NO_EFFECT},
+    {{"use_sliding_window"}, MISTRAL | PHI3 | GEMMA | (OLMO & ~OLMO2), "true", NO_EFFECT},
     {{"hidden_act"}, GPT2, "null", NO_EFFECT},
     {{"hidden_act"}, GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
     {{"hidden_activation"}, ALL & ~GEMMA, "null", NO_EFFECT},
@@ -226,7 +228,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1 << family & ~(GRANITE | OLMO2)) != 0;
+    return (1 << family & ~(GRANITE | OLMO)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -510,11 +512,11 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     const char *eps = family & GPT2 ? "layer_norm_epsilon" : family & BERT ? "layer_norm_eps" : "rms_norm_eps";
     desc->norm = family & ROTARY ? NORM_RMS : NORM_LAYER;
     desc->norm_eps = reader_positive(reader, eps, FAMILIES[desc->family].norm_eps);
-    desc->norm_place = family & OLMO2   ? NORM_AFTER
+    desc->norm_place = family & OLMO    ? NORM_AFTER
                        : family & GEMMA ? NORM_BOTH
                        : family & BERT  ? NORM_AFTER_RESIDUAL
                                         : NORM_BEFORE;
-    desc->qk_norm = family & (QWEN3 | GEMMA3) ? QK_NORM_HEADS : family & OLMO2 ? QK_NORM_PROJECTION : QK_NORM_NONE;
+    desc->qk_norm = family & (QWEN3 | GEMMA3) ? QK_NORM_HEADS : family & OLMO ? QK_NORM_PROJECTION : QK_NORM_NONE;
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
     desc->fused_qkv = family & (GPT2 | PHI3);
     desc->fused_gate_up = family & PHI3;
@@ -524,7 +526,7 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     read_activation(reader, desc);
     if (family & BERT)
         desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
-    if (family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO2 | GEMMA))
+    if (family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO | GEMMA))
         desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
     if (family & (LLAMA | GRANITE | SMOLLM3))
         desc->mlp_bias = reader_bool(reader, "mlp_bias", false);

@@ -26,6 +26,7 @@ enum model_family {
     FAMILY_GRANITE,
     FAMILY_SMOLLM3,
     FAMILY_OLMO2,
+    FAMILY_OLMO3,
     FAMILY_BERT,
     FAMILY_GEMMA2,
     FAMILY_GEMMA3,
@@ -33,10 +34,10 @@ enum model_family {
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
 enum norm_kind { NORM_LAYER, NORM_RMS };
-/* Where a block has its norms: on the input of attention and MLP; on their output (OLMo 2); on both (Gemma); or on the
+/* Where a block has its norms: on the input of attention and MLP; on their output (OLMo); on both (Gemma); or on the
  * sum of input and output, with no norm left for the end (BERT). */
 enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH, NORM_AFTER_RESIDUAL };
-/* RMSNorm of q and k before RoPE: of every head (Qwen3, Gemma 3), or over all heads together (OLMo 2). */
+/* RMSNorm of q and k before RoPE: of every head (Qwen3, Gemma 3), or over all heads together (OLMo). */
 enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
 enum mlp_kind {
     MLP_GELU,     /* gelu_new (tanh form), two matrices */
@@ -65,7 +66,8 @@ struct rope_desc {
 struct layer_desc {
     int64_t window;  /* 0: none; else a query sees itself and the window-1 positions before it */
     bool no_rope;    /* q and k are not turned (SmolLM 3) */
-    bool local_rope; /* they are turned by the description's local_rope (Gemma 3's layers with a window) */
+    bool local_rope; /* they are turned by the description's local_rope (the layers with a window of Gemma 3 and OLMo 3)
+                      */
 };
 
 /* Rates of dropout in training, 0 … 1; 0: none. */

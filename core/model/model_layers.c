@@ -39,8 +39,8 @@ static int64_t read_window(struct config_reader *reader, const struct layer_fact
     if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false)))
         return 0;
     int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
-    if ((facts->windows == WINDOW_EVERY_OTHER || facts->windows == WINDOW_PATTERN) && absent == 0)
-        reader_fail(reader, STATUS_DATA, "sliding_window is null, but a %s model has layers with one", reader->family);
+    if (facts->windows >= WINDOW_EVERY_OTHER && absent == 0)
+        reader_fail(reader, STATUS_DATA, "sliding_window is null, but layers of %s have one", reader->family);
     return reader_int(reader, "sliding_window", absent, 1, INT32_MAX);
 }
 
@@ -50,7 +50,8 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     int64_t window = read_window(reader, facts), from = 0;
     if (facts->windows == WINDOW_FROM)
         from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
-    int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : 0; /* every pattern-th layer has none */
+    /* every pattern-th layer has none */
+    int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : facts->windows == WINDOW_THREE_OF_FOUR ? 4 : 0;
     if (facts->windows == WINDOW_PATTERN) /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
     if (facts->windows == WINDOW_PATTERN)

@@ -3,8 +3,9 @@
  *
  * transformers 4: rope_theta, partial_rotary_factor, and rope_scaling {type or rope_type, factor, …} or null; 5:
  * rope_parameters {rope_type, rope_theta, …}. rope_scaling wins; so do theta and the partial factor inside the object,
- * and original_max_position_embeddings outside. Gemma 3 has two RoPEs: rope_local_base_freq is the theta of layers with
- * a window, or rope_parameters has an object for each type. */
+ * and original_max_position_embeddings outside. Gemma 3 and OLMo 3 have two RoPEs: rope_parameters has an object for
+ * each type of layer, or rope_scaling is of layers without a window and Gemma's rope_local_base_freq the theta of the
+ * others, which is 500,000 in OLMo 3 whatever rope_theta says (transformers 5.24). */
 #include "core/model/config_reader.h"
 
 #include <math.h>
@@ -186,7 +187,7 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
     const json_t *full = rope_object_of_type(types, "full_attention"),
                  *local = rope_object_of_type(types, "sliding_attention");
     double theta = reader_positive(reader, "rope_theta", facts->theta);
-    double local_theta = reader_positive(reader, "rope_local_base_freq", facts->local);
+    double local_theta = facts->local_key ? reader_positive(reader, facts->local_key, facts->local) : facts->local;
     char text[64];
     if (types &&
         (!json_is_object(types) || json_object_size(types) != (size_t)(!!json_object_get(types, "full_attention") +

@@ -108,6 +108,11 @@ CASES = {
         layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=6, final_logit_softcapping=2.5,
         rope_parameters={"full_attention": rope("linear", 1e6, factor=4.0), "sliding_attention": rope("default", 50.0)},
         tie_word_embeddings=True)),
+    "olmo3": dict(family="olmo3", T=24, micro=2, style=4, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=NULL, sliding_window=5, rope_theta=None,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": rope("yarn", 5e5, factor=4.0, original_max_position_embeddings=8),
+                         "sliding_attention": rope("default", 5e5)})),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,
@@ -339,7 +344,8 @@ def write_config(case, model, folder):
     keep = set(case.config) | {"model_type", "tie_word_embeddings", "rope_parameters", "hidden_act"}
     config = {k: full[k] for k in keep if k in full} | {"architectures": [type(model).__name__]}
     if case.style == 4 and "rope_parameters" in config:
-        rope_parameters = dict(config.pop("rope_parameters"))
+        rope_parameters = config.pop("rope_parameters")
+        rope_parameters = dict(rope_parameters.get("full_attention", rope_parameters))  # transformers 4 has no second one
         config["rope_theta"] = rope_parameters.pop("rope_theta")
         if rope_parameters["rope_type"] != "default":
             config["rope_scaling"] = rope_parameters

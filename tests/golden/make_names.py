@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
 
 CASES = 10
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "bert", "gemma2",
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "bert", "gemma2",
             "gemma3_text")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -88,11 +88,11 @@ def llama_like(r, i, family):
         config["rms_norm_eps"] = 1e-5
     if family in ("llama", "granite", "smollm3"):
         config.update([{}, {"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "mlp_bias": True}][i % 4])
-    if family in ("qwen3", "olmo2") and i % 2:
+    if family in ("qwen3", "olmo2", "olmo3") and i % 2:
         config["attention_bias"] = True
     if family in ("mistral", "phi3"):
         config.update([{}, {"sliding_window": None}, {"sliding_window": 7}][i % 3])
-    if family in ("phi3", "smollm3", "olmo2"):
+    if family in ("phi3", "smollm3", "olmo2", "olmo3"):
         config["pad_token_id"] = None
     if family == "phi3" and i % 2:
         config["partial_rotary_factor"] = [0.5, 0.75][i // 2 % 2]
@@ -118,6 +118,8 @@ def llama_like(r, i, family):
                        {"layer_types": ["full_attention"] + ["sliding_attention"] * (layers - 1)}][i % 5])
     if family == "gemma3_text":
         gemma3(i, config)
+    elif family == "olmo3":
+        olmo3(i, config)
     else:
         rope(r, i, family, config)
     return config
@@ -140,8 +142,17 @@ def gemma3(i, config):
                                                            "sliding_attention": dict(YARN, rope_type="yarn")}}][i % 6])
 
 
+def olmo3(i, config):
+    """The same; rope_scaling is of the layers without a window."""
+    layers = config["num_hidden_layers"]
+    config.update([{}, {"sliding_window": 9}, {"layer_types": ["full_attention"] + ["sliding_attention"] * (layers - 1)}][i % 3])
+    config.update([{}, {"rope_theta": 1e4}, {"rope_theta": 2e6, "rope_scaling": dict(YARN, rope_type="yarn")},
+                   {"rope_parameters": {"full_attention": dict(YARN, rope_type="yarn", rope_theta=5e5),
+                                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}][i % 4])
+
+
 def put_frequencies(out, family, cfg, rotary_class):
-    if family != "gemma3_text":
+    if family not in ("gemma3_text", "olmo3"):
         rotary = rotary_class(cfg)
         out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
         out["rope_factor"] = rotary.attention_scaling

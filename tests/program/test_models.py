@@ -12,7 +12,7 @@ import pytest
 from harness import DATA, ROOT, USAGE, write_safetensors
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
-FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3"]
+FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3"]
 
 
 def tensors_of(folder):

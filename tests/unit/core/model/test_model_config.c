@@ -181,7 +181,8 @@ static const struct {
     {"{" BERT ",\"architectures\":[\"BertForQuestionAnswering\"]}", STATUS_USAGE,
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
-     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, bert, gemma2 "
+     "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
+     "gemma2 "
      "and gemma3_text are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
@@ -282,14 +283,15 @@ static const struct {
      STATUS_DATA, "rope_parameters.original_max_position_embeddings is 0"},
     /* windows */
     {"{" MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0"},
-    {"{" GEMMA2 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but a gemma2 model has layers"},
+    {"{" GEMMA2 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but layers of gemma2 have one"},
     {"{" GEMMA2 ",\"layer_types\":[\"full_attention\"]}", STATUS_DATA, "layer_types must be a list of 2 names"},
     /* Gemma */
     {"{" GEMMA2 ",\"hidden_activation\":\"gelu\"}", STATUS_USAGE,
      "hidden_activation 'gelu' is not supported; hint: gelu_pytorch_tanh or gelu_new is"},
     {"{" GEMMA2 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
     {"{" GEMMA3 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
-    {"{" GEMMA3 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but a gemma3_text model has layers"},
+    {"{" GEMMA3 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but layers of gemma3_text have one"},
+    {"{\"model_type\":\"olmo3\",\"sliding_window\":null}", STATUS_DATA, "but layers of olmo3 have one"},
     {"{" GEMMA3 ",\"sliding_window_pattern\":0}", STATUS_DATA, "sliding_window_pattern is 0"},
     {"{" GEMMA3 ",\"rope_local_base_freq\":0}", STATUS_DATA, "rope_local_base_freq must be a number above 0"},
     {"{" GEMMA3 ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6}}", STATUS_DATA,

@@ -63,7 +63,7 @@ static const struct golden_name {
     {"llama-bias", 12, false}, {"llama3-rope", 32, false}, {"linear-rope", 24, false}, {"mistral-window", 24, false},
     {"qwen2", 16, false},      {"qwen3", 16, false},       {"qwen3-yarn", 24, false},  {"phi3", 16, false},
     {"granite", 16, false},    {"smollm3", 16, false},     {"olmo2", 16, false},       {"gemma2", 24, false},
-    {"gemma3", 24, false},
+    {"gemma3", 24, false},     {"olmo3", 24, false},
 };
 
 /* The verbs over whole units. Every call is recorded; the fail_at-th (from 1) fails. */
