@@ -64,18 +64,16 @@ enum status option_integer(const char *option, const char *text, const char *wha
     return STATUS_OK;
 }
 
-enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
                                struct error *err)
 {
     const char **words = arguments;
     int found = 0;
-    *helped = false;
     for (int i = 1; i < argc; i++) {
         const char *value;
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             fputs(line->usage, stdout);
-            *helped = true;
-            return STATUS_OK;
+            return STATUS_HELPED;
         }
         const struct option_row *row = option_find(line->options, line->count, argv[i], &value);
         if (row) {

@@ -34,9 +34,9 @@ struct command_line {
 };
 
 /* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each of its words; the strings are
- * borrowed; the caller releases lists, after an error too. *helped: --help was given, and its text is printed.
- * STATUS_USAGE names the word that is wrong or absent. */
-enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments, bool *helped,
+ * borrowed; the caller releases lists, after an error too. STATUS_HELPED: the text of --help is printed; STATUS_USAGE
+ * names the word that is wrong or absent. */
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
                                struct error *err);
 
 /* Whether --out can write `out`: its folder is there, and no other file, unless `force`. A pipe or a device is not a

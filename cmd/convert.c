@@ -60,10 +60,7 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
 {
     struct convert_options options = {.out = NULL};
     struct string_list notes = {0}, errors = {0};
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &options, err));
     char *end = NULL;
     const long world = options.world ? strtol(options.world, &end, 10) : 0;
     if (options.world && (*end || world < 1 || world > CONVERT_MOST_RANKS))

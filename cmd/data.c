@@ -246,10 +246,7 @@ enum status cmd_data(int argc, char **argv, struct error *err)
                                                 OPTION(struct arguments, tokenizer, "tokenizer", "DIR")};
     static const struct command_line line = {
         "data", USAGE, "shard", MOST_WORDS, "ztrain data PREFIX --show 3", options, COUNT_OF(options)};
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &arguments, err));
     struct data_view view = {.set = NULL};
     terminal_start();
     const enum status status = show_data(&arguments, &view, err);

@@ -492,10 +492,7 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
                                                 OPTION(struct doctor_arguments, gpu, "gpu", "N")};
     static const struct command_line line = {"doctor", USAGE, NULL, 0, NULL, options, COUNT_OF(options)};
     struct doctor_arguments arguments = {.test = false};
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &arguments, err));
     if (arguments.gpu && (!arguments.test || arguments.gpu[strspn(arguments.gpu, "0123456789")]))
         return error_set(err, STATUS_USAGE, "doctor --gpu N is the number of a GPU, with --gpu-test");
     if (arguments.test)

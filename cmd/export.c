@@ -502,10 +502,7 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
     struct arguments arguments = {0};
-    bool helped;
-    TRY(command_line_parse(&command_line, argc, argv, &arguments, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
     if (!arguments.out)
         return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
     TRY(check_export_folder(arguments.out, err));

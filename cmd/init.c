@@ -228,9 +228,8 @@ static enum status init_make(struct init *t, struct error *err)
 enum status cmd_init(int argc, char **argv, struct error *err)
 {
     struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
-    bool helped;
-    enum status status = command_line_parse(&command_line, argc, argv, &t.flags, &helped, err);
-    if (status == STATUS_OK && !helped)
+    enum status status = command_line_parse(&command_line, argc, argv, &t.flags, err);
+    if (status == STATUS_OK)
         status = init_make(&t, err);
     init_release(&t);
     string_list_release(&t.flags.data);

@@ -304,10 +304,7 @@ enum status cmd_inspect(int argc, char **argv, struct error *err)
     static const struct option_row options[] = {OPTION(struct arguments, tensors, "tensors", NULL)};
     static const struct command_line line = {
         "inspect", USAGE, "folder", 1, "ztrain inspect DIR [--tensors]", options, COUNT_OF(options)};
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &arguments, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &arguments, err));
     bool again = true;
     enum status status = STATUS_OK;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++)

@@ -65,6 +65,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], commands[i].name))
             run = commands[i].run;
     enum status status = run ? run(argc - 1, argv + 1, &err) : cmd_train(argc, argv, &err);
+    status = status == STATUS_HELPED ? STATUS_OK : status;
     const bool lost = ferror(stdout); /* an earlier write of a long text; its errno is gone */
     if (fflush(stdout) && status == STATUS_OK)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));

@@ -78,10 +78,9 @@ enum status cmd_replay(int argc, char **argv, struct error *err)
     struct replay_words words = {.run = NULL};
     char path[FS_PATH_MAX];
     struct options options;
-    bool helped = false;
     memset(&options, 0, sizeof options);
-    enum status status = command_line_parse(&line, argc, argv, &words, &helped, err);
-    if (status == STATUS_OK && !helped) {
+    enum status status = command_line_parse(&line, argc, argv, &words, err);
+    if (status == STATUS_OK) {
         status = replay_take_words(&words, &options, path, err);
         options.replay = words.run;
         options.config = path;
@@ -89,7 +88,7 @@ enum status cmd_replay(int argc, char **argv, struct error *err)
     }
     log_show_details(options.verbose);
     stop_signal_of_replay();
-    if (!helped) /* argv[-1] is the program's name: a supervisor starts its ranks with the same words */
+    if (status != STATUS_HELPED) /* argv[-1] is the program's name: a supervisor starts its ranks with the same words */
         status = train_with(&options, argv - 1, status, err);
     string_list_release(&words.set);
     return status;

@@ -220,10 +220,7 @@ enum status cmd_report(int argc, char **argv, struct error *err)
                                              rows,     COUNT_OF(rows)};
     struct report_options options = {.count = 0};
     char *end = NULL;
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &options, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &options, err));
     while (options.count < REPORT_RUNS && options.runs[options.count])
         options.count++;
     options.seconds = options.interval ? strtod(options.interval, &end) : 5;

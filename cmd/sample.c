@@ -598,10 +598,7 @@ enum status cmd_sample(int argc, char **argv, struct error *err)
     struct arguments arguments = {.device = "auto"};
     struct sample_model model = {0};
     struct task task = {0};
-    bool helped;
-    TRY(command_line_parse(&command_line, argc, argv, &arguments, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
     if (!arguments.prompt && !arguments.prompt_tokens)
         return error_set(err, STATUS_USAGE, "the prompt is missing; hint: %s", command_line.example);
     if (arguments.prompt && arguments.prompt_tokens)

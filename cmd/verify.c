@@ -121,10 +121,7 @@ enum status cmd_verify(int argc, char **argv, struct error *err)
 {
     static const struct command_line line = {"verify", USAGE, "folder", 1, "ztrain verify DIR", NULL, 0};
     const char *dir = NULL;
-    bool helped;
-    TRY(command_line_parse(&line, argc, argv, &dir, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &dir, err));
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));

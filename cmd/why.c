@@ -362,11 +362,8 @@ enum status cmd_why(int argc, char **argv, struct error *err)
                                                 OPTION(struct question, rank_text, "rank", "R")};
     static const struct command_line line = {"why", USAGE, "run", 1, "ztrain why RUN", options, COUNT_OF(options)};
     struct question question = {.rank = -1};
-    bool helped;
     char *end;
-    TRY(command_line_parse(&line, argc, argv, &question, &helped, err));
-    if (helped)
-        return STATUS_OK;
+    TRY(command_line_parse(&line, argc, argv, &question, err));
     if (question.rank_text) {
         question.rank = strtol(question.rank_text, &end, 10);
         if (*end || question.rank < 0)

@@ -147,6 +147,7 @@ bool error_is_unreadable(const struct error *err)
 const char *status_name(enum status code)
 {
     switch (code) {
+    case STATUS_HELPED:
     case STATUS_OK: return "finished";
     case STATUS_USAGE: return "usage";
     case STATUS_DATA: return "data";

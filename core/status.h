@@ -15,6 +15,7 @@
 __BEGIN_DECLS
 
 enum status {
+    STATUS_HELPED = -1, /* the text of --help is printed, which is all that was asked for: main() exits with 0 */
     STATUS_OK = 0,
     STATUS_USAGE = 2,        /* command line or run spec */
     STATUS_DATA = 3,         /* token shards or model files */
