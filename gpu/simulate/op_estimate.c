@@ -36,7 +36,6 @@ const char *const assumption_overheads[ASSUMPTION_COUNT] = {ASSUMPTIONS(ASSUMPTI
 
 static const double ceiling_flops = 0.8, ceiling_bytes = 0.9; /* of the data sheet's: the best that is reached */
 static const double fast_bytes = 0.85;                        /* of the bandwidth, with ASSUME_FAST_MEMORY */
-static const double gap_seconds = 1.5e-6;
 
 /* Shares of the memory's bandwidth: estimated from accesses and registers, not measured. */
 static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_norm = 0.6, share_rope = 0.746,
@@ -337,6 +336,7 @@ MEMORY_BOUND(tanh_bwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, TIME_NORMS, share_pointwise, 1)
 MEMORY_BOUND(dropout, TIME_NORMS, share_pointwise, 1)
 MEMORY_BOUND(dequantize, TIME_DEQUANTIZATION, share_pointwise, 1)
+MEMORY_BOUND(sum_ranks, TIME_EXPOSED, share_pointwise, 1) /* a part of a reduction */
 
 /* Kernels that add M rows to a table by keys below `keys`: three for each digit that they are sorted by, two for the
  * sums; and the fill of a table that is not added to. */
@@ -384,12 +384,6 @@ struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const str
     if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER))
         return none;
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
-}
-
-/* A part of a reduction. */
-struct op_estimate op_estimate_sum_ranks(const struct assumed_gpu *s, const struct sum_ranks_args *a)
-{
-    return memory_bound(s, TIME_EXPOSED, op_cost_sum_ranks(a), 0, share_pointwise, 1);
 }
 
 /* Three products a step, and the kernels that round these: 14 bytes an element of the n x n ones, 8 of the n x k. */
@@ -440,9 +434,4 @@ double simulated_host_memory(const struct assumed_gpu *settings)
 {
     const double usual = 60e9;
     return settings->host_memory > 0 ? settings->host_memory : usual;
-}
-
-double launch_gap_estimate(const struct assumed_gpu *settings)
-{
-    return gpu_assumes(settings, ASSUME_NO_GAPS) ? 0 : gap_seconds;
 }

@@ -112,5 +112,3 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
 /* Seconds that a product of M x N x K is expected to take; out_bytes: an output's bytes, with those read, in
  * `dtype`. */
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
-
-double launch_gap_estimate(const struct assumed_gpu *settings); /* seconds between two kernels */

@@ -93,6 +93,8 @@ static void slow_beside_collectives(struct simulated_device *d, struct simulated
     count_time(d, TIME_EXPOSED, 0, 0, lost);
 }
 
+static const double gap_seconds = 1.5e-6; /* between two kernels */
+
 static void simulated_run_estimate(struct stream *stream, const struct op_estimate *estimate)
 {
     struct simulated_device *d = simulated_device_of(stream->device);
@@ -103,7 +105,7 @@ static void simulated_run_estimate(struct stream *stream, const struct op_estima
     }
     for (int i = 0; i < estimate->count; i++) {
         const struct op_part *part = &estimate->parts[i];
-        double gaps = part->launches * launch_gap_estimate(&d->settings);
+        const double gaps = gpu_assumes(&d->settings, ASSUME_NO_GAPS) ? 0 : part->launches * gap_seconds;
         if (s->kind == STREAM_COMPUTE) { /* else a wait counts what is not hidden */
             count_time(d, part->kind, part->launches, part->ceiling, part->expected);
             count_time(d, TIME_GAPS, 0, 0, gaps);
