@@ -255,17 +255,8 @@ static enum status why_print_rank(const struct flight_records *all, long rank, s
 
 static void why_print_paragraph(const char *text)
 {
-    int column = 0;
-    for (const char *word = text; *word;) {
-        const int length = (int)strcspn(word, " ");
-        if (column > 0 && column + 1 + length > 110) {
-            putchar('\n');
-            column = 0;
-        }
-        column += printf("%s%.*s", column ? " " : "", length, word);
-        word += length + (word[length] == ' ');
-    }
-    putchar('\n');
+    const char *shown = PRINTABLE(text);
+    wrapped_put(stdout, 110, "", shown, strlen(shown));
 }
 
 static void why_tell_end(const struct starts *starts)
@@ -278,7 +269,7 @@ static void why_tell_end(const struct starts *starts)
                  starts->chosen);
     snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
              clock_date((double)starts->end.wall, date), starts->end.start, newer, records);
-    why_print_paragraph(PRINTABLE(text));
+    why_print_paragraph(text);
 }
 
 static void why_print_starts(const struct starts *starts)
@@ -316,7 +307,7 @@ static enum status why_tell_records(struct flight_records *all, long rank, struc
     }
     if (ended) /* all of them say so */
         printf("The run ended in order at %s.\n", clock_date((double)(wall / 1000000000), date));
-    why_print_paragraph(PRINTABLE(verdict.text));
+    why_print_paragraph(verdict.text);
     why_print_table(all, &verdict);
     return rank >= 0 ? why_print_rank(all, rank, err) : STATUS_OK;
 }

@@ -85,3 +85,19 @@ void printable_put(FILE *out, const char *text, size_t bytes)
             fprintf(out, "\\x%02x", (unsigned char)text[i]);
     }
 }
+
+void wrapped_put(FILE *out, int width, const char *begin, const char *text, size_t size)
+{
+    const int indent = (int)strlen(begin);
+    int column = fprintf(out, "%s", begin);
+    for (const char *word = text, *end = text + size; word < end;) {
+        int length = (int)strcspn(word, " ");
+        if (word + length > end)
+            length = (int)(end - word);
+        if (column > indent && column + 1 + length > width)
+            column = fprintf(out, "\n%*s", indent, "") - 1;
+        column += column > indent ? fprintf(out, " %.*s", length, word) : fprintf(out, "%.*s", length, word);
+        word += length + (word[length] == ' ');
+    }
+    fputc('\n', out);
+}

@@ -23,3 +23,6 @@ char *shell_word(const char *text);
 /* Prints a text of many lines in the same form, but line ends and tabs as they are. text: NUL-terminated after its
  * `bytes`, among which may be others; NULL if bytes is 0. */
 void printable_put(FILE *out, const char *text, size_t bytes);
+
+/* Prints `size` bytes of words in lines of `width` columns: the first begins with `begin`, the others with blanks. */
+void wrapped_put(FILE *out, int width, const char *begin, const char *text, size_t size);

@@ -3,6 +3,7 @@
  *
  * A page begins with a line that names its file, where `make doc` divides the output. A cell has at most
  * PAGE_CELL_WORDS words: the other clauses of a longer explanation are in a list below the table. */
+#include "core/printable.h"
 #include "core/spec/spec_keys.h"
 
 #include <ctype.h>
@@ -67,26 +68,9 @@ static const char *spec_help_default(const struct spec_key *key)
     return key->fallback ? key->fallback : key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "required" : "unset";
 }
 
-/* In lines of 100 columns: the first begins with `begin`, whose width is `indent`, the others with blanks. */
-static void spec_help_wrapped(FILE *out, const char *begin, int indent, const char *text, size_t size)
-{
-    enum { WIDTH = 100 };
-    int column = fprintf(out, "%s", begin);
-    for (const char *word = text, *end = text + size; word < end;) {
-        int length = (int)strcspn(word, " ");
-        if (word + length > end)
-            length = (int)(end - word);
-        if (column > indent && column + 1 + length > WIDTH)
-            column = fprintf(out, "\n%*s", indent, "") - 1;
-        column += column > indent ? fprintf(out, " %.*s", length, word) : fprintf(out, "%.*s", length, word);
-        word += length + (word[length] == ' ');
-    }
-    fputc('\n', out);
-}
-
 static void spec_help_below(FILE *out, const char *text)
 {
-    spec_help_wrapped(out, "        ", 8, text, strlen(text));
+    wrapped_put(out, 100, "        ", text, strlen(text));
 }
 
 static void spec_help_used(FILE *out)
@@ -308,7 +292,7 @@ static void page_print_rest(FILE *out, const struct spec_key *key)
     while (*text) {
         text += 2; /* "; " */
         size_t size = page_clause(text);
-        spec_help_wrapped(out, "- ", 2, text, size);
+        wrapped_put(out, 100, "- ", text, size);
         text += size;
     }
 }
