@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* commands.h: the commands of ztrain. argv[0] is the command's name. Each returns the process's exit code as a status,
- * and its error in *err for main() to print. */
+ * or STATUS_HELPED, and its error in *err for main() to print. */
 #pragma once
 
 #include "core/status.h"

@@ -140,7 +140,7 @@ static enum status init_choose(struct init *t, struct error *err)
     t->choice = (struct plan_choice){.setting.micro = 1};
     TRY(init_load_spec(t, &spec, err));
     spec->train.memory_limit = t->memory;
-    const enum status status = plan_fit_choose(&question, NULL, spec, &t->choice, err);
+    const enum status status = plan_fit_choose(&question, spec, &t->choice, err);
     spec_free(spec);
     return status;
 }

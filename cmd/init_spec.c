@@ -107,18 +107,6 @@ static void init_write_shards(FILE *out, const char *key, const struct string_li
     }
 }
 
-/* All matrices, as the authors of QLoRA recommend; rank and lora_alpha are usual. */
-static void init_write_adapter(const struct init *t, FILE *out)
-{
-    char trained[INIT_TEXT];
-    fprintf(out,
-            "peft:  # LoRA: %s parameters are trained\n"
-            "  r: 16  # rank; a small one suffices for most data, more learns more\n"
-            "  lora_alpha: 32  # twice r is usual: what the adapter adds is times lora_alpha / r\n"
-            "  target_modules: all-linear  # all matrices of the blocks, as the QLoRA paper recommends\n",
-            init_count_text(t->trained, trained));
-}
-
 static void init_write_model(const struct init *t, FILE *out)
 {
     char name[INIT_TEXT], params[INIT_TEXT];
@@ -137,7 +125,12 @@ static void init_write_model(const struct init *t, FILE *out)
         fprintf(out, "  quantization_config:  # the frozen matrices in 4 bits, as in the QLoRA paper\n"
                      "    load_in_4bit: true\n    bnb_4bit_quant_type: nf4\n    bnb_4bit_use_double_quant: true\n");
     if (t->method != INIT_FULL)
-        init_write_adapter(t, out);
+        fprintf(out,
+                "peft:  # LoRA: %s parameters are trained\n"
+                "  r: 16  # rank; a small one suffices for most data, more learns more\n"
+                "  lora_alpha: 32  # twice r is usual: what the adapter adds is times lora_alpha / r\n"
+                "  target_modules: all-linear  # all matrices of the blocks, as the QLoRA paper recommends\n",
+                init_count_text(t->trained, params));
 }
 
 static void init_write_packing(const struct init *t, FILE *out)

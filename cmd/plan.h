@@ -31,7 +31,7 @@ struct plan_choice {
 };
 
 /* Finds it without printing; parameters and errors are those of plan_fit(). */
-enum status plan_fit_choose(const struct machine_question *question, const char *memory, const struct run_spec *spec,
+enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
                             struct plan_choice *choice, struct error *err);
 
 /* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */

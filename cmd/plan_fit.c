@@ -406,12 +406,12 @@ enum status plan_fit(const struct machine_question *question, const char *memory
     return status;
 }
 
-enum status plan_fit_choose(const struct machine_question *question, const char *memory, const struct run_spec *spec,
+enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
                             struct plan_choice *choice, struct error *err)
 {
     struct fit_plan p = {.built = 0};
     const struct fit_candidate *best;
-    const enum status status = plan_fit_search(&p, question, memory, NULL, spec, &best, err);
+    const enum status status = plan_fit_search(&p, question, NULL, NULL, spec, &best, err);
     if (status == STATUS_OK)
         *choice = (struct plan_choice){.setting = best->setting,
                                        .device_bytes = best->device,
