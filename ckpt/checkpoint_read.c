@@ -342,6 +342,8 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
               "it was trained on %s",
               checkpoint->path, base->folder ? base->folder : "the model", hash_digits(base->hash).text,
               hash_digits(was->hash).text);
+    if (was->folder && base->folder && !strcmp(was->folder, base->folder))
+        return error_hint(err, "the weights in this folder have changed since; restore them");
     if (was->folder)
         return error_hint(err, "its base was the folder '%s'", was->folder);
     return error_hint(err, "its base were initial values with run.seed %" PRId64, was->seed);

@@ -7,6 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether the file may have the key. */
+static bool adapter_reads(const struct spec_key *key)
+{
+    return spec_adapter_has(key) && key->size && key->offset != offsetof(struct spec_full, spec.adapter.base_dtype);
+}
+
 /* Settings of the run; or all-linear, which PEFT's files have as names: tensors are compared when they are read. */
 static bool adapter_may_differ(const struct spec_full *full, const struct spec_key *key)
 {
@@ -16,18 +22,40 @@ static bool adapter_may_differ(const struct spec_full *full, const struct spec_k
            key->offset == offsetof(struct spec_full, spec.adapter.ensure_weight_tying);
 }
 
+/* Whether the values are equal; of lists the order does not count: PEFT writes sets. */
+static bool adapter_agrees(const json_t *a, const json_t *b)
+{
+    bool agrees = json_is_array(a) && json_array_size(a) == json_array_size(b);
+    for (size_t i = 0; agrees && i < json_array_size(a); i++) {
+        size_t k = 0;
+        while (k < json_array_size(b) && !json_equal(json_array_get(a, i), json_array_get(b, k)))
+            k++;
+        agrees = k < json_array_size(b);
+    }
+    return agrees || a == b || json_equal(a, b);
+}
+
+/* Whether the spec leaves no key to its default, as the run.yaml of a run that has started. */
+static bool adapter_is_whole(const struct spec_node *root)
+{
+    bool whole = true;
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        whole = whole && (!adapter_reads(key) || !key->fallback || spec_find(root, key->path));
+    return whole;
+}
+
 /* The file's value of each key that the spec leaves out. */
 static void adapter_merge(struct spec_context *ctx, struct spec_full *full, const struct spec_full *file,
                           const struct spec_node *root)
 {
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (!spec_adapter_has(key) || !key->size || key->offset == offsetof(struct spec_full, spec.adapter.base_dtype))
+        if (!adapter_reads(key))
             continue;
         const struct spec_node *node = spec_find(root, key->path);
         json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
         if (!node || node->kind == NODE_NULL) {
             spec_key_store(full, key, json_incref(there));
-        } else if (there != here && !json_equal(there, here) && !adapter_may_differ(full, key)) {
+        } else if (!adapter_agrees(there, here) && !adapter_may_differ(full, key)) {
             char *was = spec_json_text(there), *now = spec_json_text(here);
             spec_error(ctx, node->pos, "'%s' is %s, and %s in the config of model.adapter; hint: remove it here",
                        key->path, now, was);
@@ -39,20 +67,26 @@ static void adapter_merge(struct spec_context *ctx, struct spec_full *full, cons
     }
 }
 
-/* Gives `peft` what model.adapter's config says. A resumed run has it in its spec, and needs no folder. */
+/* Gives `peft` what model.adapter's config says. The run.yaml of a run has it all, and needs no folder. */
 static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
-    const char *folder = full->spec.model.adapter;
+    const char *folder = full->spec.model.adapter, *base = full->spec.model.pretrained;
     struct adapter_config config;
     struct error err;
-    if (!folder || (full->spec.adapter.on && !fs_exists(folder)))
+    if (!folder || (!fs_exists(folder) && adapter_is_whole(root)))
         return;
     const struct spec_node *node = spec_find(root, "model.adapter");
     if (adapter_config_load(folder, &config, &err) != STATUS_OK) {
         spec_error(ctx, node->pos, "'model.adapter': %s%s", err.text,
-                   fs_exists(folder) ? "" : "; hint: it is a PEFT folder; ztrain export writes that of a run");
+                   fs_exists(folder)
+                       ? ""
+                       : "; hint: it is a PEFT folder; ztrain export writes that of a run. A run that has "
+                         "started needs it no more: --config RUN/run.yaml --resume RUN");
         return;
     }
+    if (config.base_model && base && strcmp(fs_base_name(config.base_model), fs_base_name(base)) != 0)
+        spec_notice(ctx, node->pos, "'model.adapter' was trained on '%s', and model.pretrained is '%s'",
+                    spec_show(ctx, config.base_model), base);
     const char *task = config.task_type;
     config.full->peft_task = !task                          ? PEFT_TASK_AUTO
                              : strcmp(task, "SEQ_CLS") == 0 ? TASK_SEQUENCE_CLASSIFICATION

@@ -109,7 +109,7 @@ def test_another_base_is_refused(folder, ranks):
                       ["export", folder.run_folder(), "--out", folder.at("merged"), "--merge"]):
         done = folder.ztrain(*arguments, expect=CHECKPOINT)
         words = re.search(f"was trained on another base: the frozen weights of {folder.at('base')} have the hash ([0-9a-f]+), and "
-                          "those it was trained on ([0-9a-f]+); hint: its base was the folder", done.final_error)
+                          "those it was trained on ([0-9a-f]+); hint: the weights in this folder have changed since", done.final_error)
         assert words and words.group(2) == was != words.group(1), done
     assert not os.path.exists(folder.at("merged"))
     assert folder.checkpoints() == ["epoch-0001"]

@@ -327,6 +327,26 @@ def test_a_folder_that_does_not_fit_is_refused(folder, kind, code, words):
     assert words in done.err, done
 
 
+def test_peft_beside_an_adapters_folder(folder):
+    """Names have no order, as PEFT writes a set. A base of another name is a notice."""
+    place = adapter_folder(folder, {"base_model_name_or_path": "org/other"})
+    spec = lora(folder, {"model": {"adapter": place}, "peft": None})
+    done = folder.train({**spec, "peft": {"target_modules": ["v_proj", "q_proj"]}}, sets=["train.max_steps=1"])
+    assert "'model.adapter' was trained on 'org/other', and model.pretrained is" in done.out
+    done = folder.train({**spec, "peft": {"target_modules": ["v_proj", "k_proj"]}}, expect=USAGE)
+    assert "'peft.target_modules' is [\"v_proj\",\"k_proj\"], and [\"q_proj\",\"v_proj\"] in the config" in done.err
+
+
+def test_a_run_needs_the_folder_that_it_began_with_no_more(folder):
+    """Its run.yaml has what the folder said."""
+    spec = lora(folder, {"model": {"adapter": adapter_folder(folder)}, "peft": None})
+    folder.train(spec, sets=["train.max_steps=1"])
+    shutil.rmtree(folder.at("adapter"))
+    done = folder.train(spec, more=["--resume", folder.run_folder()], expect=USAGE)
+    assert "needs it no more: --config RUN/run.yaml --resume RUN" in done.err
+    folder.ztrain("--config", folder.run_folder() + "/run.yaml", "--resume", folder.run_folder(), "--set", "train.max_steps=2")
+
+
 def test_a_folder_that_is_no_adapter_is_refused(folder):
     done = folder.train(lora(folder, {"model": {"adapter": base_of(folder)}, "peft": None}), expect=USAGE)
     assert ADAPTER[0] in done.err

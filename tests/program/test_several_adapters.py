@@ -246,11 +246,12 @@ def test_stopped_on_request(folder):
     ([{"name": "a/b"}], "'run.name' must be the name of a folder"),
     ([{"name": "a", "rank": 4}], "unknown key 'rank' in 'peft'"),
     ([{"name": "a", "train": {"epochs": 1}}], "unknown key 'train' in 'peft'"),
+    ([{"name": "a"}, {"name": "b", "model": {"adapter": "gone"}}], "'model.adapter': cannot open 'gone/adapter_config.json'"),
     ([{"name": "a", "model": {"pretrained": "x"}}], "an adapter of several has no 'model.pretrained' of its own"),
     ([{"name": "a"}, {"name": "b", **SAVED}], "adapter 'b' would keep another base than 'a'"),
     ([{"name": "a"}, {"name": "b", "optimizer": {"type": "AdamW8bit"}}], "adapter 'b' would keep another base than 'a'"),
     ([{"name": "a"}, {"name": "b", "target_modules": ["nothing"]}], "b: 'peft.target_modules' matches no module"),
-], ids=["none", "many", "name", "mapping", "text", "twice", "folder", "unknown", "section", "base", "saved", "8bit", "targets"])
+], ids=["none", "many", "name", "mapping", "text", "twice", "folder", "unknown", "section", "gone", "base", "saved", "8bit", "targets"])
 def test_lists_that_are_refused(folder, peft, words):
     assert words in folder.train({**lora(folder), "peft": peft}, expect=USAGE).err
 
