@@ -274,9 +274,10 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
         return bad_manifest(top, "format", err, "expected '%s', not '%.40s'", FORMAT, format);
     TRY(manifest_get_int(top, "format_version", 1, 1000000, &version, err));
     *out_version = version;
-    if (version > MANIFEST_VERSION)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' has format version %d; this ztrain reads versions 1 to %d",
-                         top->path, version, MANIFEST_VERSION);
+    if (version > MANIFEST_VERSION || version == 3)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "'%s' has format version %d; this ztrain reads versions 1, 2, 4 and %d", top->path, version,
+                         MANIFEST_VERSION);
     TRY(manifest_get_int(top, "world", 1, MANIFEST_MAX_WORLD, &manifest->facts.world, err));
     TRY(manifest_get_int(top, "compression_level", 0, 100, &level, err));
     if (json_object_get(top->object, "data_fingerprint"))
@@ -352,6 +353,9 @@ static enum status read_units(const struct place *top, struct manifest *manifest
             return bad_manifest(&at, "slice", err, "%d slices of %" PRId64 " elements cannot be a unit of %" PRId64,
                                 manifest->facts.world, manifest->slice[u], unit->numel);
     }
+    if (!manifest->num_trained || (manifest->num_trained < manifest->num_units && !manifest->facts.adapter))
+        return bad_manifest(top, "units", err, "%d of %d are frozen", manifest->num_units - manifest->num_trained,
+                            manifest->num_units);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
     if (rankfile_num_frames(&shape) < 0)
         return bad_manifest(top, "units", err, "more elements than a file can hold");

@@ -120,8 +120,7 @@ static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
     size_t i;
     json_t *unit;
     json_array_foreach(json_object_get(manifest, "units"), i, unit) if (checkpoint_stores(checkpoint, (int)i)) bytes +=
-        inspect_integer(unit, "slice") * checkpoint->world * 4 *
-        (json_is_true(json_object_get(unit, "frozen")) ? 1 : states);
+        inspect_integer(unit, "slice") * checkpoint->world * 4 * states;
     return bytes;
 }
 

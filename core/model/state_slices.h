@@ -8,8 +8,8 @@
 
 /* Each is one fp32 value for each parameter that is trained: the master weights, Adam's m (Lion's, SGD's and Muon's
  * momentum) and Adam's v (of Muon's matrices 0). A run has the first ones: as many as its optimizer needs
- * (optimizer_moments()). Frozen tensors have their parameters as master weights, and no other state; those under an
- * adapter are in no checkpoint. Moments in 8 bits are words of another meaning (shard.h). */
+ * (optimizer_moments()). An adapter's base has its parameters as master weights, and no other state;
+ * it is in no checkpoint. Moments in 8 bits are words of another meaning (shard.h). */
 enum state_kind { STATE_MASTER, STATE_EXP_AVG, STATE_EXP_AVG_SQ, STATE_KIND_COUNT };
 
 /* "master", "exp_avg", "exp_avg_sq": in checkpoints and messages. */

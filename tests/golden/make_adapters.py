@@ -45,6 +45,7 @@ ADAPTERS = {
     "granite": ("granite", {"r": 4, "target_modules": QV}),
     "smollm3": ("smollm3", {"r": 4, "target_modules": QV}),
     "olmo2": ("olmo2", {"r": 4, "target_modules": QV}),
+    "olmo3": ("olmo3", {"r": 4, "target_modules": QV}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),
     "bert": ("classify-bert", {"r": 4}),

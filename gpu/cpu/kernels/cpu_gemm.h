@@ -245,12 +245,12 @@ static enum unit_kind gemm_product_kind(const struct cpu_kernels *kernels, enum 
     return GEMM_HAS_TILES && kernels->amx_bf16 && dtype == DTYPE_BF16 ? UNIT_TILE : gemm_block_kind(kernels, dtype);
 }
 
-/* Whether A's rows are whole units in memory, and are read once or twice: packing them would take longer. */
+/* Whether A's many rows are whole units in memory, and are read once or twice: packing them would take longer. */
 static bool gemm_in_place(enum unit_kind kind, const struct product *p)
 {
     const int64_t elements = panel_elements_of_unit(kind);
-    return (kind == UNIT_F32 || kind == UNIT_PAIR) && !p->transpose_a && p->n <= 2 * NR && p->k % elements == 0 &&
-           p->lda % elements == 0 && (uintptr_t)p->a % sizeof(uint32_t) == 0;
+    return (kind == UNIT_F32 || kind == UNIT_PAIR) && !p->transpose_a && p->m >= 16 * MR && p->n <= 2 * NR &&
+           p->k % elements == 0 && p->lda % elements == 0 && (uintptr_t)p->a % sizeof(uint32_t) == 0;
 }
 
 /* Whether tiles of C's transpose are filled so much better that turning them is worth it, or at least nearly as well,

@@ -197,7 +197,11 @@ static const struct {
     const char *find, *put, *expected;
 } forgeries[] = {
     {"\"format\": \"ztrain-checkpoint\"", "\"format\": \"zip\"", "format: expected 'ztrain-checkpoint', not 'zip'"},
-    {"\"format_version\": 1", "\"format_version\": 6", "has format version 6; this ztrain reads versions 1 to 5"},
+    {"\"format_version\": 1", "\"format_version\": 6",
+     "has format version 6; this ztrain reads versions 1, 2, 4 and 5"},
+    {"\"format_version\": 1", "\"format_version\": 3",
+     "has format version 3; this ztrain reads versions 1, 2, 4 and 5"},
+    {"\"name\": \"head\",", "\"name\": \"head\", \"frozen\": true,", "units: 1 of 3 are frozen"},
     {"\"format_version\": 1", "\"format_version\": \"1\"", "format_version: expected an integer"},
     {"\"dtype\": \"bf16\"", "\"dtype\": \"int8\"", "dtype: expected fp32, bf16 or fp16, not 'int8'"},
     {"\"world\": 2", "\"world\": 0", "world: expected an integer from 1"},
