@@ -4,6 +4,7 @@
 #include "core/spec/adapter_config.h"
 #include "core/spec/spec_keys.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,7 +79,7 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
     const struct spec_node *node = spec_find(root, "model.adapter");
     if (adapter_config_load(folder, &config, &err) != STATUS_OK) {
         spec_error(ctx, node->pos, "'model.adapter': %s%s", err.text,
-                   fs_exists(folder)
+                   err.cause != ENOENT
                        ? ""
                        : "; hint: it is a PEFT folder; ztrain export writes that of a run. A run that has "
                          "started needs it no more: --config RUN/run.yaml --resume RUN");
