@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define UNMERGED "PROMPT_TUNING MULTITASK_PROMPT_TUNING P_TUNING PREFIX_TUNING ADAPTION_PROMPT CPT CARTRIDGE POLY"
+
 /* ---- reading ------------------------------------------------------------- */
 
 /* null, false, {}, []: a feature that is off. */
@@ -77,10 +79,10 @@ static enum status read_config(struct spec_context *ctx, const json_t *json, str
     free(text);
     const char *type = config_text(ctx, full, root, "peft_type");
     if (root && (!type || strcasecmp(type, "LORA") != 0))
-        return error_set(
-            err, STATUS_USAGE,
-            "'peft_type' is %.100s, and ztrain has LORA only; hint: merge the adapter with PEFT (merge_and_unload)",
-            type ? type : "not set");
+        return error_set(err, STATUS_USAGE, "'peft_type' is %.100s, and ztrain has LORA only; hint: %s",
+                         type ? type : "not set",
+                         !type || spec_has_word(UNMERGED, type) ? "an adapter of peft_type LORA"
+                                                                : "merge the adapter with PEFT (merge_and_unload)");
     for (const struct spec_key *key = spec_keys; key->path; key++)
         if (spec_adapter_has(key) && key->size)
             spec_key_store(full, key, spec_key_default(key));

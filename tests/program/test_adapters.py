@@ -319,8 +319,9 @@ FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
     ({"tensors": {FIRST: ([3, 32], [0.0] * 96)}}, DATA, "q_proj.lora_A.weight"),
     ({"tensors": {FIRST.replace("q_proj", "k_proj"): ([4, 32], [0.0] * 128)}}, DATA, "k_proj.lora_A.weight"),
     ({"change": {"use_dora": True}}, USAGE, "use_dora"),
-    ({"change": {"peft_type": "VERA"}}, USAGE, "VERA"),
-], ids=["missing", "shape", "extra", "dora", "type"])
+    ({"change": {"peft_type": "VERA"}}, USAGE, "VERA, and ztrain has LORA only; hint: merge the adapter with PEFT (merge_and_unload)"),
+    ({"change": {"peft_type": "P_TUNING"}}, USAGE, "P_TUNING, and ztrain has LORA only; hint: an adapter of peft_type LORA"),
+], ids=["missing", "shape", "extra", "dora", "type", "prompt"])
 def test_a_folder_that_does_not_fit_is_refused(folder, kind, code, words):
     place = adapter_folder(folder, **kind)
     done = folder.train(lora(folder, {"model": {"adapter": place}, "peft": None}), sets=["train.max_steps=1"], expect=code)
