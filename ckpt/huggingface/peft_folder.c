@@ -72,7 +72,8 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
     const struct tensor_info *tensor = &import->table->tensors[i];
     const bool turned = peft_transposes(tensor);
     const int64_t shape[2] = {tensor->shape[turned], tensor->shape[!turned]};
-    TRY(safetensors_expect(entry, import->path, tensor->ndim, shape, ", and this adapter's is", err));
+    if (safetensors_expect(entry, import->path, tensor->ndim, shape, ", and the model asks for", err) != STATUS_OK)
+        return error_hint(err, "the adapter is of another base, or r of its adapter_config.json is of other weights");
     if (import->desc->tied && !strcmp(entry->name, PEFT_HEAD))
         import->head = entry;
     else

@@ -114,6 +114,8 @@ static enum status engine_adapt(struct engine *t, struct error *err)
     for (int i = 0; i < notices.count && status == STATUS_OK && t->rank == 0 && !t->quiet; i++)
         log_info("peft: %s", notices.items[i]);
     string_list_release(&notices);
+    if (status != STATUS_OK && t->spec->model.adapter) /* whose folder has given the settings */
+        error_prefix(err, "model.adapter '%s'", t->spec->model.adapter);
     return status == STATUS_OK ? STATUS_OK : error_prefix(err, "%s", t->spec->run.group ? t->spec->run.name : "peft");
 }
 

@@ -316,7 +316,8 @@ FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
 @pytest.mark.parametrize("kind, code, words", [
     ({"leave_out": [FIRST]}, DATA, "q_proj.lora_A.weight"),
-    ({"tensors": {FIRST: ([3, 32], [0.0] * 96)}}, DATA, "q_proj.lora_A.weight"),
+    ({"tensors": {FIRST: ([3, 32], [0.0] * 96)}}, DATA,
+     "q_proj.lora_A.weight' has shape (3, 32), and the model asks for (4, 32); hint: the adapter is of another base, or r "),
     ({"tensors": {FIRST.replace("q_proj", "k_proj"): ([4, 32], [0.0] * 128)}}, DATA, "k_proj.lora_A.weight"),
     ({"change": {"use_dora": True}}, USAGE, "use_dora"),
     ({"change": {"peft_type": "VERA"}}, USAGE, "VERA, and ztrain has LORA only; hint: merge the adapter with PEFT (merge_and_unload)"),
@@ -351,6 +352,12 @@ def test_a_run_needs_the_folder_that_it_began_with_no_more(folder):
 def test_a_folder_that_is_no_adapter_is_refused(folder):
     done = folder.train(lora(folder, {"model": {"adapter": base_of(folder)}, "peft": None}), expect=USAGE)
     assert ADAPTER[0] in done.err and "hint: it is a PEFT folder; ztrain export writes that of a run" in done.err
+
+
+def test_an_adapter_of_another_family_is_refused(folder):
+    place = adapter_folder(folder)
+    done = folder.train(lora(folder, {"model": {"adapter": place}, "peft": None}, config=GPT2), expect=USAGE)
+    assert f"peft: model.adapter '{place}': 'peft.target_modules' matches no module of the model; hint: its" in done.final_error, done
 
 
 def test_another_adapter_is_another_run(folder):

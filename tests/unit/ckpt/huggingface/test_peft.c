@@ -251,7 +251,7 @@ static void test_faults_are_named(void **state)
                  "tensor 'base_model.model.model.embed_tokens.lora_embedding_A' is missing; hint: adapter_config");
     write_adapter(&model, DTYPE_F32, SHAPE, NULL, 0);
     expect_fault(&model,
-                 "'base_model.model.model.embed_tokens.lora_embedding_A' has shape (3, 1, 37), and this adapter's is "
+                 "'base_model.model.model.embed_tokens.lora_embedding_A' has shape (3, 1, 37), and the model asks for "
                  "(3, 37)");
     write_adapter(&model, DTYPE_F32, TYPE, NULL, 0);
     expect_fault(&model, "has a dtype that is not supported");
