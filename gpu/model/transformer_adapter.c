@@ -47,7 +47,8 @@ enum status adapter_find(struct transformer *t, struct error *err)
     for (int i = 0; i < table->num_tensors; i++)
         if (table->tensors[i].part != PART_BASE &&
             (table->tensors[i].role == ROLE_WPE || table->tensors[i].role == ROLE_WSE))
-            return error_set(err, STATUS_USAGE, "'%s': adapters of positions and types are not supported",
+            return error_set(err, STATUS_USAGE,
+                             "'peft.target_modules': '%s' of positions or types is not supported; hint: leave it out",
                              table->tensors[i].name);
     t->adapters = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->adapters);
     for (int unit = 0; unit < t->L + 2; unit++)

@@ -360,6 +360,11 @@ def test_an_adapter_of_another_family_is_refused(folder):
     assert f"peft: model.adapter '{place}': 'peft.target_modules' matches no module of the model; hint: its" in done.final_error, done
 
 
+def test_positions_have_no_adapter(folder):
+    done = folder.train(lora(folder, {}, {**PLAIN, "target_modules": ["wpe"]}, GPT2), expect=USAGE)
+    assert "'peft.target_modules': 'transformer.wpe.lora_embedding_A' of positions or types is not supported; hint: leave" in done.err, done
+
+
 def test_another_adapter_is_another_run(folder):
     folder.train(lora(folder, {}, PLAIN), sets=["train.max_steps=2"])
     done = folder.train(lora(folder, {}, {**PLAIN, "r": 5}), more=["--resume", folder.run_folder()], expect=USAGE)
