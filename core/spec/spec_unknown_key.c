@@ -178,6 +178,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "peft_trainable_token_indices",
      NULL, LORA},
     {UNLISTED(RULE), "peft_init_lora_weights", NULL, LORA},
+    {UNLISTED(MISSING), "rank", "peft.r", NULL},
     {UNLISTED(RULE), "lora_exclude_modules", "peft.exclude_modules", NULL},
     {UNLISTED(RULE), "lora_rank_pattern", "peft.rank_pattern", NULL},
     {UNLISTED(RULE), "lora_alpha_pattern", "peft.alpha_pattern", NULL},
@@ -338,6 +339,8 @@ static const char *unknown_suggestion(struct spec_context *ctx, const char *name
 /* A single word, such as debug, may mean anything: it leads to no key of another section that has no effect here. */
 static const char *hint_unknown(struct spec_context *ctx, const char *section, const char *name)
 {
+    if (!strcmp(section, "peft") && spec_key_find(spec_arena_printf(ctx->arena, "peft.lora_%s", name)))
+        return spec_arena_printf(ctx->arena, "did you mean 'lora_%s'?", name);
     const char *foreign = unknown_suggestion(ctx, name);
     if (foreign)
         return foreign;
