@@ -169,6 +169,9 @@ enum status init_find_method(const char *name, enum init_method *method, struct 
 static enum status init_take_method(struct init *t, const char *text, struct error *err)
 {
     TRY(init_find_method(text, &t->method, err));
+    if (t->method == INIT_QLORA && t->pretrained && t->desc.weights_in_out)
+        return error_set(err, STATUS_USAGE, "the matrices of %s are (in, out), and are not quantized; hint: lora",
+                         model_family_name(t->desc.family));
     if (t->method == INIT_FULL || t->pretrained)
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "an adapter needs trained weights below it, and '%s' has none", t->model);

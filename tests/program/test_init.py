@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from harness import (DATA, DEVICE, LLAMA, PATIENCE, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN, documents, write_mask, write_megatron)
+from harness import (DATA, DEVICE, GPT2, LLAMA, PATIENCE, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN, documents, write_mask, write_megatron)
 from test_classification import write_labelled
 from test_sample import byte_tokenizer
 
@@ -268,6 +268,13 @@ def test_more_memory_than_the_gpu_has_is_noted(place):
 def test_wrong_flags_are_refused(place, flags, words):
     done = init(place, *flags, expect=USAGE)
     assert words in done.final_error and not os.path.exists(place.at("run.yaml"))
+
+
+def test_qlora_of_gpt2_leads_to_lora(place):
+    place.train({"model": {"config": GPT2}, "train": {"epochs": None, "max_steps": 1}, "data": {"validation": None}})
+    place.ztrain("export", place.run_folder(), "--out", place.at("gpt2"))
+    done = init(place, "--method", "qlora", model="gpt2", expect=USAGE)
+    assert "--method: the matrices of gpt2 are (in, out), and are not quantized; hint: lora" in done.final_error
 
 
 def test_a_file_is_replaced_only_by_force(place):
