@@ -43,7 +43,8 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
                                     : method == QUANTIZATION_FP8 ? CODES_E4M3
                                                                  : CODES_NONE;
     *part = HF_CODES;
-    return codes != CODES_NONE && entry->codes == codes &&
+    const bool packed = method == QUANTIZATION_NF4 && entry->ndim == 2 && entry->shape[1] == 1; /* in any dtype */
+    return codes != CODES_NONE && (entry->codes == codes || packed) &&
            snprintf(matrix, HF_NAME_MAX, "%s", entry->name) < HF_NAME_MAX;
 }
 

@@ -195,6 +195,15 @@ def test_a_quantized_folder_has_the_bits_of_its_values(folder, method, place, dt
     assert result(folder, lora(quantized, changes), "run", ranks=ranks) == result(folder, lora(values, changes), "values", ranks=ranks)
 
 
+@pytest.mark.parametrize("dtype, size", [("BF16", 2), ("F32", 4)])
+def test_codes_of_another_dtype_are_the_same_bytes(folder, dtype, size):
+    """As bitsandbytes saves them with bnb_4bit_quant_storage."""
+    quantized, _ = quantized_pair(folder, "nf4")
+    other = spoil(folder, "other", lambda tensors: tensors.update(
+        {name: (dtype, [shape[0] // size, 1], data) for name, (_, shape, data) in tensors.items() if is_linear(name) and name.endswith("weight")}))
+    assert result(folder, lora(quantized), "run") == result(folder, lora(other), "other")
+
+
 @pytest.mark.parametrize("place", ["stage1", "stage3"])
 def test_a_base_in_another_type(folder, place):
     values = with_values(folder, "values", lambda name, x: [bf16(v) for v in x] if "layers.1.input_layernorm" not in name else x)
