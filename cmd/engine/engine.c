@@ -154,6 +154,11 @@ static enum status engine_store_base(struct engine *t, struct error *err)
     if (!spec->adapter.on)
         return STATUS_OK;
     TRY(stored_base_check(&settings, &t->desc, &t->table, err));
+    const bool tells = spec->model.load_in_4bit && t->rank == 0 && !t->quiet && !t->first;
+    for (int i = 0; i < settings.quantization.skip.count && tells; i++)
+        if (!stored_base_has(settings.quantization.skip.items[i], &t->desc, &t->table))
+            log_info("'llm_int8_skip_modules': '%s' matches no module of this %s model, and has no effect",
+                     settings.quantization.skip.items[i], model_family_name(t->desc.family));
     stored_base_lay_out(&t->table, spec->dtype, &settings);
     return STATUS_OK;
 }

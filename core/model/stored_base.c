@@ -23,16 +23,26 @@ static bool stored_is_linear(const struct tensor_info *tensor)
 }
 
 /* As transformers' should_convert_module, of names that are no regular expressions. */
-static bool stored_is_skipped(const struct quantization_settings *settings, const struct tensor_info *tensor)
+static bool stored_key_names(const char *key, const struct tensor_info *tensor)
 {
     const char *end = strrchr(tensor->name, '.');
-    const size_t length = end ? (size_t)(end - tensor->name) : strlen(tensor->name);
-    for (int i = 0; i < settings->skip.count; i++) {
-        const char *key = settings->skip.items[i];
-        const size_t n = strlen(key);
-        if (n > 0 && n <= length && (!memcmp(tensor->name, key, n) || !memcmp(tensor->name + length - n, key, n)))
+    const size_t n = strlen(key), length = end ? (size_t)(end - tensor->name) : strlen(tensor->name);
+    return n > 0 && n <= length && (!memcmp(tensor->name, key, n) || !memcmp(tensor->name + length - n, key, n));
+}
+
+bool stored_base_has(const char *key, const struct model_desc *desc, const struct tensor_table *table)
+{
+    bool found = desc->tied && strcmp(key, "lm_head") == 0;
+    for (int t = 0; t < table->num_tensors && !found; t++)
+        found = stored_key_names(key, &table->tensors[t]);
+    return found;
+}
+
+static bool stored_is_skipped(const struct quantization_settings *settings, const struct tensor_info *tensor)
+{
+    for (int i = 0; i < settings->skip.count; i++)
+        if (stored_key_names(settings->skip.items[i], tensor))
             return true;
-    }
     return !settings->has_skip && stored_is_head(tensor);
 }
 

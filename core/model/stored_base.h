@@ -56,6 +56,9 @@ enum status stored_matrix_check(enum quantization_method method, const struct mo
 enum status stored_base_check(const struct stored_settings *settings, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err);
 
+/* Whether a name of llm_int8_skip_modules is that of a module. */
+bool stored_base_has(const char *key, const struct model_desc *desc, const struct tensor_table *table);
+
 /* Makes bytes of the frozen units that need it. After the table was frozen, before anything is derived from it. */
 void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const struct stored_settings *settings);
 

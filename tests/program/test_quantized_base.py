@@ -54,13 +54,13 @@ def write_tensors(folder, tensors, config):
     return folder
 
 
-def base_of(folder, config=MODEL):
+def base_of(folder, config=MODEL, name="base"):
     """A folder with random weights in fp32."""
-    if not os.path.exists(folder.at("base")):
+    if not os.path.exists(folder.at(name)):
         folder.train({"model": {"config": config}, "train": {"epochs": None, "max_steps": 1}}, "made")
-        folder.ztrain("export", folder.run_folder("made"), "--out", folder.at("base"), "--dtype", "fp32")
+        folder.ztrain("export", folder.run_folder("made"), "--out", folder.at(name), "--dtype", "fp32")
         shutil.rmtree(folder.run_folder("made"))
-    return folder.at("base")
+    return folder.at(name)
 
 
 def is_linear(name):
@@ -248,6 +248,16 @@ def test_the_plan_has_the_bytes(folder):
     linear, blocks = 3 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32), 3
     saved = parameters({}) - parameters({"model": {"quantization_config": QLORA}})
     assert abs(saved - linear * (4 - 4 / blocks - 0.5 - 1 / 16)) < 4096
+
+
+def test_skipped_names_without_a_module_are_said(folder):
+    skip = {**QLORA, "llm_int8_skip_modules": ["lm_head", "model.layers.1", "q_proj", "qproj"]}
+    done = folder.train(lora(base_of(folder), {"model": {"quantization_config": skip}}), ranks=2)
+    assert done.out.count("matches no module") == 1
+    assert "'llm_int8_skip_modules': 'qproj' matches no module of this llama model, and has no effect" in done.out
+    tied = base_of(folder, {**MODEL, "tie_word_embeddings": True}, "tied")
+    done = folder.train(lora(tied, {"model": {"quantization_config": {**QLORA, "llm_int8_skip_modules": ["lm_head"]}}}), "tied")
+    assert "matches no module" not in done.out
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------
