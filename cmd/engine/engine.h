@@ -140,6 +140,9 @@ enum status engine_activation_bytes(const struct engine *engine, enum recompute 
 enum status engine_open_data(struct engine *engine, struct error *err);
 void engine_close_data(struct engine *engine);
 
+/* Returns `status`. The error of one of several adapters begins with its name. */
+enum status engine_name_error(const struct engine *engine, enum status status, struct error *err);
+
 /* Whether data.train has a loss mask, by the names and headers of its files. Data that cannot be opened count as data
  * without one: engine_open_data() reports the error. */
 bool engine_probe_mask(const struct run_spec *spec);

@@ -381,7 +381,7 @@ static enum status open_validation_data(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-enum status engine_open_data(struct engine *t, struct error *err)
+static enum status open_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     TRY(open_training_data(t, err));
@@ -401,6 +401,16 @@ enum status engine_open_data(struct engine *t, struct error *err)
     if (t->samples && t->rank == 0)
         log_info("train.samples is set, but there is no data.validation: samples come with evaluations");
     return STATUS_OK;
+}
+
+enum status engine_name_error(const struct engine *t, enum status status, struct error *err)
+{
+    return status != STATUS_OK && t->spec->run.group ? error_prefix(err, "%s", t->spec->run.name) : status;
+}
+
+enum status engine_open_data(struct engine *t, struct error *err)
+{
+    return engine_name_error(t, open_data(t, err), err);
 }
 
 void engine_close_data(struct engine *t)

@@ -268,9 +268,9 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     TRY(loop_report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
-    enum status status =
+    enum status status = /* the same on all ranks */
         run->replay ? replay_compare_step(run, &pending->metrics, err) : loop_check_divergence(run, &result, err);
-    return status == STATUS_OK ? STATUS_OK : run_agree(run, status, err); /* all ranks come to the same result */
+    return status == STATUS_OK ? STATUS_OK : run_agree(run, engine_name_error(&run->engine, status, err), err);
 }
 
 static enum status loop_collect_steps(struct run *run, int64_t ahead, struct error *err)

@@ -148,7 +148,7 @@ static enum status rank_check_history(const struct run *run, struct error *err)
                    "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the scale");
     else if (status != STATUS_OK)
         error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the beginning");
-    return status;
+    return engine_name_error(&run->engine, status, err);
 }
 
 static void rank_say_nothing_to_do(const struct run *run)

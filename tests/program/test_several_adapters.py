@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from harness import CHECKPOINT, LLAMA, USAGE, children, merged, wait_for_checkpoint
+from harness import CHECKPOINT, DATA, DIVERGED, LLAMA, USAGE, children, merged, wait_for_checkpoint
 from test_adapters import OFFLOAD, base_of, lora, numbers_of, plan_bytes, weights
 from virtual_case import DTYPES, digest_of
 
@@ -222,6 +222,18 @@ def test_a_branch_restarts_where_it_began(folder):
         assert weights(folder, f"branch/{name}") == weights(folder, f"whole/{name}")
 
 
+def test_one_that_fails_ends_all(folder):
+    """Its error names it; without its item the rest goes on."""
+    changes, all_items = {"train": {"max_steps": 20}, "checkpoint": {"interval_steps": 2}, **DTYPES["fp32"]}, items(folder)
+    rate = {"optimizer": {"params": {"lr": 1e6, "weight_decay": 1e4}}}
+    broken = together(folder, changes, merged(all_items, {"breton": rate}))
+    done = folder.train(broken, "all", ranks=2, expect=DIVERGED)
+    assert re.search(r": breton: step \d+: 10 steps in a row had non-finite gradients", done.final_error), done
+    rest = {name: item for name, item in all_items.items() if name != "breton"}
+    done = folder.train(together(folder, changes, rest), "all", ranks=2, more=["--resume", folder.run_folder("all")])
+    assert "french: finished: 20 steps" in done.out and "gallo: finished: 20 steps" in done.out
+
+
 def test_stopped_on_request(folder):
     changes, all_items = {"train": {"max_steps": 100000}}, items(folder)
     process = folder.start("--config", folder.spec(together(folder, changes, all_items), "all"))
@@ -269,6 +281,15 @@ def test_what_watches_one_model_is_refused(folder, changes, words):
 @pytest.mark.parametrize("option", [["--profile"], ["--trace", "trace.json"]])
 def test_options_of_one_model_are_refused(folder, option):
     assert "several adapters" in folder.train(together(folder, {}, items(folder)), more=option, expect=USAGE).err
+
+
+def test_data_that_are_too_few_name_their_adapter(folder):
+    all_items = items(folder)
+    folder.data(1, seed=1, name="few")
+    all_items["breton"]["data"]["train"] = folder.at("few")
+    for more in ([], ["--dry-run"]):
+        done = folder.train(together(folder, {}, all_items), more=more, expect=DATA)
+        assert re.search(r": breton: data.train holds \d+ samples?, fewer than", done.final_error), done
 
 
 def test_a_key_of_the_spec_is_reported_once(folder):
