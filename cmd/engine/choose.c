@@ -210,11 +210,6 @@ enum { AUTO_SHARE = 6 };
 /* What NCCL uses through NVLink's switches: on Hopper 16 blocks, on compute capability 10 24. */
 enum { SM_TARGET_CTAS = 16, SM_TARGET_CTAS_BLACKWELL = 24 };
 
-static int wanted_ctas(const struct device *device)
-{
-    return strncmp(device->capability, "10.", 3) == 0 ? SM_TARGET_CTAS_BLACKWELL : SM_TARGET_CTAS;
-}
-
 struct gpu_size {
     int rank, multiprocessors, ctas; /* multiprocessors of the CPU: 0 */
     char name[sizeof((struct device *)NULL)->name];
@@ -228,7 +223,7 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     memset(&own, 0, sizeof own); /* its padding is sent as well */
     own.rank = t->rank;
     own.multiprocessors = t->device->multiprocessors;
-    own.ctas = wanted_ctas(t->device);
+    own.ctas = strncmp(t->device->capability, "10.", 3) == 0 ? SM_TARGET_CTAS_BLACKWELL : SM_TARGET_CTAS;
     memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
     if (!t->comm)

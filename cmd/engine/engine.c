@@ -295,19 +295,6 @@ static enum status engine_build_one(struct engine *t, int threads, struct error 
     return engine_build_model(t, err);
 }
 
-/* What a plan tries of the first spec, which all adapters have in common (memory_setting_apply()). */
-static void engine_share_settings(const struct run_spec *first, struct run_spec *spec)
-{
-    spec->train_micro_batch_size_per_gpu = first->train_micro_batch_size_per_gpu;
-    spec->gradient_accumulation_steps = first->gradient_accumulation_steps;
-    spec->zero = first->zero;
-    spec->transformer = first->transformer;
-    spec->cpu_checkpointing = first->cpu_checkpointing;
-    spec->grad_accum_dtype = first->grad_accum_dtype;
-    spec->bf16_master = first->bf16_master;
-    spec->bf16_moments = first->bf16_moments;
-}
-
 static struct engine *engine_follow(struct engine *first, struct engine *before, struct run_spec *spec)
 {
     if (!before->next) {
@@ -322,7 +309,15 @@ static struct engine *engine_follow(struct engine *first, struct engine *before,
     t->quiet = first->quiet;
     t->profile = first->profile;
     t->spec = spec;
-    engine_share_settings(first->spec, spec);
+    /* what a plan tries of the first spec, which all adapters have in common (memory_setting_apply()) */
+    spec->train_micro_batch_size_per_gpu = first->spec->train_micro_batch_size_per_gpu;
+    spec->gradient_accumulation_steps = first->spec->gradient_accumulation_steps;
+    spec->zero = first->spec->zero;
+    spec->transformer = first->spec->transformer;
+    spec->cpu_checkpointing = first->spec->cpu_checkpointing;
+    spec->grad_accum_dtype = first->spec->grad_accum_dtype;
+    spec->bf16_master = first->spec->bf16_master;
+    spec->bf16_moments = first->spec->bf16_moments;
     return t;
 }
 

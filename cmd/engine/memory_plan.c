@@ -128,21 +128,8 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
                : NULL;
 }
 
-/* obstacle: NULL where it is another rank's. */
-static enum status memory_snapshot_refused(const struct engine *t, const char *obstacle, struct error *err)
-{
-    const int64_t bytes = memory_plan_bytes(t, zero_snapshot_bytes);
-    char size[SIZE_TEXT_MAX];
-    error_set(err, STATUS_DEVICE,
-              "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory does "
-              "not fit into %s",
-              size_round(bytes, size), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
-    return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
-}
-
 enum status memory_plan_make(struct engine *t, struct error *err)
 {
-    const enum spec_switch decoupled = t->spec->checkpoint.decoupled;
     char size[SIZE_TEXT_MAX];
     memory_plan_keep_snapshots(t, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
@@ -154,15 +141,20 @@ enum status memory_plan_make(struct engine *t, struct error *err)
         TRY(comm_sum(t->comm, &lacking, 1, err));
     if (lacking == 0)
         return STATUS_OK;
-    if (decoupled == SPEC_ON)
-        return memory_snapshot_refused(t, obstacle, err);
+    const int64_t bytes = memory_plan_bytes(t, zero_snapshot_bytes);
+    if (t->spec->checkpoint.decoupled == SPEC_ON) {
+        error_set(err, STATUS_DEVICE,
+                  "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory "
+                  "does not fit into %s",
+                  size_round(bytes, size), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
+        return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
+    }
     memory_plan_keep_snapshots(t, false);
     fill_plan(t);
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
                  "copy of %s on each rank: %s",
-                 size_round(memory_plan_bytes(t, zero_snapshot_bytes), size),
-                 obstacle ? obstacle : "that of another rank");
+                 size_round(bytes, size), obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 
@@ -191,15 +183,6 @@ static bool is_ordinary_memory(const struct offload_settings *offload)
 static size_t host_arena_bytes(const struct engine *t)
 {
     return t->plan.host.used - t->plan.host.by_kind[MEM_SNAPSHOT];
-}
-
-/* Host memory is one piece, pinned unless one of its users asks for ordinary memory. */
-static enum status memory_plan_take_host(struct engine *t, struct error *err)
-{
-    const struct offload_settings *optimizer = &t->spec->zero.offload_optimizer, *param = &t->spec->zero.offload_param;
-    t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary_memory(optimizer) || is_ordinary_memory(param));
-    return t->host_is_ordinary ? host_pages_new(host_arena_bytes(t), &t->host_memory, err)
-                               : device_alloc_host(t->device, host_arena_bytes(t), &t->host_memory, err);
 }
 
 enum status engine_prepare_ops(struct engine *t, struct error *err)
@@ -231,8 +214,12 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
             TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
         arena_init(&shared, segment, t->plan.shared.used);
     }
-    if (host_arena_bytes(t)) {
-        TRY(memory_plan_take_host(t, err));
+    if (host_arena_bytes(t)) { /* one piece, pinned unless one of its users asks for ordinary memory */
+        const struct zero_settings *zero = &t->spec->zero;
+        t->host_is_ordinary = t->device->kind != DEVICE_CPU && (is_ordinary_memory(&zero->offload_optimizer) ||
+                                                                is_ordinary_memory(&zero->offload_param));
+        TRY(t->host_is_ordinary ? host_pages_new(host_arena_bytes(t), &t->host_memory, err)
+                                : device_alloc_host(t->device, host_arena_bytes(t), &t->host_memory, err));
         arena_init(&host, t->host_memory, host_arena_bytes(t));
     }
     for (struct engine *e = t; e; e = e->next)
@@ -381,17 +368,6 @@ static void memory_plan_print_cap(const struct engine *t)
     log_detail("  %.1f %% of %s", 100 * (double)memory_plan_device_bytes(&t->plan) / (double)cap, of);
 }
 
-static void memory_plan_warn_of_gpu(const struct engine *t, size_t total)
-{
-    if (total > t->device->memory_bytes)
-        log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
-                 "settings that fit");
-    else if (total + t->plan.reserve.total > t->device->memory_bytes)
-        log_warn(
-            "the plan leaves less of the GPU's memory than the reserve, so the run may end for lack of memory; hint: "
-            "train.memory_limit refuses such a plan and names what fits");
-}
-
 uint64_t memory_plan_node_limit(const struct engine *t)
 {
     struct machine_memory machine = {.total = UINT64_MAX, .limit = UINT64_MAX};
@@ -461,6 +437,7 @@ static void memory_plan_print_layout(const struct engine *t)
 
 void memory_plan_print(const struct engine *t, bool bytes)
 {
+    const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
     char trained[64] = "";
     if (t->table.adapted)
         snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
@@ -469,12 +446,17 @@ void memory_plan_print(const struct engine *t, bool bytes)
                trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
-    if (t->device->memory_bytes > 0)
+    if (gpu > 0)
         memory_plan_print_reserve(t);
     memory_plan_print_dtypes(t->spec, t->world);
     if (bytes)
         memory_plan_print_layout(t);
-    if (t->device->memory_bytes > 0)
-        memory_plan_warn_of_gpu(t, t->plan.local.used + t->plan.shared.used);
+    if (gpu > 0 && t->plan.local.used + t->plan.shared.used > gpu)
+        log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
+                 "settings that fit");
+    else if (gpu > 0 && memory_plan_device_bytes(&t->plan) > gpu)
+        log_warn(
+            "the plan leaves less of the GPU's memory than the reserve, so the run may end for lack of memory; hint: "
+            "train.memory_limit refuses such a plan and names what fits");
     memory_plan_print_node(t);
 }

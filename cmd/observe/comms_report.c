@@ -114,15 +114,6 @@ static void log_table(const struct comms *c, bool each_block)
     }
 }
 
-static int find_straggler(const struct comms *c)
-{
-    int worst = 0;
-    for (int r = 1; r < c->world; r++)
-        if (c->ranks[r].caused > c->ranks[worst].caused)
-            worst = r;
-    return worst;
-}
-
 static json_t *rows_to_json(const struct comms *c)
 {
     json_t *list = json_array();
@@ -164,7 +155,9 @@ enum status comms_report_finish(struct run *run, struct error *err)
         return STATUS_OK;
     console_break(&run->console);
     log_table(&c, run->spec->comms_logger.debug);
-    const int worst = find_straggler(&c);
+    int worst = 0;
+    for (int r = 1; r < c.world; r++)
+        worst = c.ranks[r].caused > c.ranks[worst].caused ? r : worst;
     const struct comm_log_rank *rank = &c.ranks[worst];
     log_info("the others waited longest for rank %d on %s: %.3f s each, in %" PRId64
              " collectives for which it was ready last; it waited %.3f s itself",

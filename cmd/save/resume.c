@@ -15,7 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-bool resume_names_run(const char *resume)
+/* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
+ * checkpoints ahead of the newest valid one would be moved aside as damaged. */
+static bool resume_names_run(const char *resume)
 {
     char manifest[4200];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", resume);

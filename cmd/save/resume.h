@@ -20,10 +20,6 @@
 enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err);
 
-/* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
- * checkpoints ahead of the newest valid one would be moved aside as damaged. */
-bool resume_names_run(const char *resume);
-
 /* Checks that a run on `world` ranks may continue: STATUS_USAGE for a difference that would silently change it. Fills
  * in the spec's batch sizes. source: where the world size comes from; print: prints the differences. */
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,

@@ -84,16 +84,6 @@ static enum status loop_within_step(void *context, bool *stop, struct error *err
     return STATUS_OK;
 }
 
-static enum status loop_end_step(struct run *run, const struct train_step *step, struct error *err)
-{
-    struct pending_step *pending = &run->pending[run->enqueued % ZERO_STEPS];
-    run->enqueued++;
-    ASSERT(step->last.step == run->enqueued);
-    TRY(stop_vote(run, err));
-    note_step(run, step, pending);
-    return STATUS_OK;
-}
-
 /* Enqueues the next optimizer step of each run. *broken_off: the ranks have agreed to stop in it, and it counts as not
  * begun. */
 static enum status loop_train_step(struct run *const *runs, int count, bool *broken_off, struct error *err)
@@ -111,12 +101,16 @@ static enum status loop_train_step(struct run *const *runs, int count, bool *bro
     TRY(stepper_enqueue(steps, count, err));
     *broken_off = steps->broken_off;
     for (int i = 0; i < count; i++) {
-        run_speaks(runs[i]);
+        struct run *run = runs[i];
+        run_speaks(run);
         steps[i].untimed |= i > 0; /* the first one has the times of all */
+        run->stop |= *broken_off;
         if (*broken_off)
-            runs[i]->stop = true;
-        else
-            TRY(loop_end_step(runs[i], &steps[i], err));
+            continue;
+        struct pending_step *pending = &run->pending[run->enqueued++ % ZERO_STEPS];
+        ASSERT(steps[i].last.step == run->enqueued);
+        TRY(stop_vote(run, err));
+        note_step(run, &steps[i], pending);
     }
     if (!*broken_off)
         run_read_volume(first, steps->counted ? &first->volume : &uncounted);
@@ -503,13 +497,6 @@ static enum status loop_after_step(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-static enum status loop_finish(struct run *run, struct error *err)
-{
-    TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
-    TRY(background_save_wait(run, true, err));
-    return loop_stop_status(run);
-}
-
 /* The runs that have a step to make; their number. */
 static int loop_active(struct run *first, struct run *active[TRAIN_JOBS])
 {
@@ -541,7 +528,9 @@ enum status run_steps(struct run *first, struct error *err)
     }
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
-        const enum status ended = loop_finish(run, err);
+        TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
+        TRY(background_save_wait(run, true, err));
+        const enum status ended = loop_stop_status(run);
         if (ended != STATUS_OK && ended != STATUS_REQUEUE)
             return ended;
         status = ended == STATUS_OK ? status : ended;

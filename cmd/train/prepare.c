@@ -138,15 +138,6 @@ static enum status prepare_data(struct run *run, struct error *err)
     return run->checkpoint ? prepare_position(run, run->checkpoint, err) : STATUS_OK;
 }
 
-static void prepare_warns_of_threads(const struct run *run)
-{
-    const int threads = run->engine.device->threads, cores = machine_cores();
-    if (run->boot->rank == 0 && threads > 2 * cores)
-        log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
-                 "without it a rank takes a thread for each of its cores",
-                 threads, cores, cores == 1 ? "" : "s");
-}
-
 /* "the CPU (no driver), AMD EPYC, 4 threads" */
 static void prepare_device_text(const struct engine *t, char text[512])
 {
@@ -224,6 +215,7 @@ static void prepare_log_adapters(const struct run *first)
 static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
+    const int cores = machine_cores();
     struct string_list autos = {0};
     prepare_log_banner(run);
     prepare_log_adapters(run);
@@ -232,7 +224,10 @@ static void prepare_log_start(const struct run *run)
     for (int i = 0; i < autos.count; i++)
         log_info("%s", autos.items[i]);
     string_list_release(&autos);
-    prepare_warns_of_threads(run);
+    if (run->boot->rank == 0 && t->device->threads > 2 * cores)
+        log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
+                 "without it a rank takes a thread for each of its cores",
+                 t->device->threads, cores, cores == 1 ? "" : "s");
     memory_plan_print(t, false);
 }
 

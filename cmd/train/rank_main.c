@@ -151,30 +151,17 @@ static enum status rank_check_history(const struct run *run, struct error *err)
     return engine_name_error(&run->engine, status, err);
 }
 
-static void rank_say_nothing_to_do(const struct run *run)
-{
-    if (run->position.stopped_early)
-        log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
-                 "; hint: with a larger train.early_stopping.patience it continues",
-                 run->position.step, run->engine.total_steps);
-    else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
-        log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
-}
-
-static void rank_say_finished(const struct run *run)
-{
-    if (run->boot->rank == 0)
-        console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
-    log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
-             run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
-}
-
 static enum status rank_train_together(struct run *first, struct error *err)
 {
     TRY(run_prepare(first, err));
     for (const struct run *run = first; run; run = run->next) {
         run_speaks(run);
-        rank_say_nothing_to_do(run);
+        if (run->position.stopped_early)
+            log_info("nothing to do: the run has ended early, after step %" PRId64 " of %" PRId64
+                     "; hint: with a larger train.early_stopping.patience it continues",
+                     run->position.step, run->engine.total_steps);
+        else if (run->position.step >= run->engine.total_steps && !run->position.evaluation_due)
+            log_info("nothing to do: the run of %" PRId64 " steps is complete", run->engine.total_steps);
     }
     enum status status = run_steps(first, err);
     if (rank_is_failure(status)) {
@@ -197,7 +184,10 @@ static enum status rank_train_together(struct run *first, struct error *err)
     rank_report_volume(first);
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
-        rank_say_finished(run);
+        if (run->boot->rank == 0)
+            console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
+        log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
+                 run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
         const enum status history = rank_check_history(run, err);
         status = status == STATUS_OK ? history : status;
     }
