@@ -120,17 +120,6 @@ void heartbeat_slow_describe(char *text, size_t size)
     pthread_mutex_unlock(&slow.mutex);
 }
 
-/* "no progress for 600 s in reading '/data/x.bin' (comm.io_timeout_seconds); hint: …" */
-static void slow_call_text(const struct slow_call *call, char *text, size_t size)
-{
-    char file[2048];
-    slow_call_file(call, file, sizeof file);
-    snprintf(text, size,
-             "no progress for %.3g s in %s%s (comm.io_timeout_seconds); hint: its file system or device hangs; raise "
-             "comm.io_timeout_seconds if it is only slow",
-             watch.limit_seconds, call->doing, file);
-}
-
 /* Whether a device call of the last `seconds` seconds and maybe more keeps the rank alive. */
 static bool count_device_call(double seconds)
 {
@@ -160,7 +149,7 @@ static bool heartbeat_count(double seconds, struct slow_call **stuck)
 static void *heartbeat_watch_loop(void *unused)
 {
     (void)unused;
-    char text[2500];
+    char text[2500], file[2048];
     double last = seconds_now();
     pthread_setname_np(pthread_self(), "ztrain-watch");
     pthread_mutex_lock(&slow.mutex);
@@ -176,7 +165,11 @@ static void *heartbeat_watch_loop(void *unused)
         if (!stuck)
             continue;
         stuck->reported = true;
-        slow_call_text(stuck, text, sizeof text);
+        slow_call_file(stuck, file, sizeof file);
+        snprintf(text, sizeof text,
+                 "no progress for %.3g s in %s%s (comm.io_timeout_seconds); hint: its file system or device hangs; "
+                 "raise comm.io_timeout_seconds if it is only slow",
+                 watch.limit_seconds, stuck->doing, file);
         pthread_mutex_unlock(&slow.mutex);
         watch.stuck(text, watch.context);
         pthread_mutex_lock(&slow.mutex);

@@ -44,11 +44,6 @@ static struct {
     double spent; /* seconds of drain_patience used so far */
 } drain = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static struct queue *queue_of(enum outlet outlet)
-{
-    return &queues[outlet == OUTLET_STDERR && one_file ? OUTLET_STDOUT : outlet];
-}
-
 static void output_write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -182,7 +177,7 @@ int output_open(int fd)
 
 void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_kind kind)
 {
-    struct queue *queue = queue_of(outlet);
+    struct queue *queue = &queues[outlet == OUTLET_STDERR && one_file ? OUTLET_STDOUT : outlet];
     ASSERT(bytes <= OUTPUT_RECORD);
     pthread_mutex_lock(&queue->mutex);
     const int fd = outlet == OUTLET_FILE ? queue->fd : outlet == OUTLET_STDOUT ? STDOUT_FILENO : STDERR_FILENO;

@@ -31,16 +31,6 @@ static enum status companion_path(const struct shard_labels *shard, const char *
 
 /* ---- labels -------------------------------------------------------------- */
 
-static enum status check_labels(const struct label_set *set, const struct shard_labels *shard, const char *path,
-                                struct error *err)
-{
-    for (int64_t i = 0; i < shard->count; i++)
-        if (set->labels[shard->first + i] < 0)
-            return error_set(err, STATUS_DATA, "'%s' at byte %lld: label %d is negative; hint: labels count from 0",
-                             path, (long long)(4 * i), set->labels[shard->first + i]);
-    return STATUS_OK;
-}
-
 static enum status read_labels(struct label_set *set, const struct shard_labels *shard, struct error *err)
 {
     char path[FS_PATH_MAX];
@@ -64,7 +54,11 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
         status = fs_pread(fd, path, set->labels + shard->first, (size_t)bytes, 0, STATUS_DATA, err);
     io_close(fd);
     TRY(status);
-    return check_labels(set, shard, path, err);
+    for (int64_t i = 0; i < shard->count; i++)
+        if (set->labels[shard->first + i] < 0)
+            return error_set(err, STATUS_DATA, "'%s' at byte %lld: label %d is negative; hint: labels count from 0",
+                             path, (long long)(4 * i), set->labels[shard->first + i]);
+    return STATUS_OK;
 }
 
 /* ---- types --------------------------------------------------------------- */

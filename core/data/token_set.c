@@ -397,16 +397,6 @@ static enum status token_megatron_open(struct shard *shard, struct error *err)
     return idx->bytes <= TOKEN_INDEX_CHECKED ? token_index_check(shard, err) : STATUS_OK;
 }
 
-static enum status token_mask_check(const struct shard *shard, struct error *err)
-{
-    if (!shard->mask.path || shard->mask.bytes == shard->tokens)
-        return STATUS_OK;
-    return error_set(err, STATUS_DATA,
-                     "'%s' has %lld bytes, but '%s' has %lld tokens: a loss mask has a byte for each; hint: the two do "
-                     "not belong together; make both again, or remove the mask to learn from every token",
-                     shard->mask.path, (long long)shard->mask.bytes, shard->bin.path, (long long)shard->tokens);
-}
-
 static void token_shard_close(struct shard *shard)
 {
     shard_file_close(&shard->bin);
@@ -428,7 +418,12 @@ static enum status token_shard_open(struct shard *shard, int64_t blocks, uint64_
         TRY(shard_file_open(&shard->mask, err));
     if (shard->digests)
         TRY(shard_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
-    return token_mask_check(shard, err);
+    if (!shard->mask.path || shard->mask.bytes == shard->tokens)
+        return STATUS_OK;
+    return error_set(err, STATUS_DATA,
+                     "'%s' has %lld bytes, but '%s' has %lld tokens: a loss mask has a byte for each; hint: the two do "
+                     "not belong together; make both again, or remove the mask to learn from every token",
+                     shard->mask.path, (long long)shard->mask.bytes, shard->bin.path, (long long)shard->tokens);
 }
 
 /* ---- the set ------------------------------------------------------------- */

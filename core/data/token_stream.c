@@ -122,19 +122,14 @@ static int64_t sample_at(const struct token_stream_config *config, int64_t sampl
     return (int64_t)permute_index((uint64_t)place, (uint64_t)samples, config->seed, (uint64_t)epoch);
 }
 
-static void samples_of_mixture(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources)
-{
-    struct interleave_cursor at;
-    interleave_begin(&at, &config->mixture->order);
-    interleave_seek(&at, (step - 1) * config->batch_size);
-    for (int64_t i = 0; i < config->batch_size; i++)
-        sources[i] = mixture_next(config->mixture, &at, &samples[i]);
-}
-
 void token_stream_step_samples(const struct token_stream_config *config, int64_t step, int64_t *samples, int *sources)
 {
     if (config->mixture) {
-        samples_of_mixture(config, step, samples, sources);
+        struct interleave_cursor at;
+        interleave_begin(&at, &config->mixture->order);
+        interleave_seek(&at, (step - 1) * config->batch_size);
+        for (int64_t i = 0; i < config->batch_size; i++)
+            sources[i] = mixture_next(config->mixture, &at, &samples[i]);
         return;
     }
     const int64_t steps = token_stream_steps_per_epoch(config), all = token_stream_samples(config);
@@ -321,18 +316,11 @@ static int64_t stream_place(const struct token_stream *stream)
     return config->batch_size / virtual_world * virtual_rank + own * count;
 }
 
-/* The number of the micro-batch's first sample over all steps and ranks. */
-static int64_t slot_number(const struct token_stream *stream)
-{
-    const struct token_stream_config *config = &stream->config;
-    return config->evaluation ? 0 : (stream->step - 1) * config->batch_size + stream_place(stream);
-}
-
 static enum status fill(struct token_stream *stream, struct slot *slot, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
     struct batch *batch = &slot->batch;
-    int64_t first_ordinal, count = config->micro_batch_size;
+    int64_t first_ordinal, count = config->micro_batch_size, number = 0; /* number: over all steps and ranks */
     *batch = (struct batch){.step = stream->step,
                             .epoch = 1,
                             .micro = stream->micro,
@@ -358,6 +346,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
         batch->step_tokens = stream->step_tokens;
         const int64_t place = stream_place(stream);
         first_ordinal = batch_start + place;
+        number = (stream->step - 1) * config->batch_size + place;
         if (stream->mixing)
             mix_from(stream, place);
         if (stream->mixing)
@@ -366,7 +355,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
         int64_t sample = first_ordinal + i, length;
-        slot->first_number = (uint64_t)(slot_number(stream) + i) * (uint64_t)config->data.seq_length;
+        slot->first_number = (uint64_t)(number + i) * (uint64_t)config->data.seq_length;
         if (!config->evaluation)
             sample = training_sample(stream, sample, batch->epoch);
         if (config->classification) {
@@ -385,15 +374,6 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     return STATUS_OK;
 }
 
-static void advance(struct token_stream *stream)
-{
-    stream->micro++;
-    if (!stream->config.evaluation && stream->micro == stream->micros) {
-        stream->micro = 0;
-        stream->step++;
-    }
-}
-
 static void *token_stream_prefetch(void *argument)
 {
     struct token_stream *stream = argument;
@@ -408,8 +388,11 @@ static void *token_stream_prefetch(void *argument)
 
         struct error error = {.code = STATUS_OK};
         bool end = stream->micro == stream->micros; /* only an evaluation's pass ends */
-        if (!end && fill(stream, &stream->slots[head % SLOTS], &error) == STATUS_OK)
-            advance(stream);
+        if (!end && fill(stream, &stream->slots[head % SLOTS], &error) == STATUS_OK &&
+            ++stream->micro == stream->micros && !stream->config.evaluation) {
+            stream->micro = 0;
+            stream->step++;
+        }
         heartbeat_beat();
 
         pthread_mutex_lock(&stream->mutex);

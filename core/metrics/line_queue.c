@@ -28,14 +28,6 @@ void line_queue_release(struct line_queue *queue)
     queue->waiting = NULL;
 }
 
-static int64_t line_queue_count(const char *text, size_t bytes)
-{
-    int64_t lines = 0;
-    for (size_t i = 0; i < bytes; i++)
-        lines += text[i] == '\n';
-    return lines;
-}
-
 static enum status write_waiting(struct line_queue *queue, struct error *err)
 {
     size_t done = 0;
@@ -112,7 +104,9 @@ bool line_queue_drain(struct line_queue *queue, double seconds)
         if (seconds_now() >= end)
             break;
     }
-    int64_t lost = queue->dropped + line_queue_count(queue->waiting, queue->used);
+    int64_t lost = queue->dropped;
+    for (size_t i = 0; i < queue->used; i++)
+        lost += queue->waiting[i] == '\n';
     if (lost > 0 && seconds > 0)
         log_warn("%" PRId64 " lines of '%s' could not be written and are lost", lost, queue->path);
     return queue->used == 0;

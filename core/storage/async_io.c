@@ -128,15 +128,6 @@ void async_io_submit(struct async_io *io, struct io_request *request, const stru
     io_queue_add(&io->queue, request, transfer);
 }
 
-static enum status async_error(const struct io_transfer *transfer, int code, int64_t offset, struct error *err)
-{
-    if (code == ENODATA)
-        return error_set(err, STATUS_BROKEN, "'%s' ends at offset %" PRId64 "; hint: another program has cut it",
-                         transfer->path, offset);
-    return error_system(err, STATUS_BROKEN, code, "cannot %s '%s' at offset %" PRId64,
-                        transfer->write ? "write" : "read", transfer->path, offset);
-}
-
 enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err)
 {
     struct io_queue *queue = &io->queue;
@@ -156,5 +147,11 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
     request->active = false;
     pthread_mutex_unlock(&queue->mutex);
     heartbeat_slow_end(&slow);
-    return code ? async_error(&transfer, code, failed_at, err) : STATUS_OK;
+    if (!code)
+        return STATUS_OK;
+    if (code == ENODATA)
+        return error_set(err, STATUS_BROKEN, "'%s' ends at offset %" PRId64 "; hint: another program has cut it",
+                         transfer.path, failed_at);
+    return error_system(err, STATUS_BROKEN, code, "cannot %s '%s' at offset %" PRId64,
+                        transfer.write ? "write" : "read", transfer.path, failed_at);
 }

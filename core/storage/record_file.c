@@ -124,14 +124,6 @@ static struct record_buffer *buffer_at(struct record_file *file, int record, int
     return &file->buffers[buffer];
 }
 
-static bool holds_record(struct record_file *file, const struct record_buffer *buffer, int record)
-{
-    pthread_mutex_lock(&file->mutex);
-    bool holds = buffer->record == record;
-    pthread_mutex_unlock(&file->mutex);
-    return holds;
-}
-
 /* Gives the buffer to the record once no transfer of either is in flight. A buffer keeps its record until its write is
  * over, so that a reader of that record finds the buffer and waits. */
 static void take_buffer(struct record_file *file, int record, struct record_buffer *buffer)
@@ -153,7 +145,10 @@ static void take_buffer(struct record_file *file, int record, struct record_buff
 void record_file_load(struct record_file *file, int record, int index)
 {
     struct record_buffer *buffer = buffer_at(file, record, index);
-    if (holds_record(file, buffer, record))
+    pthread_mutex_lock(&file->mutex);
+    const bool holds = buffer->record == record;
+    pthread_mutex_unlock(&file->mutex);
+    if (holds)
         return;
     take_buffer(file, record, buffer);
     start(file, buffer, record, false);

@@ -279,13 +279,6 @@ static enum status read_pre_tokenizer(const struct source *source, const json_t 
     return mapped ? STATUS_OK : tokenizer_refuse_part(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
 
-static enum status read_decoder(const struct source *source, const json_t *decoder)
-{
-    if (has_type(decoder, "ByteLevel"))
-        return STATUS_OK;
-    return tokenizer_refuse_part(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
-}
-
 /* ---- added tokens -------------------------------------------------------- */
 
 /* Checks the id against the one that `tokenizers` gives to a token, not the file's: the vocabulary's, or the next. */
@@ -408,12 +401,14 @@ static enum status read_processor(const struct source *source, const json_t *pro
 
 static enum status read_parts(const struct source *source, const json_t *json, struct tokenizer *out)
 {
+    const json_t *decoder = json_object_get(json, "decoder");
     if (!json_is_object(json))
         return damaged(source, "it is no JSON object");
     TRY(read_model(source, json_object_get(json, "model"), &out->bpe));
     TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
     TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), out));
-    TRY(read_decoder(source, json_object_get(json, "decoder")));
+    if (!has_type(decoder, "ByteLevel"))
+        return tokenizer_refuse_part(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
     TRY(read_all_added(source, json_object_get(json, "added_tokens"), out));
     return read_processor(source, json_object_get(json, "post_processor"), out);
 }

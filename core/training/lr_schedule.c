@@ -38,11 +38,6 @@ int64_t schedule_warmup(const struct schedule_spec *s)
     return s->warmup_ratio > 0 ? (int64_t)ceil(s->warmup_ratio * (double)s->total_steps) : s->warmup_steps;
 }
 
-static double decay_left(enum decay_type type, double x)
-{
-    return type == DECAY_COSINE ? 0.5 * (1.0 + cos(M_PI * x)) : type == DECAY_LINEAR ? 1.0 - x : 1.0 - sqrt(x);
-}
-
 /* ztrain's: warm-up to lr over W steps, then lr, then a decay to min_lr that begins after step `from`. */
 static double own_lr(const struct schedule_spec *s, double lr, int64_t k)
 {
@@ -57,7 +52,10 @@ static double own_lr(const struct schedule_spec *s, double lr, int64_t k)
                                                          : s->decay_type;
     double span = (double)(s->total_steps - from);
     double x = span > 0 ? fmin(1.0, (double)(k - from) / span) : 1.0;
-    return s->min_lr + (lr - s->min_lr) * decay_left(decay, x);
+    const double left = decay == DECAY_COSINE   ? 0.5 * (1.0 + cos(M_PI * x))
+                        : decay == DECAY_LINEAR ? 1.0 - x
+                                                : 1.0 - sqrt(x);
+    return s->min_lr + (lr - s->min_lr) * left;
 }
 
 /* DeepSpeed's warm-up factor at schedule index i: "log" ln(i + 1) / ln(N), "linear" i / N, 1 from N on. */
