@@ -247,13 +247,20 @@ static void test_absent_adapter_folder(void **state)
 {
     (void)state;
     const char *sets[] = {"model.adapter=/absent"};
-    struct run_spec *spec = load_good(BASE "peft: {r: 4}\n", sets, 1);
+    struct run_spec *spec = load_good(
+        BASE
+        "peft: {peft_type: LORA, r: 4, lora_alpha: 8, lora_dropout: 0.0, use_rslora: false, target_modules: [q_proj],\n"
+        "       ensure_weight_tying: false, task_type: auto}\n",
+        sets, 1);
     assert_int_equal(spec->adapter.r, 4);
     spec_free(spec);
-    struct spec_report report = {0};
-    assert_int_equal(load_case(BASE, sets, 1, &spec, &report), STATUS_USAGE);
-    expect_line(&report.errors, "--set model.adapter: 'model.adapter': cannot open '/absent/adapter_config.json'");
-    spec_report_release(&report);
+    static const char *const texts[] = {BASE, BASE "peft: {r: 4}\n"};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct spec_report report = {0};
+        assert_int_equal(load_case(texts[i], sets, 1, &spec, &report), STATUS_USAGE);
+        expect_line(&report.errors, "--set model.adapter: 'model.adapter': cannot open '/absent/adapter_config.json'");
+        spec_report_release(&report);
+    }
 }
 
 int main(void)
