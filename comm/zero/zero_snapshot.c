@@ -23,7 +23,7 @@ bool zero_has_snapshot(const struct zero *zero)
 int64_t zero_snapshot_bytes(const struct zero *zero)
 {
     const struct shard_layout *layout = zero->config.layout;
-    return (layout->shard_offset[layout->num_trained] + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
+    return (layout->trained_numel + (zero_states(zero) - 1) * layout->room_offset[zero->units]) *
            (int64_t)sizeof *zero->snapshot;
 }
 
@@ -37,9 +37,8 @@ void zero_snapshot_layout(struct zero *zero, struct arena *host)
 static float *snapshot_at(const struct zero *zero, enum state_kind kind, int unit)
 {
     const struct shard_layout *layout = zero->config.layout;
-    const int64_t before = kind == STATE_MASTER ? 0
-                                                : layout->shard_offset[layout->num_trained] +
-                                                      (kind - 1) * layout->room_offset[zero->units];
+    const int64_t before =
+        kind == STATE_MASTER ? 0 : layout->trained_numel + (kind - 1) * layout->room_offset[zero->units];
     return zero->snapshot + before + zero_words_before(zero, kind, unit);
 }
 
