@@ -138,7 +138,7 @@ enum status restart_after(const struct restart *last, const struct restart_rules
     if (next.step >= 0 && several) {
         fs_parent(rules->home->path, above);
         snprintf(next.run, sizeof next.run, "%.3071s", above);
-        snprintf(newest, sizeof newest, "what it was");
+        snprintf(newest, sizeof newest, "the same");
         snprintf(from, sizeof from, " from the newest checkpoint of each adapter");
     } else if (next.step >= 0) {
         snprintf(next.run, sizeof next.run, "%s", rules->home->path);

@@ -223,7 +223,7 @@ def test_a_branch_restarts_where_it_began(folder):
 
 
 def test_one_that_fails_ends_all(folder):
-    """Its error names it; without its item the rest goes on."""
+    """The error names the adapter. Once its item is removed, the others resume."""
     changes, all_items = {"train": {"max_steps": 20}, "checkpoint": {"interval_steps": 2}, **DTYPES["fp32"]}, items(folder)
     rate = {"optimizer": {"params": {"lr": 1e6, "weight_decay": 1e4}}}
     broken = together(folder, changes, merged(all_items, {"breton": rate}))

@@ -182,8 +182,7 @@ static const struct {
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
-     "gemma2 "
-     "and gemma3_text are"},
+     "gemma2 and gemma3_text are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
