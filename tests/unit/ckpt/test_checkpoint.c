@@ -65,16 +65,24 @@ static void test_every_world_size_loads_every_other(void **unused)
 static void test_an_adapter_without_its_base(void **unused)
 {
     (void)unused;
-    char path[FS_PATH_MAX];
+    char path[FS_PATH_MAX], file[FS_PATH_MAX];
     static const int worlds[] = {1, 2, 3, 5};
     struct checkpoint *checkpoint;
     struct tensor_table table;
+    struct stat whole, adapter;
     struct error err;
     float value;
     for (size_t w = 0; w < COUNT_OF(worlds); w++) {
         struct case_save how = {.world = worlds[w], .step = 3 + worlds[w], .large = w == 2};
-        case_adapts = true;
         case_save_ok(&how, path);
+        assert_int_equal(fs_join(file, path, "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(stat(file, &whole), 0);
+        case_adapts = true;
+        how.step += 100;
+        case_save_ok(&how, path);
+        assert_int_equal(fs_join(file, path, "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
+        assert_int_equal(stat(file, &adapter), 0);
+        assert_true(how.large ? adapter.st_size < whole.st_size : adapter.st_size <= whole.st_size);
         for (size_t r = 0; r < COUNT_OF(worlds); r++)
             case_load_ok(path, how.large, worlds[r], how.step);
 
