@@ -8,8 +8,9 @@
 #define DIMS1(op, a) AT(op, a)
 #define DIMS2(op, a, b) AT(op, a), AT(op, b)
 #define DIMS3(op, a, b, c) AT(op, a), AT(op, b), AT(op, c)
-#define DIMS_BY_COUNT(a, b, c, name, ...) name
-#define DIMS(op, ...) DIMS_BY_COUNT(__VA_ARGS__, DIMS3, DIMS2, DIMS1, )(op, __VA_ARGS__)
+#define DIMS4(op, a, b, c, d) AT(op, a), AT(op, b), AT(op, c), AT(op, d)
+#define DIMS_BY_COUNT(a, b, c, d, name, ...) name
+#define DIMS(op, ...) DIMS_BY_COUNT(__VA_ARGS__, DIMS4, DIMS3, DIMS2, DIMS1, )(op, __VA_ARGS__)
 
 /* TENSOR: a shape; ROWS: rows `pitch` apart; TIMES: halves / 2 times a shape; FIXED: one element, or an operand of a
  * fixed meaning. */
@@ -65,6 +66,8 @@ OPERANDS(head_norm_bwd) = {ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
     TENSOR(head_norm_bwd, dweight, INOUT | SIDE, F32, D)};
 OPERANDS(rope) = {ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positions, IN | SIDE, INDEX, M),
     TIMES(rope, cos_table, IN | SIDE, F32, TABLE, R), TIMES(rope, sin_table, IN | SIDE, F32, TABLE, R)};
+OPERANDS(swap_heads) = {TENSOR(swap_heads, y, OUT, DT, M, outer, inner, D),
+    TENSOR(swap_heads, x, IN, DT, M, outer, inner, D)};
 OPERANDS(attention_fwd) = {FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
     ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
     ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),

@@ -49,7 +49,7 @@ enum operand_type {
 struct operand {
     int16_t member; /* offset of the pointer */
     int16_t use, type;
-    int16_t dims[3]; /* the shape: offsets of int64 members, plus one; 0: no more */
+    int16_t dims[4]; /* the shape: offsets of int64 members, plus one; 0: no more */
     int16_t ld;     /* 0, or the same of the distance between rows, which are the first dimension; its value may be 0 */
     int16_t halves; /* 0, or what the shape is multiplied by, in halves */
 };

@@ -182,8 +182,8 @@ struct head_norm_bwd_args {
     bool accumulate;
 };
 
-/* Rotary position embedding in place, the "rotate half" kind, of the first R elements of every head: pairs (i, i +
- * R/2). The other elements stay. inverse: the transposed rotation, for backward. */
+/* Rotary position embedding in place of the first R elements of every head: elements i and i + R/2 (rotate half), or
+ * with `pairs` 2i and 2i + 1. The other elements stay. inverse: the transposed rotation, for backward. */
 struct rope_args {
     enum dtype dtype;
     int64_t M, heads, D, ld;
@@ -191,7 +191,15 @@ struct rope_args {
     void *x;                            /* dt (M, heads, D), rows ld apart */
     const int32_t *positions;           /* (M) */
     const float *cos_table, *sin_table; /* (P, R/2) */
-    bool inverse;
+    bool inverse, pairs;
+};
+
+/* y[i][b][a] = x[i][a][b], of D elements each: heads in another order. */
+struct swap_heads_args {
+    enum dtype dtype;
+    int64_t M, outer, inner, D;
+    void *y;       /* dt (M, inner, outer, D) */
+    const void *x; /* dt (M, outer, inner, D) */
 };
 
 /* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
@@ -571,7 +579,7 @@ struct muon_update_args {
 #define OPS_LIST(X) \
     X(embedding_fwd) X(embedding_bwd) X(norm_fwd) X(norm_bwd) \
     X(linear_fwd) X(linear_bwd_input) X(linear_bwd_weight) X(head_norm_fwd) X(head_norm_bwd) \
-    X(rope) X(attention_fwd) X(attention_bwd) X(attention_decode) \
+    X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
     X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \

@@ -106,9 +106,11 @@ CASES(head_norm_fwd) = {{.args.head_norm_fwd = {HEAD_FWD(H * D)}},
 CASES(head_norm_bwd) = {{.args.head_norm_bwd = {HEAD_BWD(H * D)}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}}};
 
-/* Whole heads; backwards, a part of each head, in rows with something between them. */
+/* Whole heads; backwards, a part of each head, in rows with something between them; in pairs. */
 CASES(rope) = {{.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D}},
-    {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D + GAP, .R = D - 4, .inverse = true}}};
+    {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D + GAP, .R = D - 4, .inverse = true}},
+    {.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D, .pairs = true}}};
+CASES(swap_heads) = {{.args.swap_heads = {.dtype = SAME, .M = M, .outer = H, .inner = 3, .D = D}}};
 
 /* Two sequences. Causal; with a window; looking both ways; with dropout; several tiles of keys and larger heads, with a
  * soft cap; in bf16 alone, heads that are larger still and no whole number of vectors. */

@@ -47,6 +47,7 @@ enum case_flags {
     READS_AGAIN =
         1 << 20,      /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
     GATED = 1 << 21,  /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
+    PAIRS = 1 << 25,  /* rope: neighbours are turned */
     ADDED = 1 << 24,  /* linear ops: y, or dx, is added to */
     NARROW = 1 << 22, /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
     FP32_READS_AGAIN = 1 << 23, /* the same as READS_AGAIN in fp32 alone, whose rows are the longer ones */
@@ -182,7 +183,7 @@ void ref_norm(bool rms, int64_t M, int64_t C, double eps, const double *x, const
 void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double *w, const double *dy,
                   const double *mean, const double *rstd, double *dx, double *dw, double *db);
 void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double *x, const int32_t *positions,
-              const double *cosines, const double *sines, bool inverse);
+              const double *cosines, const double *sines, bool inverse, bool pairs);
 
 struct ref_attention {
     int64_t M, H, KV, D, ld_q, ld_k, ld_v, ld_o, window;

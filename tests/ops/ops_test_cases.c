@@ -340,12 +340,22 @@ const struct op_case op_cases[] = {
     {.op = "rope", .M = 9, .H = 3, .D = 256, .P = 10, .pad = 16},
     {.op = "rope", .M = 17, .H = 3, .D = 96, .K = 72, .P = 20, .pad = 16}, /* part of a head */
     {.op = "rope", .M = 17, .H = 3, .D = 14, .K = 6, .P = 20, .flags = INVERSE},
+    {.op = "rope", .M = 17, .H = 3, .D = 14, .K = 6, .P = 20, .flags = PAIRS},
+    {.op = "rope", .M = 17, .H = 7, .D = 50, .P = 20, .pad = 10, .flags = PAIRS | INVERSE},
+    {.op = "rope", .M = 30, .H = 9, .D = 128, .K = 64, .P = 40, .flags = PAIRS},
+    {.op = "rope", .M = 9, .H = 3, .D = 256, .P = 10, .pad = 16, .flags = PAIRS | INVERSE},
     {.op = "rope", .M = 0, .H = 2, .D = 64, .P = 20},
     {.op = "rope", .M = 70, .H = 40, .D = 128, .P = 4, .flags = COUNTED},
     {.op = "rope", .M = 200, .H = 14, .D = 64, .P = 4, .flags = INVERSE | COUNTED},
     {.op = "rope", .M = 1024, .H = 16, .D = 64, .P = 1024, .flags = PERF},
     {.op = "rope", .M = 16384, .H = 32, .D = 128, .P = 4096, .flags = GPU_PERF},
     {.op = "rope", .M = 32768, .H = 16, .D = 64, .P = 1024, .flags = GPU_PERF},
+
+    {.op = "swap_heads", .M = 0, .H = 2, .N = 3, .D = 8},
+    {.op = "swap_heads", .M = 5, .H = 7, .N = 3, .D = 5},
+    {.op = "swap_heads", .M = 130, .H = 3, .N = 12, .D = 64},
+    {.op = "swap_heads", .M = 1024, .H = 12, .N = 3, .D = 64, .flags = PERF},
+    {.op = "swap_heads", .M = 16384, .H = 16, .N = 3, .D = 128, .flags = GPU_PERF},
 
     ATTENTION_CASES("attention_fwd"),
     ATTENTION_CASES("attention_bwd"),

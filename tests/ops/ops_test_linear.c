@@ -302,14 +302,15 @@ static void rope_setup(struct harness *h)
                                       .positions = device_ints(h, h->index_b, c->M),
                                       .cos_table = h->q->device,
                                       .sin_table = h->k->device,
-                                      .inverse = has(h, INVERSE)};
+                                      .inverse = has(h, INVERSE),
+                                      .pairs = has(h, PAIRS)};
 }
 
 static void rope_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
     ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, h->y->expected, h->index_b, h->q->host, h->k->host,
-             has(h, INVERSE));
+             has(h, INVERSE), has(h, PAIRS));
 }
 
 /* With `inverse`, in place on a gradient, the op is its own backward. */
@@ -319,7 +320,7 @@ static double rope_loss(struct harness *h)
     double *y = host_memory(h, (size_t)h->x->n * sizeof *y);
     memcpy(y, h->x->host, (size_t)h->x->n * sizeof *y);
     ref_rope(c->M, c->H, c->D, rotary_of(c), c->H * c->D + c->pad, y, h->index_b, h->q->host, h->k->host,
-             !has(h, INVERSE));
+             !has(h, INVERSE), has(h, PAIRS));
     return sum_of_products(y, h->y->host, h->x->n);
 }
 
@@ -327,6 +328,27 @@ static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
 {
     pairs[0] = (struct gradient_pair){h->x, h->y};
     return 1;
+}
+
+/* ---- the order of heads: H outer ones of N ------------------------------- */
+
+static void swap_heads_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "x", c->M * c->H * c->N * c->D);
+    h->y = tensor_out(h, "y", h->dtype, h->x->n, false);
+    h->args.swap_heads = (struct swap_heads_args){h->dtype, c->M, c->H, c->N, c->D, h->y->device, h->x->device};
+}
+
+static void swap_heads_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    for (int64_t i = 0; i < c->M; i++)
+        for (int64_t outer = 0; outer < c->H; outer++)
+            for (int64_t inner = 0; inner < c->N; inner++)
+                for (int64_t d = 0; d < c->D; d++)
+                    h->y->expected[((i * c->N + inner) * c->H + outer) * c->D + d] =
+                        h->x->host[((i * c->H + outer) * c->N + inner) * c->D + d];
 }
 
 /* ---- SwiGLU and GeGLU as ops of their own -------------------------------- */
@@ -412,6 +434,7 @@ FORWARD(linear_fwd);
 BACKWARD(linear_bwd_input, linear_loss, input_pairs);
 BACKWARD(linear_bwd_weight, linear_weight_loss, weight_pairs);
 BACKWARD(rope, rope_loss, rope_pairs);
+FORWARD(swap_heads);
 FORWARD(swiglu_fwd);
 BACKWARD(swiglu_bwd, swiglu_loss, input_pairs);
 FORWARD(tanh_fwd);

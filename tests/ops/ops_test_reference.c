@@ -78,17 +78,17 @@ void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double 
 }
 
 void ref_rope(int64_t M, int64_t heads, int64_t D, int64_t R, int64_t ld, double *x, const int32_t *positions,
-              const double *cosines, const double *sines, bool inverse)
+              const double *cosines, const double *sines, bool inverse, bool pairs)
 {
     for (int64_t i = 0; i < M; i++) {
         for (int64_t h = 0; h < heads; h++) {
             double *v = x + i * ld + h * D;
             for (int64_t j = 0; j < R / 2; j++) {
                 double c = cosines[positions[i] * (R / 2) + j], s = sines[positions[i] * (R / 2) + j];
-                double low = v[j], high = v[j + R / 2];
+                double *a = &v[pairs ? 2 * j : j], *b = &v[pairs ? 2 * j + 1 : j + R / 2], low = *a, high = *b;
                 s = inverse ? -s : s;
-                v[j] = low * c - high * s;
-                v[j + R / 2] = high * c + low * s;
+                *a = low * c - high * s;
+                *b = high * c + low * s;
             }
         }
     }

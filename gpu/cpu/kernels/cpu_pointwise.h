@@ -3,6 +3,24 @@
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
+/* Elements 2j and 2j + 1 of a head, for pairs [j, j + VF). */
+static ALWAYS_INLINE void rope_turn_pairs(void *head, int64_t j, int64_t half, vf c, vf s, enum dtype dtype)
+{
+    float x[2 * VF] = {0}, cosines[VF], sines[VF];
+    const int64_t R = 2 * half;
+    vf_put(cosines, 0, VF, c, DTYPE_F32);
+    vf_put(sines, 0, VF, s, DTYPE_F32);
+    for (int64_t i = 0; i < 2 && 2 * j + i * VF < R; i++)
+        vf_put(x, i * VF, 2 * VF, vf_get(head, 2 * j + i * VF, R, dtype), DTYPE_F32);
+    for (int v = 0; v < VF; v++) {
+        const float low = x[2 * v], high = x[2 * v + 1];
+        x[2 * v] = low * cosines[v] - high * sines[v];
+        x[2 * v + 1] = high * cosines[v] + low * sines[v];
+    }
+    for (int64_t i = 0; i < 2 && 2 * j + i * VF < R; i++)
+        vf_put(head, 2 * j + i * VF, R, vf_get(x, i * VF, 2 * VF, DTYPE_F32), dtype);
+}
+
 static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
 {
     ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
@@ -14,6 +32,10 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
             void *low = at(a->x, i * a->ld + h * a->D, dtype), *high = at(low, half, dtype);
             for (int64_t j = 0; j < half; j += VF) {
                 vf c = vf_get(cosines, j, half, DTYPE_F32), s = vf_get(sines, j, half, DTYPE_F32) * sign;
+                if (a->pairs) {
+                    rope_turn_pairs(low, j, half, c, s, dtype);
+                    continue;
+                }
                 vf x = vf_get(low, j, half, dtype), y = vf_get(high, j, half, dtype);
                 vf_put(low, j, half, x * c - y * s, dtype);
                 vf_put(high, j, half, y * c + x * s, dtype);
@@ -23,6 +45,20 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
 }
 
 OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, rope_rows(a, part, DT)))
+
+/* ---- the order of heads -------------------------------------------------- */
+
+static void swap_heads_rows(const struct swap_heads_args *a, struct range rows)
+{
+    const int64_t heads = a->outer * a->inner;
+    for (int64_t i = rows.first * heads; i < rows.end * heads; i++) {
+        const int64_t outer = i % heads / a->inner, inner = i % a->inner;
+        memcpy(at(a->y, (i - i % heads + inner * a->outer + outer) * a->D, a->dtype), at(a->x, i * a->D, a->dtype),
+               (size_t)a->D * dtype_size(a->dtype));
+    }
+}
+
+OP_IN_PARTS(swap_heads, a->M * a->outer * a->inner * a->D, a->M, 1, swap_heads_rows(a, part))
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 

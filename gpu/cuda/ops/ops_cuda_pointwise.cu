@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_cuda_pointwise.cu: RoPE, SwiGLU, tanh, add, dropout, cast, accumulate: elements are independent. */
+/* ops_cuda_pointwise.cu: RoPE, the order of heads, SwiGLU, tanh, add, dropout, cast, accumulate: elements are
+ * independent. */
 #include "gpu/cuda/cuda_kernels.cuh"
 #include "gpu/noise.h"
 
@@ -12,9 +13,11 @@ enum { THREADS = 256, BLOCKS_PER_SM = 8 };
 
 enum { ROPE_RESIDENT = 5 }; /* blocks of a multiprocessor: 48 registers a thread */
 
-/* A block turns blockDim.z tokens: threads along x over the vectors of the half that is turned, along y over heads.
- * Heads of a token find their sines and cosines in the L1 cache. */
-template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rope_args a)
+/* A block turns blockDim.z tokens: threads along x over vectors of V angles, along y over heads. A thread reads two
+ * vectors: the first elements of its pairs and their partners, or with PAIRS the elements in turn. Heads of a token
+ * find their sines and cosines in the L1 cache. */
+template <typename T, int V, bool PAIRS>
+__global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rope_args a)
 {
     const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
@@ -24,21 +27,37 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS, ROPE_RES
     for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
         T *head = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D;
         for (int j = static_cast<int>(threadIdx.x) * V; j < half; j += static_cast<int>(blockDim.x) * V) {
-            pack<T, V> low = load_pack<V>(head + j), high = load_pack<V>(head + j + half);
-            keep_packed(&low);
-            keep_packed(&high);
+            T *first = head + (PAIRS ? 2 * j : j), *second = first + (PAIRS ? V : half);
+            pack<T, V> packs[2] = {load_pack<V>(first), load_pack<V>(second)};
+            keep_packed(&packs[0]);
+            keep_packed(&packs[1]);
             float c[V], s[V];
             load(a.cos_table + angles + j, c);
             load(a.sin_table + angles + j, s);
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float sine = a.inverse ? -s[v] : s[v], x = to_float(low.at[v]), y = to_float(high.at[v]);
-                from_float(fmaf(x, c[v], -y * sine), &low.at[v]);
-                from_float(fmaf(y, c[v], x * sine), &high.at[v]);
+                T *low = PAIRS ? &packs[2 * v / V].at[2 * v % V] : &packs[0].at[v];
+                T *high = PAIRS ? &packs[(2 * v + 1) / V].at[(2 * v + 1) % V] : &packs[1].at[v];
+                const float sine = a.inverse ? -s[v] : s[v], x = to_float(*low), y = to_float(*high);
+                from_float(fmaf(x, c[v], -y * sine), low);
+                from_float(fmaf(y, c[v], x * sine), high);
             }
-            store_pack(head + j, low);
-            store_pack(head + j + half, high);
+            store_pack(first, packs[0]);
+            store_pack(second, packs[1]);
         }
+    }
+}
+
+/* ---- the order of heads -------------------------------------------------- */
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) swap_heads_kernel(struct swap_heads_args a)
+{
+    const int64_t vectors = a.D / V, heads = a.outer * a.inner;
+    for (int64_t i = grid_thread(); i < a.M * heads * vectors; i += grid_threads()) {
+        const int64_t place = i / vectors, row = place / heads, outer = place % heads / a.inner;
+        const int64_t to = row * heads + place % a.inner * a.outer + outer, element = i % vectors * V;
+        store_pack(static_cast<T *>(a.y) + to * a.D + element,
+                   load_pack<V>(static_cast<const T *>(a.x) + place * a.D + element));
     }
 }
 
@@ -272,12 +291,25 @@ void cuda_rope(struct stream *stream, const struct rope_args *a)
         using T = decltype(type);
         const int64_t size = sizeof(T);
         const bool aligned = aligned16(a->x, a->ld * size, a->D * size, a->R / 2 * size, a->cos_table, a->sin_table);
+        const auto kernel = a->pairs ? (aligned ? rope_kernel<T, VECTOR<T>, true> : rope_kernel<T, 1, true>)
+                                     : (aligned ? rope_kernel<T, VECTOR<T>, false> : rope_kernel<T, 1, false>);
         unsigned x = threads_for(a->R / 2 / (aligned ? VECTOR<T> : 1));
         x = x < THREADS ? x : static_cast<unsigned>(THREADS);
         const unsigned heads = static_cast<unsigned>(a->heads), y = heads < THREADS / x ? heads : THREADS / x;
         const dim3 block(x, y, THREADS / (x * y) < 64 ? THREADS / (x * y) : 64);
-        LAUNCH(stream, "rope", (aligned ? rope_kernel<T, VECTOR<T>> : rope_kernel<T, 1>),
-               static_cast<unsigned>(ceil_div(a->M, block.z)), block, *a);
+        LAUNCH(stream, "rope", kernel, static_cast<unsigned>(ceil_div(a->M, block.z)), block, *a);
+    });
+}
+
+void cuda_swap_heads(struct stream *stream, const struct swap_heads_args *a)
+{
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->y, a->x, a->D * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "swap_heads", (aligned ? swap_heads_kernel<T, VECTOR<T>> : swap_heads_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->outer * a->inner * a->D, aligned ? VECTOR<T> : 1), THREADS, *a);
     });
 }
 

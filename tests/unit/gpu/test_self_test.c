@@ -94,6 +94,7 @@ enum {
     X(weight_narrow, linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) return)                             \
     X(weight_narrow_added, linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) a->accumulate = false)        \
     X(rope_part, rope, a->R = a->D)                                                                        \
+    X(rope_pairs, rope, a->pairs = false)                                                                  \
     X(rope_distance, rope, a->ld = a->heads * a->D)                                                        \
     X(second_tile, attention_fwd, if (a->max_seq > KEYS_TILE) a->window = KEYS_TILE)                       \
     X(cap, attention_fwd, a->softcap = 0)                                                                  \
