@@ -268,7 +268,7 @@ static enum status is_target(struct target_search *s, const struct target_module
 /* The family's default, as in PEFT, unless the settings name targets. */
 static enum status list_targets(struct target_search *s)
 {
-    static const char *const defaults[FAMILY_COUNT][2] = {
+    static const char *const defaults[FAMILY_COUNT][4] = {
         [FAMILY_GPT2] = {"c_attn"},
         [FAMILY_LLAMA] = {"q_proj", "v_proj"},
         [FAMILY_MISTRAL] = {"q_proj", "v_proj"},
@@ -276,6 +276,9 @@ static enum status list_targets(struct target_search *s)
         [FAMILY_QWEN3] = {"q_proj", "v_proj"},
         [FAMILY_GEMMA2] = {"q_proj", "v_proj"},
         [FAMILY_GEMMA3] = {"q_proj", "v_proj"},
+        [FAMILY_GPTJ] = {"q_proj", "v_proj"},
+        [FAMILY_GPT_NEOX] = {"query_key_value"},
+        [FAMILY_PHI] = {"q_proj", "v_proj", "fc1", "fc2"},
         [FAMILY_BERT] = {"query", "value"},
     };
     const struct adapter_settings *settings = s->settings;
@@ -283,7 +286,7 @@ static enum status list_targets(struct target_search *s)
         string_list_add(&s->targets, settings->target_modules.list.items[i]);
     if (settings->all_linear || settings->target_modules.expression || s->targets.count)
         return STATUS_OK;
-    for (int i = 0; i < 2 && defaults[s->desc->family][i]; i++)
+    for (int i = 0; i < 4 && defaults[s->desc->family][i]; i++)
         string_list_add(&s->targets, defaults[s->desc->family][i]);
     if (s->targets.count)
         return STATUS_OK;

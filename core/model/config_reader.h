@@ -56,10 +56,10 @@ void reader_check_spelling(struct config_reader *reader, struct model_desc *desc
 
 /* Which RoPE a family has in transformers. */
 struct rope_facts {
-    double theta; /* the default of rope_theta */
-    bool partial; /* partial_rotary_factor has an effect */
-    bool scaling; /* rope types other than "default" and LongRoPE exist */
-    double local; /* theta of layers with a window, unless rope_parameters has another; 0: no RoPE of their own */
+    double theta;   /* the default of rope_theta */
+    double partial; /* the default of partial_rotary_factor; 0: it is not supported */
+    bool scaling;   /* rope types other than "default" and LongRoPE exist */
+    double local;   /* theta of layers with a window, unless rope_parameters has another; 0: no RoPE of their own */
     const char *local_key; /* which gives another theta as well, or NULL */
 };
 
@@ -73,17 +73,25 @@ void model_quantization_read(struct config_reader *reader, struct model_desc *de
 enum window_rule {
     WINDOW_NONE, /* no layer, whatever the config says */
     WINDOW_ALL,
-    WINDOW_FROM,          /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
-    WINDOW_NOPE,          /* with use_sliding_window: those without RoPE, or as layer_types lists them */
-    WINDOW_EVERY_OTHER,   /* the first, the third, …, or as layer_types lists them; there must be a window */
-    WINDOW_THREE_OF_FOUR, /* all but every fourth; else as above */
-    WINDOW_PATTERN        /* all but every sliding_window_pattern-th; else as above */
+    WINDOW_FROM,           /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
+    WINDOW_NOPE,           /* with use_sliding_window: those without RoPE, or as layer_types lists them */
+    WINDOW_PATTERN,        /* all but every pattern-th, or as layer_types lists them; there must be a window */
+    WINDOW_PATTERN_OR_NONE /* the same; no layer, if sliding_window is null */
+};
+
+/* The layers without RoPE. */
+enum nope_rule {
+    NOPE_NONE,
+    NOPE_LISTED, /* in no_rope_layers */
+    NOPE_FULL    /* those without a window, if others have one */
 };
 
 struct layer_facts {
     enum window_rule windows;
     int64_t window; /* the default of sliding_window; 0: none */
-    bool nope;      /* no_rope_layers has an effect */
+    enum nope_rule nope;
+    int64_t pattern;  /* WINDOW_PATTERN */
+    bool pattern_key; /* sliding_window_pattern has another */
 };
 
 /* Fills desc->layers, of desc->num_layers, by the caller; desc->head_dim and desc->local_rope are known. */

@@ -35,23 +35,38 @@ struct family_facts {
 };
 
 /* clang-format off */
-#define NO_WINDOW {WINDOW_NONE, 0, false}
+#define NO_WINDOW {WINDOW_NONE, 0, NOPE_NONE, 0, false}
+#define ROPE(theta) {theta, 0, true, 0, NULL}
+#define PARTIAL_ROPE(factor) {1e4, factor, true, 0, NULL}
 static const struct family_facts FAMILIES[] = {
     [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel", "GPT2",             50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
-    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0, NULL}, NO_WINDOW},
-    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_ALL, 4096, false}},
-    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, {1e4, false, true, 0, NULL}, {WINDOW_FROM, 4096, false}},
-    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, true, false, 0, NULL}, {WINDOW_ALL, 0, false}},
-    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, {1e4, false, true, 0, NULL}, NO_WINDOW},
-    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, {2e6, false, true, 0, NULL}, {WINDOW_NOPE, 0, true}},
-    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {1e4, false, true, 0, NULL}, NO_WINDOW},
-    [FAMILY_OLMO3]   = {"olmo3", "Olmo3ForCausalLM", "Olmo3",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {5e5, false, true, 5e5, NULL}, {WINDOW_THREE_OF_FOUR, 4096, false}},
+    [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, ROPE(1e4), NO_WINDOW},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, ROPE(1e4), {WINDOW_ALL, 4096, NOPE_NONE, 0, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, 1, false, 0, NULL}, {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
+    [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, ROPE(1e4), NO_WINDOW},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, ROPE(2e6), {WINDOW_NOPE, 0, NOPE_LISTED, 0, false}},
+    [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, ROPE(1e4), NO_WINDOW},
+    [FAMILY_OLMO3]   = {"olmo3", "Olmo3ForCausalLM", "Olmo3",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {5e5, 0, true, 5e5, NULL}, {WINDOW_PATTERN, 4096, NOPE_NONE, 4, false}},
     [FAMILY_BERT]    = {"bert", "BertForMaskedLM", "Bert",             30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
-    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, {1e4, false, true, 0, NULL}, {WINDOW_EVERY_OTHER, 4096, false}},
-    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, false, true, 1e4, "rope_local_base_freq"}, {WINDOW_PATTERN, 4096, false}},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, ROPE(1e4), {WINDOW_PATTERN, 4096, NOPE_NONE, 2, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, 0, true, 1e4, "rope_local_base_freq"}, {WINDOW_PATTERN, 4096, NOPE_NONE, 6, true}},
+    [FAMILY_GLM]     = {"glm", "GlmForCausalLM", "Glm",               151552, 4096, 13696, 40, 32,  2, 128, 131072, false, 151329, 1.5625e-7, PARTIAL_ROPE(0.5), NO_WINDOW},
+    [FAMILY_GLM4]    = {"glm4", "Glm4ForCausalLM", "Glm4",            151552, 4096, 13696, 40, 32,  2, 128, 131072, false, 151329, 1.5625e-7, PARTIAL_ROPE(0.5), NO_WINDOW},
+    [FAMILY_MINISTRAL3] = {"ministral3", "Ministral3ForCausalLM", "Ministral3", 131072, 4096, 14336, 34, 32, 8, 128, 262144, false, 11, 1e-5, ROPE(1e4), {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
+    [FAMILY_GPTJ]    = {"gptj", "GPTJForCausalLM", "GPTJ",             50400, 4096,     0, 28, 16,  0,   0,   2048, false, -1,     1e-5, {1e4, 0, false, 0, NULL}, NO_WINDOW},
+    [FAMILY_GPT_NEOX] = {"gpt_neox", "GPTNeoXForCausalLM", "GPTNeoX",  50432, 6144, 24576, 44, 64,  0,   0,   2048, false, -1,     1e-5, PARTIAL_ROPE(0.25), NO_WINDOW},
+    [FAMILY_PHI]     = {"phi", "PhiForCausalLM", "Phi",                51200, 2048,  8192, 24, 32,  0,   0,   2048, false, -1,     1e-5, PARTIAL_ROPE(0.5),  NO_WINDOW},
+    [FAMILY_COHERE]  = {"cohere", "CohereForCausalLM", "Cohere",      256000, 8192, 22528, 40, 64,  0,   0,   8192, true,  0,      1e-5, ROPE(5e5),          NO_WINDOW},
+    [FAMILY_COHERE2] = {"cohere2", "Cohere2ForCausalLM", "Cohere2",   256000, 8192, 22528, 40, 64,  0,   0,   8192, true,  0,      1e-5, ROPE(1e4),          {WINDOW_PATTERN, 4096, NOPE_FULL, 4, true}},
+    [FAMILY_STARCODER2] = {"starcoder2", "Starcoder2ForCausalLM", "Starcoder2", 49152, 3072, 12288, 30, 24, 2, 0, 4096, true, -1,   1e-5, ROPE(1e4),          {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
+    [FAMILY_EXAONE4] = {"exaone4", "Exaone4ForCausalLM", "Exaone4",   102400, 4096, 16384, 32, 32, 32,   0,   2048, false, -1,     1e-5, ROPE(1e4),          {WINDOW_PATTERN_OR_NONE, 4096, NOPE_FULL, 4, true}},
+    [FAMILY_SEED_OSS] = {"seed_oss", "SeedOssForCausalLM", "SeedOss", 155136, 4096, 27648, 64, 80,  8, 128, 524288, false, 1,      1e-6, ROPE(1e4),          NO_WINDOW},
 };
 #undef NO_WINDOW
+#undef ROPE
+#undef PARTIAL_ROPE
 /* clang-format on */
 _Static_assert(COUNT_OF(FAMILIES) == FAMILY_COUNT, "every family has its facts");
 
@@ -83,7 +98,16 @@ enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY
 enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, BERT = 1 << FAMILY_BERT };
 enum { OLMO2 = 1 << FAMILY_OLMO2, OLMO = OLMO2 | 1 << FAMILY_OLMO3 };
 enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
+enum { GLM4 = 1 << FAMILY_GLM4, GLM = GLM4 | 1 << FAMILY_GLM, MINISTRAL3 = 1 << FAMILY_MINISTRAL3 };
+enum { GPTJ = 1 << FAMILY_GPTJ, GPT_NEOX = 1 << FAMILY_GPT_NEOX, PHI = 1 << FAMILY_PHI };
+enum { COHERE2 = 1 << FAMILY_COHERE2, COHERE = COHERE2 | 1 << FAMILY_COHERE };
+enum { STARCODER2 = 1 << FAMILY_STARCODER2, EXAONE4 = 1 << FAMILY_EXAONE4, SEED_OSS = 1 << FAMILY_SEED_OSS };
 enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
+/* of the model's parts */
+enum { LAYER_NORM = GPT2 | BERT | GPTJ | GPT_NEOX | PHI | COHERE | STARCODER2, BIASED = LAYER_NORM & ~COHERE };
+enum { UNGATED = BIASED, OLD_NAMES = GPT2 | GPTJ, WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ };
+enum { ATTENTION_BIAS = LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO | GEMMA | GLM | GPT_NEOX | COHERE | SEED_OSS };
+enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERE };
 
 /* Keys of these families that have one supported value. */
 struct limited_key {
@@ -107,6 +131,8 @@ static const struct limited_key REFUSALS[] = {
     {{"scale_attn_by_inverse_layer_idx"}, GPT2, "false", "attention scores are not scaled by the layer's number"},
     {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
     {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
+    {{"qk_layernorm"}, PHI, "false", "q and k have no LayerNorm"},
+    {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "q and k have no LayerNorm"},
 };
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
@@ -115,32 +141,39 @@ static const struct limited_key REFUSALS[] = {
 static const struct limited_key REMARKS[] = {
     {{"pretraining_tp"}, ROTARY, "1", "matrices are not split: the mathematics is the same, the rounding differs"},
     /* keys that another of the families reads */
-    {{"attention_bias"}, MISTRAL | QWEN2 | PHI3, "false", NO_EFFECT},
-    {{"mlp_bias"}, MISTRAL | QWEN2 | QWEN3 | PHI3 | OLMO | GEMMA, "false", NO_EFFECT},
-    {{"sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "null", NO_EFFECT},
-    {{"use_sliding_window"}, BERT | GPT2 | LLAMA | GRANITE | OLMO2, "false", NO_EFFECT},
-    {{"use_sliding_window"}, MISTRAL | PHI3 | GEMMA | (OLMO & ~OLMO2), "true", NO_EFFECT},
-    {{"hidden_act"}, GPT2, "null", NO_EFFECT},
+    {{"attention_bias"}, ALL & ~ATTENTION_BIAS & ~(BERT | OLD_NAMES), "false", NO_EFFECT},
+    {{"attention_out_bias"}, ALL & ~SEED_OSS, "false", NO_EFFECT},
+    {{"mlp_bias"}, ALL & ~MLP_BIAS & ~(BERT | GPT2), "false", NO_EFFECT},
+    {{"use_bias"}, ALL & ~STARCODER2, "true", NO_EFFECT},
+    {{"sliding_window"}, WITHOUT_WINDOW | GPT_NEOX | PHI | SEED_OSS | (COHERE & ~COHERE2), "null", NO_EFFECT},
+    {{"use_sliding_window"}, WITHOUT_WINDOW, "false", NO_EFFECT},
+    {{"use_sliding_window"}, ROTARY & ~(WITHOUT_WINDOW | QWEN2 | QWEN3 | SMOLLM3), "true", NO_EFFECT},
+    {{"hidden_act"}, OLD_NAMES, "null", NO_EFFECT},
     {{"hidden_act"}, GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
     {{"hidden_activation"}, ALL & ~GEMMA, "null", NO_EFFECT},
-    {{"intermediate_size"}, GPT2, "null", NO_EFFECT},
-    {{"num_key_value_heads", "head_dim", "rope_theta"}, GPT2 | BERT, "null", NO_EFFECT},
-    {{"rope_scaling", "rope_parameters", "rms_norm_eps"}, GPT2 | BERT, "null", NO_EFFECT},
-    {{"activation_function", "n_inner", "layer_norm_epsilon"}, ROTARY | BERT, "null", NO_EFFECT},
+    {{"intermediate_size"}, OLD_NAMES, "null", NO_EFFECT},
+    {{"num_key_value_heads", "head_dim"}, OLD_NAMES | BERT | GPT_NEOX, "null", NO_EFFECT},
+    {{"rope_theta", "rope_scaling", "rope_parameters"}, OLD_NAMES | BERT, "null", NO_EFFECT},
+    {{"rms_norm_eps"}, LAYER_NORM, "null", NO_EFFECT},
+    {{"activation_function", "n_inner", "layer_norm_epsilon"}, ALL & ~OLD_NAMES, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
-    {{"layer_norm_eps"}, CAUSAL, "null", NO_EFFECT},
+    {{"layer_norm_eps"}, ALL & ~LAYER_NORM_EPS, "null", NO_EFFECT},
+    {{"norm_epsilon"}, ALL & ~STARCODER2, "null", NO_EFFECT},
     {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
     {{"final_logit_softcapping", "query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
-    {{"logit_scale"}, ALL, "1", NO_EFFECT},
+    {{"logit_scale"}, ALL & ~COHERE, "1", NO_EFFECT},
     {{"logits_scaling", "attention_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
     {{"embedding_multiplier", "residual_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
     {{"clip_qkv"}, ALL, "null", NO_EFFECT},
-    {{"qk_layernorm"}, ALL, "false", NO_EFFECT},
-    {{"use_qk_norm"}, ALL & ~QWEN3, "false", NO_EFFECT},
-    {{"use_parallel_residual", "alibi"}, ALL, "false", NO_EFFECT},
-    {{"rotary_pct"}, ALL, "1", NO_EFFECT},
+    {{"qk_layernorm"}, ALL & ~PHI, "false", NO_EFFECT},
+    {{"use_qk_norm"}, ALL & ~(QWEN3 | COHERE), "false", NO_EFFECT},
+    {{"use_parallel_residual"}, ALL & ~GPT_NEOX, "false", NO_EFFECT},
+    {{"rotary_dim"}, ALL & ~GPTJ, "null", NO_EFFECT},
+    {{"rotary_pct", "rotary_emb_base"}, ALL & ~GPT_NEOX, "1", NO_EFFECT},
+    {{"alibi"}, ALL, "false", NO_EFFECT},
     {{"no_rope_layers"}, ALL & ~SMOLLM3, "null", NO_EFFECT},
-    {{"rope_local_base_freq", "sliding_window_pattern"}, ALL & ~GEMMA3, "null", NO_EFFECT},
+    {{"rope_local_base_freq"}, ALL & ~GEMMA3, "null", NO_EFFECT},
+    {{"sliding_window_pattern"}, ALL & ~(GEMMA3 | COHERE2 | EXAONE4), "null", NO_EFFECT},
     {{"attention_chunk_size", "num_experts", "num_local_experts"}, ALL, "null", NO_EFFECT},
 };
 
@@ -171,8 +204,16 @@ static const struct dropout_key {
     {"resid_pdrop", GPT2, offsetof(struct dropout_rates, residual), 0.1},
     {"embd_pdrop", GPT2, offsetof(struct dropout_rates, embedding), 0.1},
     {"attn_pdrop", GPT2, offsetof(struct dropout_rates, attention), 0.1},
-    {"resid_pdrop", PHI3, offsetof(struct dropout_rates, residual), 0},
-    {"attention_dropout", ROTARY, offsetof(struct dropout_rates, attention), 0},
+    {"resid_pdrop", PHI3 | GPTJ | PHI, offsetof(struct dropout_rates, residual), 0},
+    {"embd_pdrop", GPTJ | PHI, offsetof(struct dropout_rates, embedding), 0},
+    {"attn_pdrop", GPTJ, offsetof(struct dropout_rates, attention), 0},
+    {"attention_dropout", ROTARY & ~(GPTJ | SEED_OSS), offsetof(struct dropout_rates, attention), 0},
+    {"attention_dropout", SEED_OSS, offsetof(struct dropout_rates, attention), 0.1},
+    {"hidden_dropout", GPT_NEOX, offsetof(struct dropout_rates, embedding), 0},
+    {"hidden_dropout", GPT_NEOX, offsetof(struct dropout_rates, residual), 0},
+    {"embedding_dropout", STARCODER2, offsetof(struct dropout_rates, embedding), 0},
+    {"residual_dropout", STARCODER2, offsetof(struct dropout_rates, residual), 0},
+    {"residual_dropout", SEED_OSS, offsetof(struct dropout_rates, residual), 0.1},
     {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, embedding), 0.1},
     {"hidden_dropout_prob", BERT, offsetof(struct dropout_rates, residual), 0},
     {"attention_probs_dropout_prob", BERT, offsetof(struct dropout_rates, attention), 0.1},
@@ -228,7 +269,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1 << family & ~(GRANITE | OLMO)) != 0;
+    return (1 << family & ~(GRANITE | OLMO | COHERE)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -368,7 +409,7 @@ static int64_t config_get_size(struct config_reader *reader, bool gpt2, const ch
 static void read_sizes(struct config_reader *reader, struct model_desc *desc)
 {
     const struct family_facts *facts = &FAMILIES[desc->family];
-    bool gpt2 = desc->family == FAMILY_GPT2;
+    const bool gpt2 = 1 << desc->family & OLD_NAMES;
     desc->vocab_size = reader_int(reader, "vocab_size", facts->vocab_size, 1, MAX_VOCAB);
     desc->hidden_size = config_get_size(reader, gpt2, "n_embd", "hidden_size", facts->hidden_size, MAX_HIDDEN);
     desc->num_layers = config_get_size(reader, gpt2, "n_layer", "num_hidden_layers", facts->num_layers, MAX_LAYERS);
@@ -378,14 +419,15 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     desc->intermediate_size =
         gpt2 ? reader_int(reader, "n_inner", 4 * desc->hidden_size, 1, MAX_INTERMEDIATE)
              : reader_int(reader, "intermediate_size", facts->intermediate_size, 1, MAX_INTERMEDIATE);
-    if (gpt2 || desc->family == FAMILY_BERT) {
+    if (gpt2 || 1 << desc->family & (BERT | GPT_NEOX)) {
         desc->num_kv_heads = desc->num_heads;
     } else {
         /* an explicit null means num_attention_heads; an absent key, the family's default */
         bool null = json_is_null(json_object_get(reader->object, "num_key_value_heads"));
         int64_t absent = facts->num_kv_heads && !null ? facts->num_kv_heads : desc->num_heads;
         desc->num_kv_heads = reader_int(reader, "num_key_value_heads", absent, 1, MAX_HEADS);
-        desc->head_dim = reader_int(reader, "head_dim", facts->head_dim, 1, MAX_HEAD_DIM);
+        if (desc->family != FAMILY_COHERE2) /* transformers overwrites it */
+            desc->head_dim = reader_int(reader, "head_dim", facts->head_dim, 1, MAX_HEAD_DIM);
     }
     if (reader->status != STATUS_OK)
         return;
@@ -418,11 +460,14 @@ static const struct activation {
     enum mlp_kind kind;
     const char *names[5];
 } ACTIVATIONS[] = {
-    {GPT2, "activation_function", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
-    {BERT, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
-    {BERT, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
+    {OLD_NAMES, "activation_function", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
+    {OLD_NAMES & ~GPT2, "activation_function", MLP_GELU_ERF, {"gelu", "gelu_python"}},
+    {BERT | GPT_NEOX, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
+    {BERT | GPT_NEOX | PHI, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
+    {STARCODER2, "hidden_act", MLP_GELU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
+    {PHI | STARCODER2, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
     {GEMMA, "hidden_activation", MLP_GEGLU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
-    {ROTARY & ~GEMMA, "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
+    {ALL & ~(GEMMA | UNGATED), "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
 };
 
 static void read_activation(struct config_reader *reader, struct model_desc *desc)
@@ -470,7 +515,7 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;
     desc->padding_token = -1;
     bool by_default = absent >= 0 && absent < V && !json_object_get(reader->object, "pad_token_id");
-    if (desc->family == FAMILY_GPT2 || (!reader_get(reader, "pad_token_id") && !by_default))
+    if (1 << desc->family & (OLD_NAMES | GPT_NEOX) || (!reader_get(reader, "pad_token_id") && !by_default))
         return;
     int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
     desc->padding_token = id < 0 ? id + V : id;
@@ -506,32 +551,69 @@ static void read_gemma(struct config_reader *reader, struct model_desc *desc)
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
 
+static double config_norm_eps(struct config_reader *reader, const struct model_desc *desc)
+{
+    const int family = 1 << desc->family;
+    const char *key = family & OLD_NAMES        ? "layer_norm_epsilon"
+                      : family & LAYER_NORM_EPS ? "layer_norm_eps"
+                      : family & STARCODER2     ? "norm_epsilon"
+                                                : "rms_norm_eps";
+    return reader_positive(reader, key, FAMILIES[desc->family].norm_eps);
+}
+
+static void read_biases(struct config_reader *reader, struct model_desc *desc)
+{
+    const int family = 1 << desc->family;
+    desc->norm_bias = family & BIASED;
+    desc->head_bias = family & (GPTJ | PHI);
+    desc->qkv_bias = family & (BIASED & ~GPTJ) || family & QWEN2;
+    desc->mlp_bias = family & BIASED;
+    if (family & STARCODER2)
+        desc->qkv_bias = desc->mlp_bias = reader_bool(reader, "use_bias", true);
+    if (family & ATTENTION_BIAS)
+        desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLM | GPT_NEOX | SEED_OSS));
+    if (family & MLP_BIAS)
+        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
+    desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLM | SEED_OSS));
+    if (family & SEED_OSS)
+        desc->o_bias = reader_bool(reader, "attention_out_bias", false);
+}
+
+static enum residual_kind config_residual(struct config_reader *reader, const struct model_desc *desc)
+{
+    if (1 << desc->family & (GPTJ | PHI | COHERE))
+        return RESIDUAL_PARALLEL_ONE_NORM;
+    const bool neox = desc->family == FAMILY_GPT_NEOX;
+    return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
+}
+
 static void config_blocks(struct config_reader *reader, struct model_desc *desc)
 {
     const int family = 1 << desc->family;
-    const char *eps = family & GPT2 ? "layer_norm_epsilon" : family & BERT ? "layer_norm_eps" : "rms_norm_eps";
-    desc->norm = family & ROTARY ? NORM_RMS : NORM_LAYER;
-    desc->norm_eps = reader_positive(reader, eps, FAMILIES[desc->family].norm_eps);
-    desc->norm_place = family & OLMO    ? NORM_AFTER
-                       : family & GEMMA ? NORM_BOTH
-                       : family & BERT  ? NORM_AFTER_RESIDUAL
-                                        : NORM_BEFORE;
-    desc->qk_norm = family & (QWEN3 | GEMMA3) ? QK_NORM_HEADS : family & OLMO ? QK_NORM_PROJECTION : QK_NORM_NONE;
+    desc->norm = family & LAYER_NORM ? NORM_LAYER : NORM_RMS;
+    desc->norm_eps = config_norm_eps(reader, desc);
+    desc->norm_place = family & (OLMO | EXAONE4) ? NORM_AFTER
+                       : family & (GEMMA | GLM4) ? NORM_BOTH
+                       : family & BERT           ? NORM_AFTER_RESIDUAL
+                                                 : NORM_BEFORE;
+    desc->residual = config_residual(reader, desc);
+    desc->qk_norm = family & (QWEN3 | GEMMA3 | EXAONE4) ? QK_NORM_HEADS
+                    : family & OLMO                     ? QK_NORM_PROJECTION
+                                                        : QK_NORM_NONE;
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
-    desc->fused_qkv = family & (GPT2 | PHI3);
-    desc->fused_gate_up = family & PHI3;
-    desc->qkv_bias = family & (GPT2 | BERT | QWEN2);
-    desc->o_bias = desc->mlp_bias = family & (GPT2 | BERT);
+    desc->fused_qkv = family & (GPT2 | PHI3 | GPT_NEOX);
+    desc->qkv_by_head = family & GPT_NEOX;
+    desc->fused_gate_up = family & (PHI3 | GLM);
+    desc->rope_pairs = family & (GLM | GPTJ | COHERE);
     desc->bidirectional = desc->embedding_norm = desc->pooler = family & BERT;
+    read_biases(reader, desc);
     read_activation(reader, desc);
     if (family & BERT)
         desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
-    if (family & (LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO | GEMMA))
-        desc->qkv_bias = desc->o_bias = reader_bool(reader, "attention_bias", false);
-    if (family & (LLAMA | GRANITE | SMOLLM3))
-        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
     if (family & GRANITE)
         read_multipliers(reader, desc);
+    if (family & COHERE)
+        desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
     if (family & GEMMA)
         read_gemma(reader, desc);
     if (family & ROTARY)

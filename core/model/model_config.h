@@ -30,6 +30,17 @@ enum model_family {
     FAMILY_BERT,
     FAMILY_GEMMA2,
     FAMILY_GEMMA3,
+    FAMILY_GLM,
+    FAMILY_GLM4,
+    FAMILY_MINISTRAL3,
+    FAMILY_GPTJ,
+    FAMILY_GPT_NEOX,
+    FAMILY_PHI,
+    FAMILY_COHERE,
+    FAMILY_COHERE2,
+    FAMILY_STARCODER2,
+    FAMILY_EXAONE4,
+    FAMILY_SEED_OSS,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
@@ -37,6 +48,9 @@ enum norm_kind { NORM_LAYER, NORM_RMS };
 /* Where a block has its norms: on the input of attention and MLP; on their output (OLMo); on both (Gemma); or on the
  * sum of input and output, with no norm left for the end (BERT). */
 enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH, NORM_AFTER_RESIDUAL };
+/* What the MLP reads: the residual stream with what attention added, or the block's input, as attention does, through a
+ * norm of its own (GPT-NeoX) or through that of attention (GPT-J, Phi-2, Cohere). */
+enum residual_kind { RESIDUAL_IN_TURN, RESIDUAL_PARALLEL, RESIDUAL_PARALLEL_ONE_NORM };
 /* RMSNorm of q and k before RoPE: of every head (Qwen3, Gemma 3), or over all heads together (OLMo). */
 enum qk_norm_kind { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_PROJECTION };
 enum mlp_kind {
@@ -60,6 +74,9 @@ struct rope_desc {
     double beta_fast, beta_slow;              /* yarn: turns within the original length */
     bool untruncated;                         /* yarn: the bounds of the blend are not rounded to whole pairs */
     double attention_factor;                  /* multiplies cosines and sines: 1 but for yarn */
+    /* Ministral 3: queries are multiplied by 1 + query_beta · log(1 + position / original_max_positions), the quotient
+     * rounded down; 0: they are not */
+    double query_beta;
 };
 
 /* What may differ from layer to layer. */
@@ -96,15 +113,20 @@ struct model_desc {
                   */
     enum norm_kind norm;
     enum norm_place norm_place;
+    bool norm_bias;
+    enum residual_kind residual;
     double norm_eps;
     double norm_offset; /* added to the weights of all norms: 1 in Gemma, else 0 */
     enum mlp_kind mlp;
     bool weights_in_out; /* GPT-2's Conv1D: matrices of blocks are stored (in, out); else (out, in) */
     bool fused_qkv;      /* q, k and v are one tensor (GPT-2, Phi-3) */
+    bool qkv_by_head;    /* which has q, k and v of the first head, then those of the second, … (GPT-NeoX) */
     bool fused_gate_up;  /* gate and up are one tensor (Phi-3) */
     bool qkv_bias, o_bias, mlp_bias;
+    bool head_bias; /* of a language model's head (GPT-J, Phi-2) */
     enum qk_norm_kind qk_norm;
-    bool tied; /* the head uses the token embedding as its matrix */
+    bool tied;       /* the head uses the token embedding as its matrix */
+    bool rope_pairs; /* RoPE turns elements 2i and 2i + 1; else i and i + rotary_dim / 2 */
     struct rope_desc rope;
     struct rope_desc local_rope; /* of the layers that have it; ROPE_NONE: no layer has */
     struct layer_desc *layers;   /* [L] owned */

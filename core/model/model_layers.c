@@ -39,7 +39,7 @@ static int64_t read_window(struct config_reader *reader, const struct layer_fact
     if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false)))
         return 0;
     int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
-    if (facts->windows >= WINDOW_EVERY_OTHER && absent == 0)
+    if (facts->windows == WINDOW_PATTERN && absent == 0)
         reader_fail(reader, STATUS_DATA, "sliding_window is null, but layers of %s have one", reader->family);
     return reader_int(reader, "sliding_window", absent, 1, INT32_MAX);
 }
@@ -50,12 +50,13 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     int64_t window = read_window(reader, facts), from = 0;
     if (facts->windows == WINDOW_FROM)
         from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
-    /* every pattern-th layer has none */
-    int64_t pattern = facts->windows == WINDOW_EVERY_OTHER ? 2 : facts->windows == WINDOW_THREE_OF_FOUR ? 4 : 0;
-    if (facts->windows == WINDOW_PATTERN) /* transformers writes the key with the underscore, and does not read it */
+    int64_t pattern = facts->pattern;
+    if (facts->pattern_key) { /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
-    if (facts->windows == WINDOW_PATTERN)
-        pattern = reader_int(reader, "sliding_window_pattern", 6, 1, INT32_MAX);
+        const json_t *given = reader_get(reader, "sliding_window_pattern");
+        if (!types || json_is_integer(given)) /* "LLLG" says what layer_types does (EXAONE 4) */
+            pattern = reader_int(reader, "sliding_window_pattern", pattern, 1, INT32_MAX);
+    }
     for (int64_t i = 0; i < desc->num_layers; i++) {
         struct layer_desc *layer = &desc->layers[i];
         bool sliding =
@@ -89,9 +90,12 @@ static void read_layers_nope(struct config_reader *reader, struct model_desc *de
 
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
-    if (facts->nope)
+    if (facts->nope == NOPE_LISTED)
         read_layers_nope(reader, desc);
     read_windows(reader, facts, desc);
-    for (int64_t i = 0; i < desc->num_layers; i++)
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        if (facts->nope == NOPE_FULL)
+            desc->layers[i].no_rope = desc->layers[i].window == 0 && read_window(reader, facts) > 0;
         desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;
+    }
 }

@@ -34,8 +34,9 @@ struct rope_object {
 
 static void read_rotary_dim(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
 {
-    double factor =
-        reader_positive(object.members, "partial_rotary_factor", reader_positive(reader, "partial_rotary_factor", 1));
+    const double absent = object.facts->partial ? object.facts->partial : 1;
+    const char *key = desc->family == FAMILY_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor";
+    double factor = reader_positive(object.members, "partial_rotary_factor", reader_positive(reader, key, absent));
     desc->rotary_dim = desc->head_dim;
     if (factor == 1)
         return;
@@ -134,7 +135,12 @@ static void read_object(struct config_reader *reader, struct rope_object object,
         read_llama3(object, rope);
     else if (rope->kind == ROPE_YARN)
         read_yarn(object, rope);
-    if (rope->kind != ROPE_LLAMA3 && rope->kind != ROPE_YARN)
+    if (desc->family == FAMILY_MINISTRAL3) {
+        rope->query_beta = reader_positive(object.members, "llama_4_scaling_beta", 0);
+        if (rope->query_beta == 0)
+            reader_fail(object.members, STATUS_DATA, "%s.llama_4_scaling_beta is missing", object.key);
+    }
+    if (rope->kind != ROPE_LLAMA3 && rope->kind != ROPE_YARN && rope->query_beta == 0)
         return;
     const char *key = "original_max_position_embeddings";
     rope->original_max_positions = reader_int(object.members, key, desc->max_positions, 1, INT32_MAX);
@@ -215,7 +221,14 @@ void model_rope_read(struct config_reader *reader, const struct rope_facts *fact
     }
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     double theta = reader_positive(reader, "rope_theta", facts->theta);
+    if (desc->family == FAMILY_GPT_NEOX)
+        theta = reader_positive(reader, "rotary_emb_base", theta);
     read_rope(reader, facts, key, reader_get(reader, key), theta, desc, &desc->rope);
+    if (desc->family == FAMILY_GPTJ)
+        desc->rotary_dim = reader_int(reader, "rotary_dim", 64, 2, desc->head_dim);
+    if (desc->rotary_dim % 2 != 0)
+        reader_fail(reader, STATUS_DATA, "rotary_dim is %lld, but RoPE needs an even number",
+                    (long long)desc->rotary_dim);
 }
 
 /* ---- frequencies --------------------------------------------------------- */

@@ -11,25 +11,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_3C, DIM_HD, DIM_KVD, DIM_D, DIM_F, DIM_W, DIM_2F, DIM_LABELS, DIM_S };
+enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_HD, DIM_KVD, DIM_D, DIM_F, DIM_W, DIM_2F, DIM_LABELS, DIM_S };
 
-enum presence {
-    ALWAYS,
-    FUSED_QKV,
-    SEPARATE_QKV,
-    FUSED_GATE_UP,
-    SEPARATE_GATE_UP,
-    WITH_QKV_BIAS,
-    WITH_O_BIAS,
-    WITH_MLP_BIAS,
-    WITH_HEAD_NORMS,
-    WITH_PROJECTION_NORMS,
-    NORMS_BEFORE,
-    NORMS_BEFORE_ONLY,
-    NORMS_AFTER,
-    NORMS_BOTH,
-    UNTIED,
-    WITH_SCORE
+/* What a tensor needs of the description: all of its bits. */
+enum need {
+    FUSED_QKV = 1 << 0,
+    SEPARATE_QKV = 1 << 1,
+    QKV_BIAS = 1 << 2,
+    O_BIAS = 1 << 3,
+    HEAD_NORMS = 1 << 4,
+    PROJECTION_NORMS = 1 << 5,
+    NORM_BIAS = 1 << 6,
+    NORMS_INSIDE = 1 << 7,    /* before attention and MLP */
+    SECOND_NORM = 1 << 8,     /* the MLP has one of its own before it */
+    NORMS_OUTSIDE = 1 << 9,   /* of what attention and MLP add */
+    NORMS_RESIDUAL = 1 << 10, /* of the residual stream after that */
+    FINAL_NORM = 1 << 11,
+    FUSED_GATE_UP = 1 << 12,
+    SEPARATE_GATE_UP = 1 << 13,
+    NO_GATE = 1 << 14,
+    MLP_BIAS = 1 << 15,
+    POSITIONS = 1 << 16,
+    TYPES = 1 << 17,
+    EMBEDDING_NORM = 1 << 18,
+    POOLER = 1 << 19,
+    OWN_HEAD = 1 << 20, /* a language model's that is not tied */
+    TIED_HEAD = 1 << 21,
+    HEAD_BIAS = 1 << 22,
+    SCORE = 1 << 23
 };
 
 enum tensor_trait {
@@ -38,131 +47,185 @@ enum tensor_trait {
 };
 
 struct tensor_rule {
-    enum tensor_role role;
-    const char *name;
-    enum dim rows, columns; /* columns DIM_1: one dimension */
-    enum presence presence;
+    enum tensor_role role, module; /* module: whose name it has, a bias that of its weight */
+    enum dim rows, columns;        /* (out, in); columns DIM_1: one dimension */
+    int needs;                     /* enum need; 0: every model has it */
     enum tensor_init init;
     enum tensor_trait trait; /* or 0 */
 };
 
-struct unit_rules {
-    const struct tensor_rule *rules;
-    int count;
-};
-
-struct family_rules {
-    const char *block_prefix; /* with the block's number */
-    struct unit_rules embedding, block, head;
+/* The names of modules, by the role of their weight. What is not here is in `base`. */
+struct tensor_names {
+    const struct tensor_names *base;
+    const char *blocks; /* whose elements are the blocks */
+    const char *modules[ROLE_COUNT];
 };
 
 /* clang-format off */
-static const struct tensor_rule GPT2_EMBEDDING[] = {
-    /* role               name                                 rows      columns   presence        init          trait */
-    {ROLE_WTE,            "transformer.wte.weight",            DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_WPE,            "transformer.wpe.weight",            DIM_P,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
+static const struct tensor_rule EMBEDDING[] = {
+    /* role               module             rows        columns  needs                          init          trait */
+    {ROLE_WTE,            ROLE_WTE,          DIM_V,      DIM_C,   0,                             INIT_NORMAL,  0},
+    {ROLE_WPE,            ROLE_WPE,          DIM_P,      DIM_C,   POSITIONS,                     INIT_NORMAL,  0},
+    {ROLE_WSE,            ROLE_WSE,          DIM_S,      DIM_C,   TYPES,                         INIT_NORMAL,  0},
+    {ROLE_EMBED_NORM_W,   ROLE_EMBED_NORM_W, DIM_C,      DIM_1,   EMBEDDING_NORM,                INIT_ONE,     0},
+    {ROLE_EMBED_NORM_B,   ROLE_EMBED_NORM_W, DIM_C,      DIM_1,   EMBEDDING_NORM | NORM_BIAS,    INIT_ZERO,    0},
+    {ROLE_LM_HEAD_B,      ROLE_LM_HEAD,      DIM_V,      DIM_1,   TIED_HEAD | HEAD_BIAS,         INIT_ZERO,    0},
 };
 
-static const struct tensor_rule GPT2_BLOCK[] = {
-    {ROLE_NORM1_W,        "ln_1.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_NORM1_B,        "ln_1.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_QKV_W,          "attn.c_attn.weight",                DIM_C,    DIM_3C,   ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_QKV_B,          "attn.c_attn.bias",                  DIM_3C,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_O_W,            "attn.c_proj.weight",                DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_O_B,            "attn.c_proj.bias",                  DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_NORM2_W,        "ln_2.weight",                       DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_NORM2_B,        "ln_2.bias",                         DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_UP_W,           "mlp.c_fc.weight",                   DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_UP_B,           "mlp.c_fc.bias",                     DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_DOWN_W,         "mlp.c_proj.weight",                 DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_DOWN_B,         "mlp.c_proj.bias",                   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
+static const struct tensor_rule BLOCK[] = {
+    {ROLE_NORM1_W,        ROLE_NORM1_W,      DIM_C,      DIM_1,   NORMS_INSIDE,                  INIT_ONE,     0},
+    {ROLE_NORM1_B,        ROLE_NORM1_W,      DIM_C,      DIM_1,   NORMS_INSIDE | NORM_BIAS,      INIT_ZERO,    0},
+    {ROLE_QKV_W,          ROLE_QKV_W,        DIM_W,      DIM_C,   FUSED_QKV,                     INIT_NORMAL,  0},
+    {ROLE_QKV_B,          ROLE_QKV_W,        DIM_W,      DIM_1,   FUSED_QKV | QKV_BIAS,          INIT_ZERO,    0},
+    {ROLE_Q_W,            ROLE_Q_W,          DIM_HD,     DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  0},
+    {ROLE_K_W,            ROLE_K_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            ROLE_V_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
+    {ROLE_Q_B,            ROLE_Q_W,          DIM_HD,     DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    0},
+    {ROLE_K_B,            ROLE_K_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
+    {ROLE_V_B,            ROLE_V_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
+    {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
+    {ROLE_K_NORM,         ROLE_K_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
+    {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_HD,     DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
+    {ROLE_K_NORM,         ROLE_K_NORM,       DIM_KVD,    DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
+    {ROLE_O_W,            ROLE_O_W,          DIM_C,      DIM_HD,  0,                             INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_B,            ROLE_O_W,          DIM_C,      DIM_1,   O_BIAS,                        INIT_ZERO,    0},
+    {ROLE_POST1_W,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_OUTSIDE,                 INIT_ONE,     0},
+    {ROLE_POST1_W,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL,                INIT_ONE,     0},
+    {ROLE_POST1_B,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL | NORM_BIAS,    INIT_ZERO,    0},
+    {ROLE_NORM2_W,        ROLE_NORM2_W,      DIM_C,      DIM_1,   SECOND_NORM,                   INIT_ONE,     0},
+    {ROLE_NORM2_B,        ROLE_NORM2_W,      DIM_C,      DIM_1,   SECOND_NORM | NORM_BIAS,       INIT_ZERO,    0},
+    {ROLE_POST2_W,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_OUTSIDE,                 INIT_ONE,     0},
+    {ROLE_GATE_W,         ROLE_GATE_W,       DIM_2F,     DIM_C,   FUSED_GATE_UP,                 INIT_NORMAL,  0},
+    {ROLE_GATE_W,         ROLE_GATE_W,       DIM_F,      DIM_C,   SEPARATE_GATE_UP,              INIT_NORMAL,  0},
+    {ROLE_UP_W,           ROLE_UP_W,         DIM_F,      DIM_C,   SEPARATE_GATE_UP,              INIT_NORMAL,  JOINED},
+    {ROLE_UP_W,           ROLE_UP_W,         DIM_F,      DIM_C,   NO_GATE,                       INIT_NORMAL,  0},
+    {ROLE_GATE_B,         ROLE_GATE_W,       DIM_F,      DIM_1,   SEPARATE_GATE_UP | MLP_BIAS,   INIT_ZERO,    0},
+    {ROLE_UP_B,           ROLE_UP_W,         DIM_F,      DIM_1,   SEPARATE_GATE_UP | MLP_BIAS,   INIT_ZERO,    JOINED},
+    {ROLE_UP_B,           ROLE_UP_W,         DIM_F,      DIM_1,   NO_GATE | MLP_BIAS,            INIT_ZERO,    0},
+    {ROLE_DOWN_W,         ROLE_DOWN_W,       DIM_C,      DIM_F,   0,                             INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_B,         ROLE_DOWN_W,       DIM_C,      DIM_1,   MLP_BIAS,                      INIT_ZERO,    0},
+    {ROLE_POST2_W,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL,                INIT_ONE,     0},
+    {ROLE_POST2_B,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL | NORM_BIAS,    INIT_ZERO,    0},
 };
 
-static const struct tensor_rule GPT2_HEAD[] = {
-    {ROLE_FINAL_NORM_W,   "transformer.ln_f.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_FINAL_NORM_B,   "transformer.ln_f.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
-    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
+static const struct tensor_rule HEAD[] = {
+    {ROLE_FINAL_NORM_W,   ROLE_FINAL_NORM_W, DIM_C,      DIM_1,   FINAL_NORM,                    INIT_ONE,     0},
+    {ROLE_FINAL_NORM_B,   ROLE_FINAL_NORM_W, DIM_C,      DIM_1,   FINAL_NORM | NORM_BIAS,        INIT_ZERO,    0},
+    {ROLE_LM_HEAD,        ROLE_LM_HEAD,      DIM_V,      DIM_C,   OWN_HEAD,                      INIT_NORMAL,  0},
+    {ROLE_LM_HEAD_B,      ROLE_LM_HEAD,      DIM_V,      DIM_1,   OWN_HEAD | HEAD_BIAS,          INIT_ZERO,    0},
+    {ROLE_POOLER_W,       ROLE_POOLER_W,     DIM_C,      DIM_C,   POOLER,                        INIT_NORMAL,  0},
+    {ROLE_POOLER_B,       ROLE_POOLER_W,     DIM_C,      DIM_1,   POOLER,                        INIT_ZERO,    0},
+    {ROLE_SCORE_W,        ROLE_SCORE_W,      DIM_LABELS, DIM_C,   SCORE,                         INIT_NORMAL,  0},
+    {ROLE_SCORE_B,        ROLE_SCORE_W,      DIM_LABELS, DIM_1,   SCORE | POOLER,                INIT_ZERO,    0},
 };
-
-static const struct tensor_rule LLAMA_EMBEDDING[] = {
-    {ROLE_WTE,            "model.embed_tokens.weight",         DIM_V,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-};
-
-static const struct tensor_rule LLAMA_BLOCK[] = {
-    {ROLE_NORM1_W,        "input_layernorm.weight",            DIM_C,    DIM_1,    NORMS_BEFORE,   INIT_ONE,     0},
-    {ROLE_QKV_W,          "self_attn.qkv_proj.weight",         DIM_W,    DIM_C,    FUSED_QKV,      INIT_NORMAL,  0},
-    {ROLE_Q_W,            "self_attn.q_proj.weight",           DIM_HD,   DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  0},
-    {ROLE_K_W,            "self_attn.k_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
-    {ROLE_V_W,            "self_attn.v_proj.weight",           DIM_KVD,  DIM_C,    SEPARATE_QKV,   INIT_NORMAL,  JOINED},
-    {ROLE_Q_B,            "self_attn.q_proj.bias",             DIM_HD,   DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    0},
-    {ROLE_K_B,            "self_attn.k_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
-    {ROLE_V_B,            "self_attn.v_proj.bias",             DIM_KVD,  DIM_1,    WITH_QKV_BIAS,  INIT_ZERO,    JOINED},
-    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
-    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_D,    DIM_1,    WITH_HEAD_NORMS, INIT_ONE,    0},
-    {ROLE_Q_NORM,         "self_attn.q_norm.weight",           DIM_HD,   DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
-    {ROLE_K_NORM,         "self_attn.k_norm.weight",           DIM_KVD,  DIM_1,    WITH_PROJECTION_NORMS, INIT_ONE, 0},
-    {ROLE_O_W,            "self_attn.o_proj.weight",           DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_O_B,            "self_attn.o_proj.bias",             DIM_C,    DIM_1,    WITH_O_BIAS,    INIT_ZERO,    0},
-    {ROLE_POST1_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
-    {ROLE_NORM2_W,        "post_attention_layernorm.weight",   DIM_C,    DIM_1,    NORMS_BEFORE_ONLY, INIT_ONE,  0},
-    {ROLE_NORM2_W,        "pre_feedforward_layernorm.weight",  DIM_C,    DIM_1,    NORMS_BOTH,     INIT_ONE,     0},
-    {ROLE_POST2_W,        "post_feedforward_layernorm.weight", DIM_C,    DIM_1,    NORMS_AFTER,    INIT_ONE,     0},
-    {ROLE_GATE_W,         "mlp.gate_up_proj.weight",           DIM_2F,   DIM_C,    FUSED_GATE_UP,  INIT_NORMAL,  0},
-    {ROLE_GATE_W,         "mlp.gate_proj.weight",              DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, 0},
-    {ROLE_UP_W,           "mlp.up_proj.weight",                DIM_F,    DIM_C,    SEPARATE_GATE_UP, INIT_NORMAL, JOINED},
-    {ROLE_GATE_B,         "mlp.gate_proj.bias",                DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
-    {ROLE_UP_B,           "mlp.up_proj.bias",                  DIM_F,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    JOINED},
-    {ROLE_DOWN_W,         "mlp.down_proj.weight",              DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_DOWN_B,         "mlp.down_proj.bias",                DIM_C,    DIM_1,    WITH_MLP_BIAS,  INIT_ZERO,    0},
-};
-
-static const struct tensor_rule BERT_EMBEDDING[] = {
-    {ROLE_WTE,            "bert.embeddings.word_embeddings.weight",       DIM_V, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
-    {ROLE_WPE,            "bert.embeddings.position_embeddings.weight",   DIM_P, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
-    {ROLE_WSE,            "bert.embeddings.token_type_embeddings.weight", DIM_S, DIM_C,  ALWAYS,     INIT_NORMAL,  0},
-    {ROLE_EMBED_NORM_W,   "bert.embeddings.LayerNorm.weight",             DIM_C, DIM_1,  ALWAYS,     INIT_ONE,     0},
-    {ROLE_EMBED_NORM_B,   "bert.embeddings.LayerNorm.bias",               DIM_C, DIM_1,  ALWAYS,     INIT_ZERO,    0},
-};
-
-static const struct tensor_rule BERT_BLOCK[] = {
-    {ROLE_Q_W,            "attention.self.query.weight",       DIM_HD,   DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_K_W,            "attention.self.key.weight",         DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
-    {ROLE_V_W,            "attention.self.value.weight",       DIM_KVD,  DIM_C,    ALWAYS,         INIT_NORMAL,  JOINED},
-    {ROLE_Q_B,            "attention.self.query.bias",         DIM_HD,   DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_K_B,            "attention.self.key.bias",           DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
-    {ROLE_V_B,            "attention.self.value.bias",         DIM_KVD,  DIM_1,    ALWAYS,         INIT_ZERO,    JOINED},
-    {ROLE_O_W,            "attention.output.dense.weight",     DIM_C,    DIM_HD,   ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_O_B,            "attention.output.dense.bias",       DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_POST1_W,        "attention.output.LayerNorm.weight", DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_POST1_B,        "attention.output.LayerNorm.bias",   DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_UP_W,           "intermediate.dense.weight",         DIM_F,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_UP_B,           "intermediate.dense.bias",           DIM_F,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_DOWN_W,         "output.dense.weight",               DIM_C,    DIM_F,    ALWAYS,         INIT_NORMAL,  RESIDUAL},
-    {ROLE_DOWN_B,         "output.dense.bias",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_POST2_W,        "output.LayerNorm.weight",           DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_POST2_B,        "output.LayerNorm.bias",             DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-};
-
-static const struct tensor_rule BERT_HEAD[] = {
-    {ROLE_POOLER_W,       "bert.pooler.dense.weight",          DIM_C,    DIM_C,    ALWAYS,         INIT_NORMAL,  0},
-    {ROLE_POOLER_B,       "bert.pooler.dense.bias",            DIM_C,    DIM_1,    ALWAYS,         INIT_ZERO,    0},
-    {ROLE_SCORE_W,        "classifier.weight",                 DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
-    {ROLE_SCORE_B,        "classifier.bias",                   DIM_LABELS, DIM_1,  WITH_SCORE,     INIT_ZERO,    0},
-};
-
-static const struct tensor_rule LLAMA_HEAD[] = {
-    {ROLE_FINAL_NORM_W,   "model.norm.weight",                 DIM_C,    DIM_1,    ALWAYS,         INIT_ONE,     0},
-    {ROLE_LM_HEAD,        "lm_head.weight",                    DIM_V,    DIM_C,    UNTIED,         INIT_NORMAL,  0},
-    {ROLE_SCORE_W,        "score.weight",                      DIM_LABELS, DIM_C,  WITH_SCORE,     INIT_NORMAL,  0},
-};
-
-#define RULES(list) {list, COUNT_OF(list)}
-static const struct family_rules
-    GPT2_RULES = {"transformer.h.%d.", RULES(GPT2_EMBEDDING), RULES(GPT2_BLOCK), RULES(GPT2_HEAD)},
-    LLAMA_RULES = {"model.layers.%d.", RULES(LLAMA_EMBEDDING), RULES(LLAMA_BLOCK), RULES(LLAMA_HEAD)},
-    BERT_RULES = {"bert.encoder.layer.%d.", RULES(BERT_EMBEDDING), RULES(BERT_BLOCK), RULES(BERT_HEAD)};
 /* clang-format on */
+
+static const struct tensor_names LLAMA = {NULL,
+                                          "model.layers",
+                                          {[ROLE_WTE] = "model.embed_tokens",
+                                           [ROLE_NORM1_W] = "input_layernorm",
+                                           [ROLE_QKV_W] = "self_attn.qkv_proj",
+                                           [ROLE_Q_W] = "self_attn.q_proj",
+                                           [ROLE_K_W] = "self_attn.k_proj",
+                                           [ROLE_V_W] = "self_attn.v_proj",
+                                           [ROLE_Q_NORM] = "self_attn.q_norm",
+                                           [ROLE_K_NORM] = "self_attn.k_norm",
+                                           [ROLE_O_W] = "self_attn.o_proj",
+                                           [ROLE_POST1_W] = "post_attention_layernorm",
+                                           [ROLE_NORM2_W] = "post_attention_layernorm",
+                                           [ROLE_POST2_W] = "post_feedforward_layernorm",
+                                           [ROLE_GATE_W] = "mlp.gate_proj",
+                                           [ROLE_UP_W] = "mlp.up_proj",
+                                           [ROLE_DOWN_W] = "mlp.down_proj",
+                                           [ROLE_FINAL_NORM_W] = "model.norm",
+                                           [ROLE_LM_HEAD] = "lm_head",
+                                           [ROLE_SCORE_W] = "score"}};
+static const struct tensor_names PHI3 = {&LLAMA, "model.layers", {[ROLE_GATE_W] = "mlp.gate_up_proj"}};
+static const struct tensor_names GLM4 = {
+    &PHI3, "model.layers", {[ROLE_POST1_W] = "post_self_attn_layernorm", [ROLE_POST2_W] = "post_mlp_layernorm"}};
+static const struct tensor_names GEMMA = {&LLAMA, "model.layers", {[ROLE_NORM2_W] = "pre_feedforward_layernorm"}};
+static const struct tensor_names STARCODER2 = {
+    &LLAMA, "model.layers", {[ROLE_UP_W] = "mlp.c_fc", [ROLE_DOWN_W] = "mlp.c_proj"}};
+static const struct tensor_names PHI = {&LLAMA,
+                                        "model.layers",
+                                        {[ROLE_O_W] = "self_attn.dense",
+                                         [ROLE_UP_W] = "mlp.fc1",
+                                         [ROLE_DOWN_W] = "mlp.fc2",
+                                         [ROLE_FINAL_NORM_W] = "model.final_layernorm"}};
+static const struct tensor_names GPT2 = {&LLAMA,
+                                         "transformer.h",
+                                         {[ROLE_WTE] = "transformer.wte",
+                                          [ROLE_WPE] = "transformer.wpe",
+                                          [ROLE_NORM1_W] = "ln_1",
+                                          [ROLE_QKV_W] = "attn.c_attn",
+                                          [ROLE_O_W] = "attn.c_proj",
+                                          [ROLE_NORM2_W] = "ln_2",
+                                          [ROLE_UP_W] = "mlp.c_fc",
+                                          [ROLE_DOWN_W] = "mlp.c_proj",
+                                          [ROLE_FINAL_NORM_W] = "transformer.ln_f"}};
+static const struct tensor_names GPTJ = {&GPT2,
+                                         "transformer.h",
+                                         {[ROLE_Q_W] = "attn.q_proj",
+                                          [ROLE_K_W] = "attn.k_proj",
+                                          [ROLE_V_W] = "attn.v_proj",
+                                          [ROLE_O_W] = "attn.out_proj",
+                                          [ROLE_UP_W] = "mlp.fc_in",
+                                          [ROLE_DOWN_W] = "mlp.fc_out"}};
+static const struct tensor_names GPT_NEOX = {&LLAMA,
+                                             "gpt_neox.layers",
+                                             {[ROLE_WTE] = "gpt_neox.embed_in",
+                                              [ROLE_QKV_W] = "attention.query_key_value",
+                                              [ROLE_O_W] = "attention.dense",
+                                              [ROLE_UP_W] = "mlp.dense_h_to_4h",
+                                              [ROLE_DOWN_W] = "mlp.dense_4h_to_h",
+                                              [ROLE_FINAL_NORM_W] = "gpt_neox.final_layer_norm",
+                                              [ROLE_LM_HEAD] = "embed_out"}};
+static const struct tensor_names BERT = {NULL,
+                                         "bert.encoder.layer",
+                                         {[ROLE_WTE] = "bert.embeddings.word_embeddings",
+                                          [ROLE_WPE] = "bert.embeddings.position_embeddings",
+                                          [ROLE_WSE] = "bert.embeddings.token_type_embeddings",
+                                          [ROLE_EMBED_NORM_W] = "bert.embeddings.LayerNorm",
+                                          [ROLE_Q_W] = "attention.self.query",
+                                          [ROLE_K_W] = "attention.self.key",
+                                          [ROLE_V_W] = "attention.self.value",
+                                          [ROLE_O_W] = "attention.output.dense",
+                                          [ROLE_POST1_W] = "attention.output.LayerNorm",
+                                          [ROLE_UP_W] = "intermediate.dense",
+                                          [ROLE_DOWN_W] = "output.dense",
+                                          [ROLE_POST2_W] = "output.LayerNorm",
+                                          [ROLE_POOLER_W] = "bert.pooler.dense",
+                                          [ROLE_SCORE_W] = "classifier"}};
+
+/* The others have Llama's names. */
+static const struct tensor_names *const FAMILY_NAMES[FAMILY_COUNT] = {
+    [FAMILY_GPT2] = &GPT2,
+    [FAMILY_PHI3] = &PHI3,
+    [FAMILY_BERT] = &BERT,
+    [FAMILY_GEMMA2] = &GEMMA,
+    [FAMILY_GEMMA3] = &GEMMA,
+    [FAMILY_GLM] = &PHI3,
+    [FAMILY_GLM4] = &GLM4,
+    [FAMILY_GPTJ] = &GPTJ,
+    [FAMILY_GPT_NEOX] = &GPT_NEOX,
+    [FAMILY_PHI] = &PHI,
+    [FAMILY_STARCODER2] = &STARCODER2,
+};
+
+static const struct tensor_names *family_names(enum model_family family)
+{
+    return FAMILY_NAMES[family] ? FAMILY_NAMES[family] : &LLAMA;
+}
+
+static const char *module_name(const struct model_desc *desc, enum tensor_role module)
+{
+    const struct tensor_names *names = family_names(desc->family);
+    while (!names->modules[module]) {
+        ASSERT(names->base);
+        names = names->base;
+    }
+    return names->modules[module];
+}
 
 static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
 {
@@ -171,7 +234,6 @@ static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
     case DIM_V: return desc->vocab_size;
     case DIM_P: return desc->max_positions;
     case DIM_C: return desc->hidden_size;
-    case DIM_3C: return 3 * desc->hidden_size;
     case DIM_HD: return desc->num_heads * desc->head_dim;
     case DIM_KVD: return desc->num_kv_heads * desc->head_dim;
     case DIM_D: return desc->head_dim;
@@ -184,27 +246,44 @@ static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
     BUG("dimension %d", (int)dim);
 }
 
-static bool tensor_is_present(const struct model_desc *desc, enum presence presence)
+static int needs_met(const struct model_desc *desc)
 {
-    switch (presence) {
-    case ALWAYS: return true;
-    case FUSED_QKV: return desc->fused_qkv;
-    case SEPARATE_QKV: return !desc->fused_qkv;
-    case FUSED_GATE_UP: return desc->fused_gate_up;
-    case SEPARATE_GATE_UP: return !desc->fused_gate_up;
-    case WITH_QKV_BIAS: return desc->qkv_bias;
-    case WITH_O_BIAS: return desc->o_bias;
-    case WITH_MLP_BIAS: return desc->mlp_bias;
-    case WITH_HEAD_NORMS: return desc->qk_norm == QK_NORM_HEADS;
-    case WITH_PROJECTION_NORMS: return desc->qk_norm == QK_NORM_PROJECTION;
-    case NORMS_BEFORE: return desc->norm_place != NORM_AFTER;
-    case NORMS_BEFORE_ONLY: return desc->norm_place == NORM_BEFORE;
-    case NORMS_AFTER: return desc->norm_place != NORM_BEFORE;
-    case NORMS_BOTH: return desc->norm_place == NORM_BOTH;
-    case UNTIED: return !desc->tied && desc->num_labels == 0;
-    case WITH_SCORE: return desc->num_labels > 0;
-    }
-    BUG("presence %d", (int)presence);
+    const bool inside = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
+    const bool outside = desc->norm_place == NORM_AFTER || desc->norm_place == NORM_BOTH;
+    const bool gated = mlp_is_gated(desc->mlp), causal = desc->num_labels == 0 && !desc->bidirectional;
+    const struct {
+        bool holds;
+        enum need need;
+    } facts[] = {
+        {desc->fused_qkv, FUSED_QKV},
+        {!desc->fused_qkv, SEPARATE_QKV},
+        {desc->qkv_bias, QKV_BIAS},
+        {desc->o_bias, O_BIAS},
+        {desc->qk_norm == QK_NORM_HEADS, HEAD_NORMS},
+        {desc->qk_norm == QK_NORM_PROJECTION, PROJECTION_NORMS},
+        {desc->norm_bias, NORM_BIAS},
+        {inside, NORMS_INSIDE},
+        {inside && desc->residual != RESIDUAL_PARALLEL_ONE_NORM, SECOND_NORM},
+        {outside, NORMS_OUTSIDE},
+        {desc->norm_place == NORM_AFTER_RESIDUAL, NORMS_RESIDUAL},
+        {desc->norm_place != NORM_AFTER_RESIDUAL, FINAL_NORM},
+        {gated && desc->fused_gate_up, FUSED_GATE_UP},
+        {gated && !desc->fused_gate_up, SEPARATE_GATE_UP},
+        {!gated, NO_GATE},
+        {desc->mlp_bias, MLP_BIAS},
+        {desc->rotary_dim == 0, POSITIONS},
+        {desc->num_types > 0, TYPES},
+        {desc->embedding_norm, EMBEDDING_NORM},
+        {desc->pooler, POOLER},
+        {causal && !desc->tied, OWN_HEAD},
+        {causal && desc->tied, TIED_HEAD},
+        {causal && desc->head_bias, HEAD_BIAS},
+        {desc->num_labels > 0, SCORE},
+    };
+    int met = 0;
+    for (size_t i = 0; i < COUNT_OF(facts); i++)
+        met |= facts[i].holds ? (int)facts[i].need : 0;
+    return met;
 }
 
 static void take_tensor(const struct tensor_table *table, struct unit_info *unit, struct tensor_info *tensor)
@@ -214,25 +293,34 @@ static void take_tensor(const struct tensor_table *table, struct unit_info *unit
     unit->num_tensors++;
 }
 
+struct unit_rules {
+    const char *unit, *prefix;
+    const struct tensor_rule *rules;
+    size_t count;
+};
+
 /* Appends a unit and its tensors to the table, which has room for them. */
-static void add_unit(struct tensor_table *table, const struct model_desc *desc, const char *unit_name,
-                     const char *prefix, struct unit_rules rules)
+static void add_unit(struct tensor_table *table, const struct model_desc *desc, struct unit_rules rules)
 {
+    const int met = needs_met(desc);
+    const bool block = rules.rules == BLOCK;
     struct unit_info *unit = &table->units[table->num_units];
-    snprintf(unit->name, sizeof unit->name, "%s", unit_name);
+    snprintf(unit->name, sizeof unit->name, "%s", rules.unit);
     unit->first_tensor = table->num_tensors;
-    for (int i = 0; i < rules.count; i++) {
-        const struct tensor_rule *rule = &rules.rules[i];
-        if (!tensor_is_present(desc, rule->presence))
+    for (const struct tensor_rule *rule = rules.rules; rule < rules.rules + rules.count; rule++) {
+        if (rule->needs & ~met)
             continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
-        int n = snprintf(tensor->name, sizeof tensor->name, "%s%s", prefix, rule->name);
+        const bool matrix = rule->columns != DIM_1, in_out = matrix && block && desc->weights_in_out;
+        const char *kind = rule->role == rule->module ? "weight" : "bias";
+        int n =
+            snprintf(tensor->name, sizeof tensor->name, "%s%s.%s", rules.prefix, module_name(desc, rule->module), kind);
         ASSERT(n > 0 && n < (int)sizeof tensor->name);
         tensor->role = rule->role;
         tensor->unit = table->num_units;
-        tensor->ndim = rule->columns == DIM_1 ? 1 : 2;
-        tensor->shape[0] = tensor_dim(desc, rule->rows);
-        tensor->shape[1] = tensor_dim(desc, rule->columns);
+        tensor->ndim = matrix ? 2 : 1;
+        tensor->shape[in_out] = tensor_dim(desc, rule->rows);
+        tensor->shape[!in_out] = tensor_dim(desc, rule->columns);
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         tensor->joined = rule->trait == JOINED;
         tensor->number = table->num_tensors - 1;
@@ -251,23 +339,19 @@ void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, s
 {
     memset(table, 0, sizeof *table);
     table->moment_blocks = moment_blocks;
-    const struct family_rules *rules = desc->family == FAMILY_GPT2   ? &GPT2_RULES
-                                       : desc->family == FAMILY_BERT ? &BERT_RULES
-                                                                     : &LLAMA_RULES;
     size_t units = (size_t)desc->num_layers + 2;
-    size_t tensors = (size_t)rules->embedding.count + (size_t)rules->head.count +
-                     (size_t)desc->num_layers * (size_t)rules->block.count;
+    size_t tensors = COUNT_OF(EMBEDDING) + (size_t)desc->num_layers * COUNT_OF(BLOCK) + COUNT_OF(HEAD);
     table->units = memory_zeroed(units, sizeof *table->units);
     table->tensors = memory_zeroed(tensors, sizeof *table->tensors);
-    add_unit(table, desc, "embedding", "", rules->embedding);
+    add_unit(table, desc, (struct unit_rules){"embedding", "", EMBEDDING, COUNT_OF(EMBEDDING)});
     for (int layer = 0; layer < desc->num_layers; layer++) {
         char name[32], prefix[64];
         snprintf(name, sizeof name, "block %d", layer);
-        snprintf(prefix, sizeof prefix, rules->block_prefix, layer);
-        add_unit(table, desc, name, prefix, rules->block);
+        snprintf(prefix, sizeof prefix, "%s.%d.", family_names(desc->family)->blocks, layer);
+        add_unit(table, desc, (struct unit_rules){name, prefix, BLOCK, COUNT_OF(BLOCK)});
     }
-    add_unit(table, desc, "head", "", rules->head);
-    ASSERT((size_t)table->num_units == units && (size_t)table->num_tensors <= tensors);
+    add_unit(table, desc, (struct unit_rules){"head", "", HEAD, COUNT_OF(HEAD)});
+    ASSERT((size_t)table->num_units == units);
 }
 
 /* Appends those tensors of the old table's unit to one of the new table that are frozen, or those that are not. */

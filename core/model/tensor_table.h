@@ -64,6 +64,7 @@ enum tensor_role {
     ROLE_FINAL_NORM_W, /* (C) */
     ROLE_FINAL_NORM_B, /* (C) */
     ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
+    ROLE_LM_HEAD_B,    /* (V) */
     ROLE_POOLER_W,     /* (C, C) of the first token's state, before the head of a classifier */
     ROLE_POOLER_B,     /* (C) */
     ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */

@@ -9,6 +9,8 @@
  *
  *     res1, delta ─► + ─► out1 ─► norm ─► res2        res2, delta ─► + ─► out2 ─► norm ─► res1 of the next block
  *
+ * In parallel (GPT-J, GPT-NeoX) the MLP reads res1, as attention does, through norm2 or norm1, and res2 has no norm.
+ *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart, which the next norm
  * adds. Backward runs in the opposite order on dres, the gradient of the residual stream: each half of the block adds
  * what came through its norm, which also leaves the sums over rows: the gradient of the bias of the matrix before
@@ -22,9 +24,10 @@ static struct norm first_norm(const struct block_buffers *b)
     return (struct norm){ROLE_NORM1_W, ROLE_NORM1_B, b->res1, b->norm1, b->mean1, b->rstd1, NULL};
 }
 
-static struct norm second_norm(const struct block_buffers *b)
+static struct norm second_norm(const struct transformer *t, const struct block_buffers *b)
 {
-    return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, b->res2, b->norm2, b->mean2, b->rstd2, NULL};
+    return (struct norm){ROLE_NORM2_W, ROLE_NORM2_B, t->parallel ? b->res1 : b->res2, b->norm2, b->mean2,
+                         b->rstd2,     NULL};
 }
 
 static const struct layer_desc *layer_of(const struct transformer *t, const struct block_buffers *b)
@@ -58,7 +61,7 @@ static void *attention_input(const struct transformer *t, const struct block_buf
 
 static void *mlp_input(const struct transformer *t, const struct block_buffers *b)
 {
-    return t->norms_before ? b->norm2 : b->res2;
+    return t->second_norm ? b->norm2 : t->norms_before ? b->norm1 : b->res2;
 }
 
 /* y = a + b, rows of the residual stream. */
@@ -67,6 +70,27 @@ static void block_add_rows(const struct pass *pass, void *y, const void *a, cons
     const struct transformer *t = pass->transformer;
     struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b};
     t->device->ops->add(pass->stream, &args);
+}
+
+static void block_rope(const struct pass *pass, const struct rope_table *table, void *x, int64_t heads, int64_t ld,
+                       bool inverse)
+{
+    const struct transformer *t = pass->transformer;
+    struct rope_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .heads = heads,
+        .D = t->D,
+        .ld = ld,
+        .R = t->R,
+        .x = x,
+        .positions = pass->batch.positions,
+        .cos_table = table->cosines,
+        .sin_table = table->sines,
+        .inverse = inverse,
+        .pairs = t->config.desc->rope_pairs,
+    };
+    t->device->ops->rope(pass->stream, &args);
 }
 
 /* Applies RoPE, if the block has it, to the H + KV heads of q and k, which lie side by side at the start of rows `ld`
@@ -78,20 +102,10 @@ static void rotate(const struct pass *pass, const struct block_buffers *b, void 
     const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
     if (!table->cosines || layer->no_rope)
         return;
-    struct rope_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = t->H + t->KV,
-        .D = t->D,
-        .ld = ld,
-        .R = t->R,
-        .x = x,
-        .positions = pass->batch.positions,
-        .cos_table = table->cosines,
-        .sin_table = table->sines,
-        .inverse = inverse,
-    };
-    t->device->ops->rope(pass->stream, &args);
+    const int64_t apart = t->query_rope.cosines && !layer->local_rope ? t->H : 0; /* heads of q */
+    if (apart)
+        block_rope(pass, &t->query_rope, x, apart, ld, inverse);
+    block_rope(pass, table, row_at(t, x, apart, t->D), t->H + t->KV - apart, ld, inverse);
 }
 
 /* The rows of q or of k that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
@@ -262,11 +276,23 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
     t->device->ops->attention_decode(pass->stream, &decode);
 }
 
+/* The order of qkv's heads: from (outer, inner) to (inner, outer). */
+static void block_swap_heads(const struct pass *pass, void *y, const void *x, int64_t outer, int64_t inner)
+{
+    const struct transformer *t = pass->transformer;
+    struct swap_heads_args args = {
+        .dtype = t->dtype, .M = pass->M, .outer = outer, .inner = inner, .D = t->D, .y = y, .x = x};
+    t->device->ops->swap_heads(pass->stream, &args);
+}
+
 /* From attention_input() (M, C) to att (M, H D). */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    linear_forward(pass, unit, LINEAR_QKV, b->qkv, attention_input(t, b), NULL);
+    const bool by_head = t->config.desc->qkv_by_head;
+    linear_forward(pass, unit, LINEAR_QKV, by_head ? t->wide : b->qkv, attention_input(t, b), NULL);
+    if (by_head)
+        block_swap_heads(pass, b->qkv, t->wide, t->H, 3);
     rotated_forward(pass, unit, b);
     const struct attention_bwd_args backward = attention_args(pass, unit, b);
     struct attention_fwd_args args = attention_forward_of(&backward);
@@ -278,9 +304,9 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         t->device->ops->attention_fwd(pass->stream, &args);
 }
 
-/* From datt (M, H D) to dqkv (M, W), the gradient of q | k | v as the matrix product wrote them. */
-static void attention_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                               const void *datt, void *dqkv)
+/* From datt (M, H D) to the gradient of q | k | v (M, W) as the matrix product wrote them: in dqkv, or over qkv. */
+static const void *attention_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                                      const void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
     struct attention_bwd_args args = attention_args(pass, unit, b);
@@ -292,6 +318,10 @@ static void attention_backward(const struct pass *pass, const struct unit *unit,
     rotate(pass, b, dqkv, t->W, true);
     if (t->qk_norm)
         head_norms_backward(pass, unit, b, dqkv);
+    if (!t->config.desc->qkv_by_head)
+        return dqkv;
+    block_swap_heads(pass, b->qkv, dqkv, 3, t->H);
+    return b->qkv;
 }
 
 bool block_runs_up_again(const struct transformer *t)
@@ -339,6 +369,8 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
 static void block_inside(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
+    if (t->parallel && t->second_norm)
+        norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     attention_forward(pass, unit, b);
     const bool alone = t->norms_after && !t->post_norm; /* the norm is of what attention adds */
     linear_forward(pass, unit, LINEAR_O, alone ? b->out1 : t->delta, b->att, NULL);
@@ -347,8 +379,8 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
     drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
     if (t->post_norm)
         norm_forward(pass, unit, first_post_norm(t, b), b->res1, t->delta);
-    else if (t->norms_before)
-        norm_forward(pass, unit, second_norm(b), b->res1, t->delta);
+    else if (t->norms_before && !t->parallel)
+        norm_forward(pass, unit, second_norm(t, b), b->res1, t->delta);
     else
         block_add_rows(pass, b->res2, b->res1, t->delta);
     mlp_forward(pass, unit, b);
@@ -395,8 +427,8 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         attention_forward(pass, unit, b);
     else if (t->qk_norm)
         rotated_forward(pass, unit, b);
-    if (t->norms_before)
-        norm_forward(pass, unit, second_norm(b), NULL, NULL);
+    if (t->second_norm)
+        norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
         mlp_forward(pass, unit, b);
     else if (policy >= RECOMPUTE_MLP)
@@ -406,7 +438,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
 static const void *block_scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
-    if (!t->dbranch)
+    if (t->config.desc->residual_multiplier == 1)
         return t->dres;
     struct accumulate_args args = {
         .dst_dtype = t->dtype,
@@ -420,11 +452,11 @@ static const void *block_scaled_gradient(const struct pass *pass)
     return t->dbranch;
 }
 
-/* The gradient of the down matrix's bias from dres_sums: the norm that wrote dres left them. */
-static void block_take_row_sums(const struct pass *pass, const struct unit *unit)
+/* The gradient of a matrix's bias from dres_sums: the norm that wrote dres left them. */
+static void block_take_row_sums(const struct pass *pass, const struct unit *unit, enum linear which)
 {
     const struct transformer *t = pass->transformer;
-    const struct row_sums sums = bias_sums(t, unit, LINEAR_DOWN);
+    const struct row_sums sums = bias_sums(t, unit, which);
     if (!sums.to)
         return;
     struct accumulate_args args = {
@@ -535,6 +567,32 @@ static bool block_ends_backward(const struct transformer *t, const struct unit *
     return t->first_trained == unit->index && !unit_grad(t, unit, ROLE_NORM1_W) && !unit_grad(t, unit, ROLE_NORM1_B);
 }
 
+/* From dres to the gradient of the MLP's input, in `dx`. In parallel that ends in dbranch: attention needs dres. */
+static void block_mlp_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, unit, LINEAR_O);
+    const void *dy = block_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta);
+    mlp_backward(pass, unit, b, dy, t->parallel && !t->second_norm ? t->dbranch : t->delta);
+    if (!t->parallel)
+        add_block_gradient(pass, unit, second_norm(t, b), of_o);
+    else if (t->second_norm)
+        norm_backward(pass, unit, second_norm(t, b), t->dbranch, t->delta, t->dres, none);
+}
+
+/* From delta, the gradient of attention's input, to dres, that of the block's input. */
+static void block_start_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    const struct row_sums of_down_before = {.to = b > t->blocks ? t->dres_sums : NULL};
+    if (t->parallel && !t->second_norm)
+        block_add_rows(pass, t->delta, t->delta, t->dbranch);
+    if (t->parallel && t->second_norm)
+        norm_backward(pass, unit, first_norm(b), t->dres, t->delta, t->dbranch, of_down_before);
+    else
+        add_block_gradient(pass, unit, first_norm(b), of_down_before);
+}
+
 /* From dres, the gradient of the block's output, to that of its input. */
 static void block_whole_backward(const struct pass *pass, const struct unit *unit, int64_t block)
 {
@@ -542,20 +600,18 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
     const struct block_buffers *b = &t->blocks[block];
     if (block != t->L - 1)
         compute_again(pass, unit, b);
-    const struct row_sums none = {0}, of_o = t->norms_after ? none : bias_sums(t, unit, LINEAR_O);
-    const struct row_sums of_down_before = {.to = block > 0 ? t->dres_sums : NULL};
     if (t->dres_sums)
-        block_take_row_sums(pass, unit);
-    mlp_backward(pass, unit, b, block_gradient(pass, unit, second_post_norm(t, b), LINEAR_DOWN, t->delta), t->delta);
-    add_block_gradient(pass, unit, second_norm(b), of_o);
+        block_take_row_sums(pass, unit, LINEAR_DOWN);
+    if (t->dres_sums && t->parallel)
+        block_take_row_sums(pass, unit, LINEAR_O);
+    block_mlp_backward(pass, unit, b);
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
     linear_backward(pass, unit, LINEAR_O, t->delta, dout, b->att, NULL);
-    attention_backward(pass, unit, b, t->delta, t->wide);
+    const void *dqkv = attention_backward(pass, unit, b, t->delta, t->wide);
     const bool ends = block_ends_backward(t, unit);
-    linear_backward(pass, unit, LINEAR_QKV, ends ? NULL : t->delta, t->wide, attention_input(t, b), NULL);
-    if (ends)
-        return;
-    add_block_gradient(pass, unit, first_norm(b), of_down_before);
+    linear_backward(pass, unit, LINEAR_QKV, ends ? NULL : t->delta, dqkv, attention_input(t, b), NULL);
+    if (!ends)
+        block_start_backward(pass, unit, b);
 }
 
 enum status block_backward(const struct pass *pass, int64_t block)

@@ -10,7 +10,7 @@
  *     qkv           W s         3 C       attention (with qk_norm: the head norms, attention for v)  attention
  *     qk            (H+KV) D s  -         attention, qk_norm only                                    norms
  *     att           H D s       C         attention, weights of o                                    attention
- *     res2          C s         C         norm2                                                      block
+ *     res2          C s         C         norm2 (parallel: one for all blocks, not read)             block
  *     norm2         C s         C         weights of gate, up                                        norms
  *     inner         F or 2F s   4 C       GELU, SwiGLU; a gated unit's gradient is written over it   block; GELU: mlp
  *     hidden        F s         4 C       weights of down                                            mlp
@@ -57,7 +57,8 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
                          struct block_buffers *b)
 {
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
-    const int64_t before = t->norms_before ? M : 0, after = t->norms_after ? M : 0, heads = t->qk_norm ? M : 0;
+    const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
+                  heads = t->qk_norm ? M : 0;
     const bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
@@ -67,9 +68,9 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->qk = take_dt(t, arena, heads, (t->H + t->KV) * t->D);
         b->q_rstd = layout_take_f32(arena, heads, t->H);
         b->k_rstd = layout_take_f32(arena, heads, t->KV);
-        b->norm2 = take_dt(t, arena, before, t->C);
-        b->mean2 = layout_take_f32(arena, layer_norm ? before : 0, 1);
-        b->rstd2 = layout_take_f32(arena, before, 1);
+        b->norm2 = take_dt(t, arena, second, t->C);
+        b->mean2 = layout_take_f32(arena, layer_norm ? second : 0, 1);
+        b->rstd2 = layout_take_f32(arena, second, 1);
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, t->F);
@@ -82,7 +83,8 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->lse = layout_take_f32(arena, t->H, M);
         break;
     case RECOMPUTE_BLOCK:
-        b->res2 = take_dt(t, arena, M, t->C);
+        if (!t->parallel)
+            b->res2 = take_dt(t, arena, M, t->C);
         b->out1 = take_dt(t, arena, after, t->C);
         b->out2 = take_dt(t, arena, after, t->C);
         b->post1 = layout_take_f32(arena, after, 1);
@@ -102,6 +104,8 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     enum recompute shared_up_to = t->config.training ? t->config.settings.recompute : RECOMPUTE_BLOCK;
     const struct activation_verbs *verbs = t->config.activations;
     struct block_buffers shared = {0};
+    if (t->parallel)
+        shared.res2 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
         layout_group(t, arena, (enum recompute)group, &shared);
     shared.res1 = shared.res2;
@@ -156,11 +160,11 @@ static void layout_encoder(struct transformer *t, struct arena *arena)
     }
 }
 
-static struct rope_table take_rope_table(const struct transformer *t, struct arena *arena, const struct rope_desc *rope)
+static struct rope_table take_rope_table(const struct transformer *t, struct arena *arena, bool exists)
 {
     struct rope_table table = {NULL, NULL};
     size_t bytes = (size_t)t->config.max_position * (size_t)(t->R / 2) * sizeof(float);
-    if (rope->kind != ROPE_NONE) {
+    if (exists) {
         table.cosines = arena_take(arena, MEM_DATA, bytes);
         table.sines = arena_take(arena, MEM_DATA, bytes);
     }
@@ -201,9 +205,10 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
     if (config->training) {
         t->dres = take_dt(t, arena, M, t->C);
-        bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && transformer_tensor(t, 1, ROLE_DOWN_B);
+        bool biased = transformer_tensor(t, 1, ROLE_DOWN_B) || (t->parallel && transformer_tensor(t, 1, ROLE_O_B));
+        bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && biased;
         t->dres_sums = summed ? layout_take_f32(arena, 1, t->C) : NULL;
-        bool differs = t->norms_after || config->desc->residual_multiplier != 1;
+        bool differs = t->norms_after || t->parallel || config->desc->residual_multiplier != 1;
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
@@ -213,8 +218,10 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->final_res = t->wide;
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
+        t->wide = config->desc->qkv_by_head ? take_dt(t, arena, M, t->W) : NULL;
         t->final_res = t->blocks[t->L - 1].res2;
-        t->final_norm = t->norms_before ? t->blocks[t->L - 1].norm2 : t->blocks[t->L - 1].out1;
+        const struct block_buffers *last = &t->blocks[t->L - 1];
+        t->final_norm = t->second_norm ? last->norm2 : t->norms_before ? last->norm1 : last->out1;
     }
     t->final_mean = config->desc->norm == NORM_LAYER && !t->post_norm ? layout_take_f32(arena, M, 1) : NULL;
     t->final_rstd = t->post_norm ? NULL : layout_take_f32(arena, M, 1);
@@ -223,17 +230,20 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     layout_encoder(t, arena);
     adapter_layout(t, arena);
 
-    t->rope = take_rope_table(t, arena, &config->desc->rope);
-    t->local_rope = take_rope_table(t, arena, &config->desc->local_rope);
+    const struct rope_desc *rope = &config->desc->rope;
+    t->rope = take_rope_table(t, arena, rope->kind != ROPE_NONE);
+    t->local_rope = take_rope_table(t, arena, config->desc->local_rope.kind != ROPE_NONE);
+    t->query_rope =
+        take_rope_table(t, arena, rope->query_beta > 0 && t->config.max_position > rope->original_max_positions);
     t->input_bytes = place_inputs(t, NULL);
     t->input_memory = arena_take(arena, MEM_DATA, t->input_bytes);
     place_inputs(t, t->input_memory);
 }
 
 /* Angles are fp32 products, as in Hugging Face transformers; cosines and sines are computed in double and rounded to
- * fp32, and so are their products with YaRN's factor. */
+ * fp32, and so are their products with YaRN's factor. query_beta: rope_desc's, or 0. */
 static enum status fill_rope_table(const struct transformer *t, const struct rope_desc *rope, struct rope_table table,
-                                   struct stream *stream, struct error *err)
+                                   double query_beta, struct stream *stream, struct error *err)
 {
     if (!table.cosines)
         return STATUS_OK;
@@ -246,6 +256,9 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
     float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
     model_rope_frequencies(rope, t->R, frequency);
     for (int64_t p = 0; p < P; p++) {
+        if (query_beta > 0)
+            magnitude = (float)rope->attention_factor *
+                        (float)(1 + query_beta * log(1 + (double)(p / rope->original_max_positions)));
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * frequency[i];
             cosine[p * half + i] = (float)cos((double)angle) * magnitude;
@@ -261,6 +274,8 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
 
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
-    TRY(fill_rope_table(t, &t->config.desc->rope, t->rope, stream, err));
-    return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, stream, err);
+    const struct rope_desc *rope = &t->config.desc->rope;
+    TRY(fill_rope_table(t, rope, t->rope, 0, stream, err));
+    TRY(fill_rope_table(t, rope, t->query_rope, rope->query_beta, stream, err));
+    return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, 0, stream, err);
 }

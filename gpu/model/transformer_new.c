@@ -24,9 +24,10 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
     shapes[LINEAR_POOLER] = (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, pooled, pooled, false};
     if (desc->num_labels > 0)
         shapes[LINEAR_HEAD] = (struct linear_shape){ROLE_SCORE_W, ROLE_SCORE_B, desc->num_labels, C, false};
-    else /* the token embedding is stored (V, C) in every family; no language model has a bias here */
+    else /* the token embedding is stored (V, C) in every family */
         shapes[LINEAR_HEAD] =
-            (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, ROLE_COUNT, desc->vocab_size, C, false};
+            (struct linear_shape){desc->tied ? ROLE_WTE : ROLE_LM_HEAD, desc->head_bias ? ROLE_LM_HEAD_B : ROLE_COUNT,
+                                  desc->vocab_size, C, false};
 }
 
 /* Products of a matrix's size that each token costs in training: forward; the gradient of its input, unless backward
@@ -109,7 +110,7 @@ static void new_pad_vocabulary(struct transformer *t)
 {
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
     const int64_t padded = round_up(t->V, VOCABULARY_ALIGN);
-    if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE)
+    if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE || t->config.desc->head_bias)
         return;
     const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
     if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel)
@@ -154,6 +155,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     t->norms_after = desc->norm_place != NORM_BEFORE;
     t->post_norm = desc->norm_place == NORM_AFTER_RESIDUAL;
+    t->parallel = desc->residual != RESIDUAL_IN_TURN;
+    t->second_norm = t->norms_before && desc->residual != RESIDUAL_PARALLEL_ONE_NORM;
     t->eps = (float)desc->norm_eps;
     t->embedding_scale =
         dtype_rounded((float)desc->embedding_multiplier, desc->embedding_rounds ? config->dtype : DTYPE_F32);

@@ -47,7 +47,7 @@ enum { VOCABULARY_ALIGN = 128 };
 /* The activations that a block's backward reads, in the arena; blocks share those that are computed again. */
 struct block_buffers {
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
-    void *norm1;          /* dt (M, C); with norms_before, as mean, rstd, norm2; else NULL */
+    void *norm1;          /* dt (M, C); with norms_before, as mean, rstd; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
     void *qkv;            /* dt (M, W) q | k | v; q and k after RoPE, unless qk_norm */
     void *qk;             /* dt (M, (H + KV) D) q | k after their norms and RoPE; qk_norm only, else NULL */
@@ -56,7 +56,7 @@ struct block_buffers {
     void *att;            /* dt (M, H D) */
     float *lse;           /* (H, M) */
     void *res2;           /* dt (M, C) residual stream after attention, the input of norm2 */
-    void *norm2;          /* dt (M, C) */
+    void *norm2;          /* dt (M, C); with second_norm, as mean, rstd; else NULL */
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
@@ -90,6 +90,8 @@ struct transformer {
     bool norms_before; /* NORM_BEFORE or NORM_BOTH */
     bool norms_after;  /* all but NORM_BEFORE */
     bool post_norm;    /* NORM_AFTER_RESIDUAL */
+    bool parallel;     /* the MLP reads the block's input: res2 is of one block at a time */
+    bool second_norm;  /* norm2 exists: with norms_before, unless the MLP shares norm1 */
     float eps;
     float embedding_scale;
     const struct tensor_info **tensors; /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
@@ -123,7 +125,8 @@ struct transformer {
     void *lora_xa, *lora_dxa; /* dt (M, most_lora_rank); lora_dxa: training only */
     void *lora_x;             /* dt (M, K) the input of an adapter after dropout, where there is such */
     struct rope_table rope, local_rope;
-    struct input *inputs; /* [num_inputs] owned; their arrays lie in the arena, in one piece */
+    struct rope_table query_rope; /* rope times what queries are multiplied by, if that is not 1 everywhere */
+    struct input *inputs;         /* [num_inputs] owned; their arrays lie in the arena, in one piece */
     int num_inputs;
     char *input_memory;
     size_t input_bytes;

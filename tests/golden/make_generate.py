@@ -16,7 +16,9 @@ import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = ["gpt2", "gpt2-inner", "llama", "llama-bias", "llama3-rope", "linear-rope", "mistral-window", "qwen2", "qwen3",
-         "qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3"]
+         "qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3",
+         "glm", "glm4", "ministral3", "gptj", "gpt-neox", "gpt-neox-in-turn", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
+         "seed-oss"]
 LEAST = 2e-3
 PROMPTS = (1, 7)  # tokens
 

@@ -113,10 +113,46 @@ CASES = {
         layer_types=["sliding_attention", "full_attention"],
         rope_parameters={"full_attention": rope("yarn", 5e5, factor=4.0, original_max_position_embeddings=8),
                          "sliding_attention": rope("default", 5e5)})),
+    "glm": dict(family="glm", T=16, micro=3, eps=1e-6, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, pad_token_id=NULL, attention_bias=True, rope_theta=None,
+        rope_parameters=rope("default", 1e4, partial_rotary_factor=0.5))),
+    "glm4": dict(family="glm4", T=16, micro=2, style=4, eps=1e-6, config=llama(
+        num_attention_heads=3, num_key_value_heads=1, head_dim=12, pad_token_id=NULL, attention_bias=True,
+        partial_rotary_factor=0.5)),
+    "ministral3": dict(family="ministral3", T=24, micro=2, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, pad_token_id=NULL, rope_theta=None,
+        rope_parameters=rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=8, llama_4_scaling_beta=0.5,
+                             mscale=1.0, mscale_all_dim=1.0))),
+    "gptj": dict(family="gptj", T=18, micro=4, eps=1e-6, config=gpt2(n_head=2, rotary_dim=6, tie_word_embeddings=False)),
+    "gpt-neox": dict(family="gpt_neox", T=18, micro=2, eps=1e-6, rename={"lm_head.": "embed_out."}, config=llama(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=None, rms_norm_eps=None, layer_norm_eps=1e-5,
+        rope_theta=None, rope_parameters=rope("default", 1e4, partial_rotary_factor=0.5), hidden_act="gelu")),
+    "gpt-neox-in-turn": dict(family="gpt_neox", T=16, micro=3, eps=1e-6, rename={"lm_head.": "embed_out."}, config=llama(
+        hidden_size=32, num_attention_heads=2, num_key_value_heads=None, rms_norm_eps=None, layer_norm_eps=1e-5,
+        rope_theta=None, rope_parameters=rope("default", 1e4, partial_rotary_factor=0.25), hidden_act="gelu_new",
+        use_parallel_residual=False)),
+    "phi": dict(family="phi", T=16, micro=3, style=4, eps=1e-6, config=llama(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=None, layer_norm_eps=1e-5,
+        partial_rotary_factor=0.5, hidden_act="gelu_new")),
+    "cohere": dict(family="cohere", T=16, micro=2, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=None, layer_norm_eps=1e-5, pad_token_id=NULL,
+        logit_scale=0.5, tie_word_embeddings=True, attention_bias=True)),
+    "cohere2": dict(family="cohere2", T=24, micro=3, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=None, layer_norm_eps=1e-5, pad_token_id=NULL,
+        logit_scale=0.25, tie_word_embeddings=True, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"])),
+    "starcoder2": dict(family="starcoder2", T=24, micro=2, style=4, eps=1e-6, config=llama(
+        rms_norm_eps=None, norm_epsilon=1e-5, sliding_window=7, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh")),
+    "exaone4": dict(family="exaone4", T=24, micro=4, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"])),
+    "seed-oss": dict(family="seed_oss", T=16, micro=2, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, pad_token_id=NULL, attention_bias=True,
+        attention_out_bias=True)),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,
-                scale_mean=1)
+                scale_mean=1, rename={})
 
 
 class Case:
@@ -219,6 +255,12 @@ class Case:
             scale = p.dim() == 1 and name.endswith("weight")
             p.data = (self.scale_mean + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
         return model
+
+    def stored(self, name):
+        """The name of a parameter in files, where transformers renames it while it loads."""
+        for inside, outside in self.rename.items():
+            name = name.replace(inside, outside)
+        return name
 
     def auto_class(self):
         return transformers.AutoModelForCausalLM
@@ -354,7 +396,7 @@ def write_config(case, model, folder):
 
 
 def write_model(case, model, folder):
-    tensors = {n: p.detach().to(case.store).contiguous() for n, p in model.named_parameters()}
+    tensors = {case.stored(n): p.detach().to(case.store).contiguous() for n, p in model.named_parameters()}
     if case.hub_names:  # as the first GPT-2 files are: without prefix, with the causal mask as a tensor
         P = case.config["n_positions"]
         tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}
@@ -429,11 +471,11 @@ def make(name):
         "case": name, "torch": torch.__version__, "transformers": transformers.__version__,
         "loss": exact["loss"], "grad_norm": exact["norm"], "lr": exact["rate"], "eval_loss": exact["eval"],
         "rounding": {"fp32": rounding(single, exact), "bf16": rounding(half, exact)},
-        "grad_norms_1": {n: g.norm().item() for n, g in exact["grads"].items()},
+        "grad_norms_1": {case.stored(n): g.norm().item() for n, g in exact["grads"].items()},
     }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     for kind, file in (("grads", "grads_step1"), ("final", "final")):
-        tensors = {n: t.float().contiguous() for n, t in exact[kind].items()}
+        tensors = {case.stored(n): t.float().contiguous() for n, t in exact[kind].items()}
         save_file(tensors, folder / f"{file}.safetensors", metadata={"format": "pt"})
     size = sum(f.stat().st_size for f in folder.iterdir()) // 1024
     r32, r16 = expected["rounding"]["fp32"], expected["rounding"]["bf16"]

@@ -18,7 +18,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 CASES = 10
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "bert", "gemma2",
-            "gemma3_text")
+            "gemma3_text", "glm", "glm4", "ministral3", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
+            "seed_oss")
+LAYER_NORM = {"gptj": "layer_norm_epsilon", "gpt_neox": "layer_norm_eps", "phi": "layer_norm_eps", "cohere": "layer_norm_eps",
+              "cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -78,7 +81,8 @@ def llama_like(r, i, family):
               "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
-    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text"):
+    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "glm", "glm4", "ministral3", "starcoder2",
+                                        "exaone4"):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
         del config["tie_word_embeddings"]
@@ -110,6 +114,17 @@ def llama_like(r, i, family):
                        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
                        {"use_sliding_window": True, "layer_types": ["sliding_attention"] * config["num_hidden_layers"]},
                        {"use_sliding_window": True, "sliding_window": None}][i % 6])
+    if family in LAYER_NORM and config.pop("rms_norm_eps", None):
+        config[LAYER_NORM[family]] = 1e-6
+    if family in ("cohere", "cohere2", "exaone4", "phi", "gpt_neox", "starcoder2"):
+        config.pop("head_dim", None)
+    own = {"glm": glm, "glm4": glm, "ministral3": ministral3, "gpt_neox": gpt_neox, "phi": phi, "cohere": cohere,
+           "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss}.get(family)
+    if own:
+        own(i, config)
+        if family not in ("ministral3", "gpt_neox"):
+            rope(r, i, family, config)
+        return config
     if family == "gemma2":
         layers = config["num_hidden_layers"]
         config.update([{}, {"query_pre_attn_scalar": 64, "sliding_window": 9},
@@ -123,6 +138,63 @@ def llama_like(r, i, family):
     else:
         rope(r, i, family, config)
     return config
+
+
+def gptj(r, i):
+    config = gpt2(r, i)
+    heads = config["n_head"] if "n_head" in config else config["num_attention_heads"]
+    config["n_embd"] = heads * [8, 12, 16][i % 3]
+    config.pop("hidden_size", None)
+    config["rotary_dim"] = [4, 8, 6][i % 3]
+    return config
+
+
+def glm(i, config):
+    config.update(pad_token_id=None, head_dim=[16, 8, 24][i % 3])
+    config.update([{}, {"attention_bias": False}, {"partial_rotary_factor": 0.25}, {"partial_rotary_factor": 1.0}][i % 4])
+
+
+def ministral3(i, config):
+    config.update(pad_token_id=None)
+    config["rope_parameters"] = dict(YARN, rope_type="yarn", rope_theta=[1e6, 1e4][i % 2], llama_4_scaling_beta=0.1,
+                                     **[{}, {"mscale": 1.0, "mscale_all_dim": 1.0, "max_position_embeddings": 64}][i // 2 % 2])
+    config.update([{}, {"sliding_window": None}, {"sliding_window": 7}][i % 3])
+
+
+def gpt_neox(i, config):
+    del config["num_key_value_heads"]
+    config["hidden_size"] = config["num_attention_heads"] * 8
+    config.update([{}, {"attention_bias": False, "rotary_pct": 0.5}, {"use_parallel_residual": False, "rotary_pct": 1.0},
+                   {"rotary_emb_base": 250, "hidden_act": "gelu_new"},
+                   {"rope_scaling": {"type": "linear", "factor": 2.0}},
+                   {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.75}}][i % 6])
+
+
+def phi(i, config):
+    config["hidden_size"] = config["num_attention_heads"] * [8, 16][i % 2]
+    config.update([{}, {"partial_rotary_factor": 0.25}, {"hidden_act": "gelu"}][i % 3])
+
+
+def cohere(i, config):
+    config.update(pad_token_id=None, hidden_size=config["num_attention_heads"] * [8, 16][i % 2])
+    config.update([{}, {"attention_bias": True}, {"logit_scale": 0.5}, {"sliding_window": 9, "sliding_window_pattern": 2},
+                   {"sliding_window": 9, "layer_types": ["full_attention"] * config["num_hidden_layers"]}][i % 5])
+
+
+def starcoder2(i, config):
+    config.update([{}, {"use_bias": False}, {"sliding_window": 7}, {"hidden_act": "gelu"}][i % 4])
+
+
+def exaone4(i, config):
+    layers = ["full_attention"] * config["num_hidden_layers"]
+    config.update([{}, {"sliding_window": 9, "sliding_window_pattern": 2},
+                   {"sliding_window": None, "sliding_window_pattern": None, "layer_types": layers},
+                   {"sliding_window_pattern": "LLLG", "layer_types": ["sliding_attention", *layers[1:]]}][i % 4])
+
+
+def seed_oss(i, config):
+    config.update(pad_token_id=None)
+    config.update([{}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True}][i % 4])
 
 
 def gemma3(i, config):
@@ -152,6 +224,11 @@ def olmo3(i, config):
 
 
 def put_frequencies(out, family, cfg, rotary_class):
+    if family == "gptj":
+        inv_freq = 1.0 / (10000 ** (torch.arange(0, cfg.rotary_dim, 2, dtype=torch.int64) / cfg.rotary_dim))
+        out["inv_freq"] = [float(x) for x in inv_freq.double()]
+        out["rope_factor"] = 1.0
+        return
     if family not in ("gemma3_text", "olmo3"):
         rotary = rotary_class(cfg)
         out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
@@ -171,21 +248,29 @@ def case(family, config):
     with torch.device("meta"):
         model = auto.from_config(cfg)
     out = {"config": config, "tied": cfg.tie_word_embeddings and family != "bert",
-           "tensors": {n: list(p.shape) for n, p in model.named_parameters()}}     # tied ones are there once
+           "tensors": {n.replace("lm_head.", "embed_out.") if family == "gpt_neox" else n: list(p.shape)
+                       for n, p in model.named_parameters()}}     # tied ones are there once
     if family == "gpt2":
         out["eps"] = cfg.layer_norm_epsilon
     elif family == "bert":
         out["eps"] = cfg.layer_norm_eps
     else:
-        out["eps"] = cfg.rms_norm_eps
-        put_frequencies(out, family, cfg, type(model.model.rotary_emb))
+        out["eps"] = getattr(cfg, LAYER_NORM.get(family, "rms_norm_eps"))
+        inside = getattr(model, model.base_model_prefix)
+        put_frequencies(out, family, cfg, type(inside.rotary_emb))
+        if family in ("gptj", "gpt_neox"):
+            return out
         out["scale"] = model.model.layers[0].self_attn.scaling
         if family in ("gemma2", "gemma3_text"):
             out["embedding"] = model.model.embed_tokens.scalar_embed_scale
             out["softcaps"] = [cfg.attn_logit_softcapping, cfg.final_logit_softcapping]
         if family == "smollm3":
             out["no_rope"] = [not x for x in cfg.no_rope_layers]
-        window = cfg.sliding_window if family not in ("llama", "granite", "olmo2") else None
+        if family == "cohere2" or (family == "exaone4" and cfg.sliding_window):
+            out["no_rope"] = [kind == "full_attention" for kind in cfg.layer_types]
+        if family == "cohere":
+            return out
+        window = cfg.sliding_window if family not in ("llama", "granite", "olmo2", "glm", "glm4", "phi", "seed_oss") else None
         types = getattr(cfg, "layer_types", None)
         out["windows"] = [window if types is None or types[i] == "sliding_attention" else None
                           for i in range(cfg.num_hidden_layers)]
@@ -196,10 +281,12 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "names")
     for family in FAMILIES:
         r = random.Random(family)
-        own = {"gpt2": gpt2, "bert": bert}.get(family)
+        own = {"gpt2": gpt2, "gptj": gptj, "bert": bert}.get(family)
         configs = [own(r, i) if own else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults
-        configs.append({"n_layer": 1} if family == "gpt2" else {"num_hidden_layers": 1})
+        configs.append({"n_layer": 1} if family in ("gpt2", "gptj") else {"num_hidden_layers": 1})
+        if family == "ministral3":
+            ministral3(0, configs[-1])
         if family == "bert":
             configs[-1]["architectures"] = ["BertForSequenceClassification"]
         cases = [case(family, c) for c in configs]

@@ -18,6 +18,10 @@ pytestmark = pytest.mark.interop
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 16}
+NO_IDS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+LAYER_NORM = {k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}
+NEOX = {**{k: v for k, v in LAYER_NORM.items() if k != "num_key_value_heads"}, "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu"}
 FAMILIES = {
     "gpt2": GPT2,
     "gpt2-inner": {**GPT2, "n_inner": 72},
@@ -47,6 +51,25 @@ FAMILIES = {
                "sliding_window": 9, "sliding_window_pattern": 2, "query_pre_attn_scalar": 12, "final_logit_softcapping": 5.0,
                "rope_theta": 1e6, "rope_local_base_freq": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
                "tie_word_embeddings": True, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None},
+    "glm": {**LLAMA, "model_type": "glm", "architectures": ["GlmForCausalLM"], "head_dim": 16, **NO_IDS},
+    "glm4": {**LLAMA, "model_type": "glm4", "architectures": ["Glm4ForCausalLM"], "head_dim": 16, **NO_IDS},
+    "ministral3": {**LLAMA, "model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"], "head_dim": 16, **NO_IDS,
+                   "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "llama_4_scaling_beta": 0.5,
+                                       "original_max_position_embeddings": 8}},
+    "gptj": {**GPT2, "model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 6},
+    "gpt_neox": {**NEOX, "rotary_pct": 0.5},
+    "gpt_neox-in-turn": {**NEOX, "rotary_pct": 1.0, "use_parallel_residual": False, "hidden_act": "gelu_new"},
+    "phi": {**LAYER_NORM, "model_type": "phi", "architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.5,
+            "hidden_act": "gelu_new"},
+    "cohere": {**LAYER_NORM, "model_type": "cohere", "architectures": ["CohereForCausalLM"], "logit_scale": 0.5, **NO_IDS},
+    "cohere2": {**LAYER_NORM, "model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"], "logit_scale": 0.5,
+                "sliding_window": 9, "sliding_window_pattern": 2, **NO_IDS},
+    "starcoder2": {**LAYER_NORM, "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"], "sliding_window": 9,
+                   "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    "exaone4": {**LLAMA, "model_type": "exaone4", "architectures": ["Exaone4ForCausalLM"], "sliding_window": 9,
+                "sliding_window_pattern": 2},
+    "seed_oss": {**LLAMA, "model_type": "seed_oss", "architectures": ["SeedOssForCausalLM"], "head_dim": 16,
+                 "attention_out_bias": True, **NO_IDS},
     "yarn": {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True,
              "sliding_window": 9, "max_window_layers": 1,
              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},

@@ -50,10 +50,11 @@ static void check_tensors(const struct tensor_table *table, const json_t *tensor
     }
 }
 
-/* Equal within two roundings of float32: torch and the C library each have their own powf. */
+/* Equal within four roundings of float32: torch and the C library each have their own powf, whose last bit a blend of
+ * llama3 can double. */
 static void check_frequency(const float *inv_freq, int64_t i, double want)
 {
-    if (fabs(inv_freq[i] - want) > 2.4e-7 * want)
+    if (fabs(inv_freq[i] - want) > 4.8e-7 * want)
         fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
 }
 
@@ -182,7 +183,8 @@ static const struct {
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
-     "gemma2 and gemma3_text are"},
+     "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4 and "
+     "seed_oss are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
