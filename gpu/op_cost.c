@@ -29,8 +29,9 @@ static struct op_cost cost_bytes_of(int op, const void *args)
     }
 /* clang-format off */
 #define BYTES_OPS(X) \
-    X(norm_fwd) X(norm_bwd) X(head_norm_fwd) X(head_norm_bwd) X(rope) X(swap_heads) X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) \
-    X(tanh_bwd) X(cross_entropy) X(dropout) X(add) X(cast) X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
+    X(norm_fwd) X(norm_bwd) X(head_norm_fwd) X(head_norm_bwd) X(rope) X(swap_heads) X(swiglu_fwd) X(swiglu_bwd) \
+    X(tanh_fwd) X(tanh_bwd) X(causal_conv_fwd) X(causal_conv_bwd) X(cross_entropy) X(dropout) X(add) X(cast) \
+    X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
     X(momentum) X(muon_momentum) X(muon_update)
 /* clang-format on */
 BYTES_OPS(BYTES_OF)
@@ -104,6 +105,28 @@ struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
 {
     double pairs = cost_attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
     return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
+}
+
+/* The FLOPs of a delta rule whose chunks are full, of M tokens: `states` products with a state, `keys` and `values` of
+ * two of a chunk's rows, over Dk and over Dv, of which half is needed below the diagonal. */
+static double cost_delta(const struct delta_rule_fwd_args *a, double states, double keys, double values)
+{
+    const double n = DELTA_CHUNK, Dk = (double)a->Dk, Dv = (double)a->Dv;
+    return 2 * (double)a->M * (double)a->Hv * (states * Dk * Dv + n / 2 * (keys * Dk + values * Dv));
+}
+
+struct op_cost op_cost_delta_rule_fwd(const struct delta_rule_fwd_args *a)
+{
+    const struct op_cost cost = {cost_delta(a, 3, 2, 2), cost_bytes_of(OP_delta_rule_fwd, a).bytes};
+    return cost;
+}
+
+/* With the states that it computes again. */
+struct op_cost op_cost_delta_rule_bwd(const struct delta_rule_bwd_args *a)
+{
+    const struct delta_rule_fwd_args forward = delta_forward_of(a);
+    const struct op_cost cost = {cost_delta(&forward, 8, 6, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
+    return cost;
 }
 
 static double cost_first_key(const struct attention_decode_args *a, int64_t position)

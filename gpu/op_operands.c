@@ -58,12 +58,14 @@ OPERANDS(linear_bwd_weight) = {TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bw
     ROWS(linear_bwd_weight, x, IN, DT, ld_x, M, K)};
 OPERANDS(head_norm_fwd) = {ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D),
     ROWS(head_norm_fwd, x, IN, DT, ld_x, M, heads, D), TENSOR(head_norm_fwd, weight, IN | SIDE | POSITIVE, DT, D),
-    TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads)};
+    TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads),
+    ROWS(head_norm_fwd, gate, IN | MAYBE, DT, ld_gate, M, heads, D)};
 OPERANDS(head_norm_bwd) = {ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
     ROWS(head_norm_bwd, dy, IN, DT, ld_dy, M, heads, D), ROWS(head_norm_bwd, x, IN, DT, ld_x, M, heads, D),
     TENSOR(head_norm_bwd, weight, IN | SIDE | POSITIVE, DT, D),
     TENSOR(head_norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M, heads),
-    TENSOR(head_norm_bwd, dweight, INOUT | SIDE, F32, D)};
+    TENSOR(head_norm_bwd, dweight, INOUT | SIDE, F32, D), ROWS(head_norm_bwd, gate, IN | MAYBE, DT, ld_gate, M, heads, D),
+    ROWS(head_norm_bwd, dgate, OUT | MAYBE, DT, ld_gate, M, heads, D)};
 OPERANDS(rope) = {ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positions, IN | SIDE, INDEX, M),
     TIMES(rope, cos_table, IN | SIDE, F32, TABLE, R), TIMES(rope, sin_table, IN | SIDE, F32, TABLE, R)};
 OPERANDS(swap_heads) = {TENSOR(swap_heads, y, OUT, DT, M, outer, inner, D),
@@ -85,6 +87,23 @@ OPERANDS(attention_decode) = {ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M,
     TENSOR(attention_decode, k_cache, INOUT, DT, KV, capacity, D),
     TENSOR(attention_decode, v_cache, INOUT, DT, KV, capacity, D),
     ROWS(attention_decode, out, OUT | MAYBE, DT, ld_o, M, H, D)};
+OPERANDS(causal_conv_fwd) = {FIXED(causal_conv_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
+    ROWS(causal_conv_fwd, y, OUT, DT, ld_y, M, C), ROWS(causal_conv_fwd, x, IN, DT, ld_x, M, C),
+    TENSOR(causal_conv_fwd, weight, IN | SIDE, DT, C, K), TENSOR(causal_conv_fwd, state, INOUT | MAYBE, DT, num_seqs, K, C)};
+OPERANDS(causal_conv_bwd) = {FIXED(causal_conv_bwd, seq_start, IN | SIDE, OPERAND_STARTS),
+    ROWS(causal_conv_bwd, dx, OUT, DT, ld_dx, M, C), ROWS(causal_conv_bwd, dy, IN, DT, ld_dy, M, C),
+    ROWS(causal_conv_bwd, x, IN, DT, ld_x, M, C), TENSOR(causal_conv_bwd, weight, IN | SIDE, DT, C, K),
+    TENSOR(causal_conv_bwd, dweight, INOUT | SIDE, F32, C, K)};
+#define DELTA_INPUTS(op) FIXED(op, seq_start, IN | SIDE, OPERAND_STARTS), ROWS(op, q, IN, DT, ld_qkv, M, Hk, Dk), \
+    ROWS(op, k, IN, DT, ld_qkv, M, Hk, Dk), ROWS(op, v, IN, DT, ld_qkv, M, Hv, Dv), ROWS(op, a, IN, DT, ld_ab, M, Hv), \
+    ROWS(op, b, IN, DT, ld_ab, M, Hv), TENSOR(op, a_log, IN | SIDE, DT, Hv), TENSOR(op, dt_bias, IN | SIDE, DT, Hv)
+OPERANDS(delta_rule_fwd) = {DELTA_INPUTS(delta_rule_fwd), ROWS(delta_rule_fwd, out, OUT, DT, ld_o, M, Hv, Dv),
+    TENSOR(delta_rule_fwd, state, INOUT | MAYBE, F32, num_seqs, Hv, Dk, Dv)};
+OPERANDS(delta_rule_bwd) = {DELTA_INPUTS(delta_rule_bwd), ROWS(delta_rule_bwd, dout, IN, DT, ld_o, M, Hv, Dv),
+    ROWS(delta_rule_bwd, dq, OUT, DT, ld_qkv, M, Hk, Dk), ROWS(delta_rule_bwd, dk, OUT, DT, ld_qkv, M, Hk, Dk),
+    ROWS(delta_rule_bwd, dv, OUT, DT, ld_qkv, M, Hv, Dv), ROWS(delta_rule_bwd, da, OUT, DT, ld_ab, M, Hv),
+    ROWS(delta_rule_bwd, db, OUT, DT, ld_ab, M, Hv), TENSOR(delta_rule_bwd, da_log, INOUT | SIDE, F32, Hv),
+    TENSOR(delta_rule_bwd, ddt_bias, INOUT | SIDE, F32, Hv)};
 OPERANDS(swiglu_fwd) = {TENSOR(swiglu_fwd, h, OUT, DT, M, F), TIMES(swiglu_fwd, gate_up, IN, DT, 4, M, F)};
 OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(swiglu_bwd, dh, IN, DT, M, F),
     TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};

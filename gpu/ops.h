@@ -158,7 +158,7 @@ struct linear_bwd_weight_args {
 };
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·
- * rstd · (weight_offset + weight). Rows of x are ld_x elements apart, rows of y ld_y. */
+ * rstd · (weight_offset + weight), with gate times silu(gate). Rows of x are ld_x elements apart, rows of y ld_y. */
 struct head_norm_fwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_y;
@@ -167,7 +167,9 @@ struct head_norm_fwd_args {
     const void *x;      /* dt (M, heads, D) */
     const void *weight; /* dt (D) */
     float weight_offset;
-    float *rstd; /* (M, heads) */
+    float *rstd;      /* (M, heads) */
+    const void *gate; /* dt (M, heads, D), rows ld_gate apart, or NULL; on a GPU, D is at most CUDA_MAX_HEAD_DIM */
+    int64_t ld_gate;
 };
 
 /* dx = the gradient with respect to x; dx may be dy. dweight (D) or NULL: sum over rows and heads. */
@@ -180,6 +182,9 @@ struct head_norm_bwd_args {
     const float *rstd;
     float *dweight;
     bool accumulate;
+    const void *gate; /* as in forward, or NULL */
+    void *dgate;      /* dt, with gate, in whose place it may be */
+    int64_t ld_gate;  /* of both */
 };
 
 /* Rotary position embedding in place of the first R elements of every head: elements i and i + R/2 (rotate half), or
@@ -276,6 +281,84 @@ struct attention_decode_args {
     void *k_cache, *v_cache; /* dt (KV, capacity, D) */
     void *out;               /* dt (M, H, D), with q */
 };
+
+/* y[t, c] = silu(sum of weight[c, j] · x[t - K + 1 + j, c]), a convolution of each channel over K (1 … CONV_TAPS)
+ * tokens. Rows before a sequence are zeros, or with `state` those that it holds, the last K inputs so far; then it gets
+ * the last ones of x. */
+enum { CONV_TAPS = 4 };
+struct causal_conv_fwd_args {
+    enum dtype dtype;
+    int64_t M, C, K;
+    int64_t ld_x, ld_y; /* elements between rows */
+    int64_t num_seqs;
+    const int32_t *seq_start; /* (num_seqs + 1) */
+    void *y;                  /* dt (M, C) */
+    const void *x;            /* dt (M, C) */
+    const void *weight;       /* dt (C, K) */
+    void *state;              /* dt (num_seqs, K, C), or NULL */
+};
+
+/* Of a forward pass without state. dx is not dy. */
+struct causal_conv_bwd_args {
+    enum dtype dtype;
+    int64_t M, C, K;
+    int64_t ld_x, ld_dy, ld_dx;
+    int64_t num_seqs;
+    const int32_t *seq_start;
+    void *dx;
+    const void *dy, *x, *weight;
+    float *dweight; /* (C, K) or NULL */
+    bool accumulate;
+};
+
+/* The gated delta rule (Yang et al. 2024). With q and k of length 1 (x / sqrt(sum of x² + 1e-6)), q divided by
+ * sqrt(Dk), beta = sigmoid(b) and g = -exp(a_log) · softplus(a + dt_bias), each value head has a state S (Dk, Dv), and
+ * each token S = exp(g) S;  S += k ⊗ beta (v - Sᵀ k);  out = Sᵀ q Value head h uses q and k of head h / (Hv / Hk). It
+ * is computed in chunks of DELTA_CHUNK tokens, all in fp32. S is 0 at the start of a sequence, or what `state` holds,
+ * which becomes the last S. A forward pass saves nothing: backward computes the states at chunks' starts again, in the
+ * workspace; kept, they would be 1/64 of Dk · Dv floats a token and head, several times the activations. On a GPU, Dk
+ * and Dv are at most DELTA_MAX_DIM. */
+enum { DELTA_CHUNK = 64, DELTA_MAX_DIM = 128 };
+struct delta_rule_fwd_args {
+    enum dtype dtype;
+    int64_t M, Hk, Hv, Dk, Dv;
+    int64_t ld_qkv, ld_ab, ld_o; /* elements between rows: of q, k and v; of a and b; of out */
+    int64_t num_seqs, max_seq;
+    const int32_t *seq_start;    /* (num_seqs + 1) */
+    const void *q, *k;           /* dt (M, Hk, Dk) */
+    const void *v;               /* dt (M, Hv, Dv) */
+    const void *a, *b;           /* dt (M, Hv) */
+    const void *a_log, *dt_bias; /* dt (Hv) */
+    void *out;                   /* dt (M, Hv, Dv) */
+    float *state;                /* (num_seqs, Hv, Dk, Dv), or NULL */
+};
+
+/* Gradients have the layout of what they belong to, dout that of out; without a state. */
+struct delta_rule_bwd_args {
+    enum dtype dtype;
+    int64_t M, Hk, Hv, Dk, Dv;
+    int64_t ld_qkv, ld_ab, ld_o;
+    int64_t num_seqs, max_seq;
+    const int32_t *seq_start;
+    const void *q, *k, *v, *a, *b, *a_log, *dt_bias, *dout;
+    void *dq, *dk, *dv, *da, *db; /* dt; overwritten */
+    float *da_log, *ddt_bias;     /* (Hv) or NULL */
+    bool accumulate;              /* da_log and ddt_bias */
+};
+
+static inline struct delta_rule_fwd_args delta_forward_of(const struct delta_rule_bwd_args *a)
+{
+    struct delta_rule_fwd_args forward = {a->dtype, a->M,    a->Hk,       a->Hv,      a->Dk,        a->Dv, a->ld_qkv,
+                                          a->ld_ab, a->ld_o, a->num_seqs, a->max_seq, a->seq_start, a->q,  a->k,
+                                          a->v,     a->a,    a->b,        a->a_log,   a->dt_bias,   NULL,  NULL};
+    return forward;
+}
+
+/* Chunks of all sequences have places in their order; those of a sequence begin at this one. */
+static inline int64_t delta_first_chunk(int64_t start, int64_t sequence)
+{
+    return start / DELTA_CHUNK + sequence;
+}
 
 /* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F): F of gate, F of
  * up. */
@@ -580,6 +663,7 @@ struct muon_update_args {
     X(embedding_fwd) X(embedding_bwd) X(norm_fwd) X(norm_bwd) \
     X(linear_fwd) X(linear_bwd_input) X(linear_bwd_weight) X(head_norm_fwd) X(head_norm_bwd) \
     X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
+    X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
     X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \
@@ -609,6 +693,9 @@ struct op_limits {
      * shape prepares it. Backward's dropout is that of training's forward pass too; attention_fwd is evaluation's. */
     struct attention_fwd_args attention_fwd;
     struct attention_bwd_args attention_bwd;
+    /* The sizes of a full micro-batch's delta rule, and of the convolution of its q, k and v; M 0: none. */
+    struct delta_rule_fwd_args delta_rule;
+    bool delta_backward; /* is computed too */
 };
 
 /* The matrix products of a run. Only whether a pointer is NULL, and its alignment, matter. */

@@ -345,19 +345,22 @@ enum status self_test_op(struct self_test *test, int op, char *differs, size_t s
 static enum status self_test_open_bed(struct bed *bed, struct device *device, struct error *err)
 {
     enum { MOST = 128, HEADS = 4, HEAD = 256, TOKENS = 1024, ROW = 17 << 10, VOCABULARY = 1 << 17 }; /* of any case */
-    const struct op_limits limits = {.dtype = DTYPE_F32,
-                                     .max_tokens = TOKENS,
-                                     .C = ROW,
-                                     .F = MOST,
-                                     .H = HEADS,
-                                     .KV = HEADS,
-                                     .D = HEAD,
-                                     .V = VOCABULARY,
-                                     .P = MOST,
-                                     .max_linear_k = MOST,
-                                     .max_linear_n = MOST,
-                                     .max_seqs = HEADS,
-                                     .max_seq = TOKENS};
+    const struct op_limits limits = {
+        .dtype = DTYPE_F32,
+        .max_tokens = TOKENS,
+        .C = ROW,
+        .F = MOST,
+        .H = HEADS,
+        .KV = HEADS,
+        .D = HEAD,
+        .V = VOCABULARY,
+        .P = MOST,
+        .max_linear_k = MOST,
+        .max_linear_n = MOST,
+        .max_seqs = HEADS,
+        .max_seq = TOKENS,
+        .delta_rule = {.M = TOKENS, .Hk = 1, .Hv = HEADS, .Dk = MOST, .Dv = MOST, .num_seqs = HEADS, .max_seq = TOKENS},
+        .delta_backward = true};
     void *memory;
     bed->device = device;
     bed->workspace_bytes = ops_workspace_bytes(device, &limits);

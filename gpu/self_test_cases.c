@@ -101,10 +101,12 @@ CASES(linear_bwd_weight) = {{.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT}},
 /* Then with an offset of the weights, and rows with something between them. */
 #define HEAD_FWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_y = ld, .eps = 1e-6f
 CASES(head_norm_fwd) = {{.args.head_norm_fwd = {HEAD_FWD(H * D)}},
-    {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}}};
+    {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}},
+    {.args.head_norm_fwd = {HEAD_FWD(H * D), .gate = HERE, .ld_gate = H * D + GAP}}};
 #define HEAD_BWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_dy = ld, .ld_dx = ld
 CASES(head_norm_bwd) = {{.args.head_norm_bwd = {HEAD_BWD(H * D)}},
-    {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}}};
+    {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}},
+    {.args.head_norm_bwd = {HEAD_BWD(H * D), .gate = HERE, .dgate = HERE, .ld_gate = H * D + GAP}}};
 
 /* Whole heads; backwards, a part of each head, in rows with something between them; in pairs. */
 CASES(rope) = {{.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H * D, .R = D}},
@@ -135,6 +137,22 @@ CASES(attention_decode) = {{.args.attention_decode = {DECODE(D, 21, 29), .q = HE
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .softcap = 2}},
     {.args.attention_decode = {DECODE(D, 21, 29)}},
     {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}}};
+
+/* Two sequences. Channels that vectors do not divide, without and with a state; rows with something between them. */
+#define CONV .dtype = SAME, .M = M, .num_seqs = 2
+CASES(causal_conv_fwd) = {{.args.causal_conv_fwd = {CONV, .C = C, .K = 4, .ld_x = C, .ld_y = C}},
+    {.args.causal_conv_fwd = {CONV, .C = C + 3, .K = 3, .ld_x = C + 3, .ld_y = C + GAP, .state = HERE}}};
+CASES(causal_conv_bwd) = {{.args.causal_conv_bwd = {CONV, .C = C, .K = 4, .ld_x = C, .ld_dy = C, .ld_dx = C}},
+    {.args.causal_conv_bwd = {CONV, .C = C + 3, .K = 3, .ld_x = C + 3, .ld_dy = C + GAP, .ld_dx = C + GAP, .accumulate = true}}};
+
+/* Two sequences, one of several chunks; heads that share keys, of other sizes, with a state. */
+#define DELTA(tokens, first, hk, hv, dk, dv) .dtype = SAME, .M = tokens, .Hk = hk, .Hv = hv, .Dk = dk, .Dv = dv, \
+    .ld_qkv = (2 * (hk) * (dk)) + (hv) * (dv), .ld_ab = (hv) + GAP, .ld_o = (hv) * (dv), .num_seqs = 2, .max_seq = first
+#define DELTA_CASES(op) {.args.op = {DELTA(M, 23, 2, 2, D, D)}}, {.args.op = {DELTA(150, 140, 1, 2, D + 4, 2 * D)}}
+CASES(delta_rule_fwd) = {DELTA_CASES(delta_rule_fwd),
+    {.args.delta_rule_fwd = {DELTA(M, 23, 2, 4, D, D + 3), .state = HERE}}};
+CASES(delta_rule_bwd) = {DELTA_CASES(delta_rule_bwd),
+    {.args.delta_rule_bwd = {DELTA(M, 23, 2, 4, D, D + 3), .accumulate = true}}};
 
 CASES(swiglu_fwd) = {{.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
@@ -273,6 +291,25 @@ static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
         to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
 }
 
+/* Of two sequences, the longer one first. */
+static void fill_starts(const struct self_test_case *c, int op, int32_t *to)
+{
+    const union op_args *a = &c->args;
+    const int64_t tokens = op == OP_attention_fwd    ? a->attention_fwd.M
+                           : op == OP_attention_bwd  ? a->attention_bwd.M
+                           : op == OP_delta_rule_fwd ? a->delta_rule_fwd.M
+                           : op == OP_delta_rule_bwd ? a->delta_rule_bwd.M
+                                                     : M;
+    const int64_t first = op == OP_attention_fwd    ? a->attention_fwd.max_seq
+                          : op == OP_attention_bwd  ? a->attention_bwd.max_seq
+                          : op == OP_delta_rule_fwd ? a->delta_rule_fwd.max_seq
+                          : op == OP_delta_rule_bwd ? a->delta_rule_bwd.max_seq
+                                                    : M - 3;
+    to[0] = 0;
+    to[1] = (int32_t)first;
+    to[2] = (int32_t)tokens;
+}
+
 /* All codes, in an order that differs from block to block. */
 static void fill_moments(const struct adam8_args *a, struct moment_block *to)
 {
@@ -291,16 +328,13 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     /* times the state's lr, the decays are no small part of a value */
     static const struct decay_segment segments[] = {{8, 0}, {COUNT / 16 * 8, 20}, {COUNT / 8 * 8 + 8, 5}};
     static const struct decay_segment of_blocks[] = {{MOMENT_BLOCK, 0}, {3 * MOMENT_BLOCK, 20}};
-    const bool forward = op == OP_attention_fwd;
-    const int64_t tokens = forward ? c->args.attention_fwd.M : c->args.attention_bwd.M;
-    const int32_t first = forward ? c->args.attention_fwd.max_seq : c->args.attention_bwd.max_seq, enabled = 1;
-    const int32_t starts[] = {0, first, (int32_t)tokens};
+    const int32_t enabled = 1;
     uint64_t numbers[M];
     for (int i = 0; i < M; i++)
         numbers[i] = (uint64_t)i * 3;
     switch (operand->type) {
     case OPERAND_NUMBERS: memcpy(to, numbers, sizeof numbers); break;
-    case OPERAND_STARTS: memcpy(to, starts, sizeof starts); break;
+    case OPERAND_STARTS: fill_starts(c, op, to); break;
     case OPERAND_TARGETS: fill_case_targets(&c->args.cross_entropy, to); break;
     case OPERAND_STATE: fill_state(c, to); break;
     case OPERAND_SEGMENTS:

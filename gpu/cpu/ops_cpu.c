@@ -32,6 +32,14 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
         size_t packed = larger_scratch(unit, ATTENTION_BATCH_FLOATS);
         bytes = larger_scratch(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
+    if (l->delta_rule.M > 0) {
+        const struct delta_rule_fwd_args *a = &l->delta_rule;
+        const size_t channels = (size_t)(2 * a->Hk * a->Dk + a->Hv * a->Dv + SUMS_GRAIN);
+        const size_t sums = (size_t)(a->num_seqs * a->Hv * 2) * sizeof(double) + 64;
+        bytes = larger_scratch(bytes, ROW_PARTS_MAX * CONV_TAPS * channels * sizeof(float)); /* causal_conv_bwd */
+        bytes =
+            larger_scratch(bytes, sums + threads * (size_t)delta_thread_floats(a, l->delta_backward) * sizeof(float));
+    }
     bytes = larger_scratch(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;
 }

@@ -3,8 +3,9 @@
  * for every instruction-set level. */
 #pragma once
 
+#include "core/round_up.h"
 #include "core/status.h"
-#include "gpu/device.h"
+#include "gpu/ops.h"
 
 /* A tile of the micro-kernels has at most this many rows and columns (MR and NR of cpu_gemm_units.h). */
 enum { GEMM_MAX_MR = 16, GEMM_MAX_NR = 64 };
@@ -23,6 +24,21 @@ enum { ATTENTION_ROWS = 144, ATTENTION_BATCH_FLOATS = 4 << 20 };
 #define ATTENTION_THREAD_FLOATS(D) ((2 * ATTENTION_ROWS + 5 * ((int64_t)(D) + GEMM_MAX_MR)) * GEMM_MAX_NR)
 #define ATTENTION_UNIT_FLOATS(D, max_seq, group) \
     (((int64_t)(max_seq) + GEMM_MAX_NR) * (((int64_t)(D) + GEMM_MAX_MR) * (3 + 4 * (int64_t)(group)) + (group)))
+
+/* The delta rule: floats between rows of a thread's matrices, which end in a whole tile and begin in other sets of the
+ * caches. */
+#define DELTA_LD(columns) (round_up(columns, 16) + 16)
+
+/* The floats of a thread: those of a chunk's matrices, of the states of a key head's value heads and their gradients,
+ * and in backward of the state and X before each chunk. */
+static inline int64_t delta_thread_floats(const struct delta_rule_fwd_args *a, bool backward)
+{
+    const int64_t n = DELTA_CHUNK, Dk = round_up(a->Dk, 4), Dv = round_up(a->Dv, 4), group = a->Hv / a->Hk;
+    const int64_t key = DELTA_LD(a->Dk), value = DELTA_LD(a->Dv), square = DELTA_LD(n);
+    const int64_t chunks = backward ? (a->max_seq + n - 1) / n : 0;
+    return n * (8 * key + 6 * value + 7 * square) + (Dk + Dv) * square + Dv * key +
+           group * (2 * Dk * value + chunks * (Dv * key + n * value)) + 16;
+}
 
 /* What is left of a stream's workspace during one op. */
 struct scratch {

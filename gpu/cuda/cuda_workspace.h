@@ -19,6 +19,7 @@ enum {
     CUDA_COLUMN_BLOCKS = 1024, /* of column sums: about eight for each multiprocessor, */
     CUDA_COLUMN_WIDTH = 256,   /* columns of each block */
     CUDA_COLUMN_ROWS = 64,     /* rows of each block, at least */
+    DELTA_SLICE = 32,          /* columns of a head's state that a block of the delta rule has */
 };
 
 /* Bytes of a piece of scratch memory, rounded up to where the next one starts. */

@@ -316,6 +316,33 @@ struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, con
     return memory_bound(s, TIME_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * use, a->q ? 2 : 1);
 }
 
+/* ---- delta rule ---------------------------------------------------------- */
+
+/* Its kernels multiply in fp32, without tensor cores, at about a quarter of that rate, because their operands come from
+ * shared memory; a block of threads has DELTA_SLICE columns of a head's state. */
+static struct op_estimate delta_estimate(const struct assumed_gpu *s, enum time_kind kind, struct op_cost work,
+                                         double blocks, int launches)
+{
+    const double share = 0.25, sms = (double)s->gpu->sms, use = blocks > 0 && blocks < sms ? blocks / sms : 1;
+    const double flops = work.flops / (share * use * s->gpu->flops[DTYPE_F32]);
+    return one_part(kind, at_ceiling(s, DTYPE_F32, work), fmax(flops, work.bytes / (share_pointwise * s->gpu->bytes)),
+                    launches);
+}
+
+struct op_estimate op_estimate_delta_rule_fwd(const struct assumed_gpu *s, const struct delta_rule_fwd_args *a)
+{
+    const double slices = ((double)a->Dv + DELTA_SLICE - 1) / DELTA_SLICE;
+    return delta_estimate(s, TIME_ATTENTION_FORWARD, op_cost_delta_rule_fwd(a), (double)(a->num_seqs * a->Hv) * slices,
+                          1);
+}
+
+struct op_estimate op_estimate_delta_rule_bwd(const struct assumed_gpu *s, const struct delta_rule_bwd_args *a)
+{
+    const double slices = ((double)a->Dv + DELTA_SLICE - 1) / DELTA_SLICE;
+    return delta_estimate(s, TIME_ATTENTION_BACKWARD, op_cost_delta_rule_bwd(a), (double)(a->num_seqs * a->Hv) * slices,
+                          4);
+}
+
 /* ---- ops that move bytes ------------------------------------------------- */
 
 #define MEMORY_BOUND(op, kind, share, launches)                                                 \
@@ -332,6 +359,8 @@ MEMORY_BOUND(rope, TIME_ROPE, share_rope, 1)
 MEMORY_BOUND(swap_heads, TIME_ROPE, share_pointwise, 1)
 MEMORY_BOUND(swiglu_fwd, TIME_SWIGLU, share_pointwise, 1)
 MEMORY_BOUND(swiglu_bwd, TIME_SWIGLU, share_pointwise, 1)
+MEMORY_BOUND(causal_conv_fwd, TIME_NORMS, share_head_norm, 1)
+MEMORY_BOUND(causal_conv_bwd, TIME_NORMS, share_head_norm, 2)
 MEMORY_BOUND(tanh_fwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(tanh_bwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, TIME_NORMS, share_pointwise, 1)

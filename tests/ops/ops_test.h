@@ -6,7 +6,8 @@
  *     ops_test_threads.c     the same bits by any number of threads
  *     ops_test_tensors.c     memory, random numbers and tensors of a case
  *     ops_test_cases.c       the one list of cases
- *     ops_test_norm.c, ops_test_linear.c, ops_test_attention.c, ops_test_loss.c, ops_test_update.c, ops_test_adam8.c
+ *     ops_test_norm.c, ops_test_linear.c, ops_test_attention.c, ops_test_delta.c, ops_test_loss.c, ops_test_update.c,
+ *     ops_test_adam8.c
  *                            for each op: its tensors and arguments, its reference, its loss for finite differences
  *     ops_test_drivers.c     the drivers by op, and what they have in common
  *     ops_test_reference.c   naive float64 mathematics
@@ -29,7 +30,7 @@ enum case_flags {
     IN_OUT = 1 << 2,   /* weights_in_out */
     GELU = 1 << 3,     /* with the GELU epilogue, or gelu_aux; GeGLU instead of SwiGLU */
     BIAS = 1 << 4,     /* bias, dbias, dx_sums */
-    RESIDUAL = 1 << 5, /* delta, dres */
+    RESIDUAL = 1 << 5, /* delta, dres; a state */
     RMS = 1 << 6,
     WPE = 1 << 7,
     INVERSE = 1 << 8,
@@ -45,11 +46,12 @@ enum case_flags {
     GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
     COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
     READS_AGAIN =
-        1 << 20,      /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
-    GATED = 1 << 21,  /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient */
-    PAIRS = 1 << 25,  /* rope: neighbours are turned */
-    ADDED = 1 << 24,  /* linear ops: y, or dx, is added to */
-    NARROW = 1 << 22, /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
+        1 << 20, /* with COUNTED: rows so long that the kernel must read them again, which the count must show */
+    GATED =
+        1 << 21, /* linear ops: SwiGLU (with GELU: GeGLU) after the product, or its gradient; norms of heads: a gate */
+    PAIRS = 1 << 25,            /* rope: neighbours are turned */
+    ADDED = 1 << 24,            /* linear ops: y, or dx, is added to */
+    NARROW = 1 << 22,           /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
     FP32_READS_AGAIN = 1 << 23, /* the same as READS_AGAIN in fp32 alone, whose rows are the longer ones */
 };
 
@@ -117,7 +119,7 @@ struct driver {
     void (*setup)(struct harness *h);
     void (*reference)(struct harness *h);
     double (*loss)(struct harness *h);                            /* of the host values; NULL: no gradient check */
-    int (*pairs)(struct harness *h, struct gradient_pair *pairs); /* at most 4 */
+    int (*pairs)(struct harness *h, struct gradient_pair *pairs); /* at most 7 */
 };
 extern const struct driver *const op_drivers[OPS_COUNT]; /* in the order of OPS_LIST */
 

@@ -5,21 +5,6 @@
 
 /* ---- attention ----------------------------------------------------------- */
 
-static int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest)
-{
-    int32_t *start = host_memory(h, (MAX_SEQS + 1) * sizeof *start);
-    int count = 0;
-    *longest = 0;
-    for (; count < MAX_SEQS && h->c->lengths[count]; count++) {
-        start[count + 1] = start[count] + h->c->lengths[count];
-        *longest = h->c->lengths[count] > *longest ? h->c->lengths[count] : *longest;
-    }
-    *seq_start = start;
-    h->limits.max_seqs = count;
-    h->limits.max_seq = *longest;
-    return count;
-}
-
 /* ---- dropout: L2 where an op has it -------------------------------------- */
 
 enum { DROPPED_SEED = 99, DROPPED_LAYER = 3, DROPPED_THRESHOLD = 16384 /* a quarter */ };

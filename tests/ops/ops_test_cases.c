@@ -52,6 +52,19 @@
         .op = name, .M = 16384, .N = 16, .K = 14336, .flags = (extra) | GPU_PERF    \
     }
 
+/* Short and long memory (the offset of dt_bias), and decays that underflow; documents around a chunk's size. */
+#define DELTA_CASES(name)                                                                                              \
+    {.op = name, .M = 1, .H = 1, .KV = 1, .D = 1, .P = 1, .pad = 1, .lengths = {1}},                                   \
+        {.op = name, .M = 0, .H = 2, .KV = 2, .D = 8, .P = 8},                                                         \
+        {.op = name, .M = 65, .H = 2, .KV = 2, .D = 5, .P = 5, .pad = 3, .lengths = {1, 64}, .offset = -3},            \
+        {.op = name, .M = 323, .H = 2, .KV = 1, .D = 5, .P = 9, .pad = 2, .lengths = {1, 63, 64, 65, 130}},            \
+        {.op = name, .M = 200, .H = 2, .KV = 1, .D = 128, .P = 128, .pad = 8, .lengths = {200}, .offset = -5},         \
+        {.op = name, .M = 130, .H = 4, .KV = 2, .D = 32, .P = 64, .pad = 4, .lengths = {130}, .offset = -4},           \
+        {.op = name, .M = 100, .H = 1, .KV = 1, .D = 36, .P = 20, .pad = 1, .lengths = {97, 3}, .offset = 60},         \
+        {.op = name, .M = 2048, .H = 16, .KV = 16, .D = 128, .P = 128, .lengths = {2048}, .offset = 1, .flags = PERF}, \
+    {                                                                                                                  \
+        .op = name, .M = 8192, .H = 16, .KV = 16, .D = 128, .P = 128, .lengths = {4096, 4096}, .flags = GPU_PERF       \
+    }
 #define ATTENTION_CASES(name)                                                                                        \
     {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                   \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                            \
@@ -318,8 +331,11 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_fwd", .M = 70, .H = 3, .D = 256, .pad = 16},
     {.op = "head_norm_fwd", .M = 17, .H = 3, .D = 24, .pad = 8, .offset = 1},
     {.op = "head_norm_fwd", .M = 0, .H = 2, .D = 64},
+    {.op = "head_norm_fwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = GATED},
+    {.op = "head_norm_fwd", .M = 70, .H = 4, .D = 128, .flags = GATED},
     {.op = "head_norm_fwd", .M = 70, .H = 8, .D = 128, .flags = COUNTED},
     {.op = "head_norm_fwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+    {.op = "head_norm_fwd", .M = 2048, .H = 16, .D = 128, .flags = PERF | GATED},
     {.op = "head_norm_fwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
 
     {.op = "head_norm_bwd", .M = 1, .H = 1, .D = 8},
@@ -328,8 +344,11 @@ const struct op_case op_cases[] = {
     {.op = "head_norm_bwd", .M = 70, .H = 3, .D = 256, .pad = 16, .flags = ACCUMULATE},
     {.op = "head_norm_bwd", .M = 17, .H = 3, .D = 24, .flags = IN_PLACE, .offset = 1},
     {.op = "head_norm_bwd", .M = 0, .H = 2, .D = 64},
+    {.op = "head_norm_bwd", .M = 17, .H = 7, .D = 14, .pad = 10, .flags = GATED | ACCUMULATE},
+    {.op = "head_norm_bwd", .M = 70, .H = 4, .D = 128, .flags = GATED | IN_PLACE},
     {.op = "head_norm_bwd", .M = 1024, .H = 8, .D = 128, .flags = IN_PLACE | COUNTED},
     {.op = "head_norm_bwd", .M = 1024, .H = 16, .D = 64, .flags = PERF},
+    {.op = "head_norm_bwd", .M = 2048, .H = 16, .D = 128, .flags = PERF | GATED},
     {.op = "head_norm_bwd", .M = 16384, .H = 32, .D = 128, .flags = GPU_PERF},
 
     {.op = "rope", .M = 1, .H = 1, .D = 8, .P = 4},
@@ -388,6 +407,41 @@ const struct op_case op_cases[] = {
     {.op = "dropout", .M = 3, .N = 64, .flags = L2},
     {.op = "dropout", .M = 40, .N = 768, .flags = L2 | COUNTED},
     {.op = "dropout", .M = 8192, .N = 768, .flags = L2 | IN_PLACE | PERF},
+
+    {.op = "causal_conv_fwd", .M = 1, .N = 1, .K = 1, .lengths = {1}},
+    {.op = "causal_conv_fwd", .M = 1, .N = 40, .K = 4, .lengths = {1}, .flags = RESIDUAL}, /* one more token */
+    {.op = "causal_conv_fwd", .M = 9, .N = 37, .K = 4, .pad = 3, .lengths = {1, 2, 6}, .flags = RESIDUAL},
+    {.op = "causal_conv_fwd", .M = 75, .N = 64, .K = 2, .lengths = {75}, .flags = RESIDUAL},
+    {.op = "causal_conv_fwd", .M = 263, .N = 80, .K = 4, .pad = 16, .lengths = {1, 63, 1, 2, 66, 130}},
+    {.op = "causal_conv_fwd", .M = 70, .N = 33, .K = 3, .lengths = {31, 1, 38}},
+    {.op = "causal_conv_fwd", .M = 0, .N = 8, .K = 4},
+    {.op = "causal_conv_fwd", .M = 256, .N = 1024, .K = 4, .lengths = {256}, .flags = COUNTED},
+    {.op = "causal_conv_fwd", .M = 2048, .N = 6144, .K = 4, .lengths = {2048}, .flags = PERF},
+    {.op = "causal_conv_fwd", .M = 8192, .N = 6144, .K = 4, .lengths = {4096, 4096}, .flags = GPU_PERF},
+
+    {.op = "causal_conv_bwd", .M = 1, .N = 1, .K = 1, .lengths = {1}},
+    {.op = "causal_conv_bwd", .M = 9, .N = 37, .K = 4, .lengths = {1, 2, 6}},
+    {.op = "causal_conv_bwd", .M = 75, .N = 64, .K = 2, .lengths = {75}, .flags = ACCUMULATE},
+    {.op = "causal_conv_bwd", .M = 263, .N = 80, .K = 4, .pad = 16, .lengths = {1, 63, 1, 2, 66, 130}},
+    {.op = "causal_conv_bwd", .M = 70, .N = 33, .K = 3, .lengths = {31, 1, 38}},
+    {.op = "causal_conv_bwd", .M = 0, .N = 8, .K = 4},
+    {.op = "causal_conv_bwd", .M = 2048, .N = 6144, .K = 4, .lengths = {2048}, .flags = PERF},
+    {.op = "causal_conv_bwd", .M = 8192, .N = 6144, .K = 4, .lengths = {4096, 4096}, .flags = GPU_PERF},
+
+    DELTA_CASES("delta_rule_fwd"),
+    {.op = "delta_rule_fwd", .M = 1, .H = 4, .KV = 2, .D = 16, .P = 24, .lengths = {1}, .flags = RESIDUAL}, /* one token
+                                                                                                             */
+    {.op = "delta_rule_fwd", .M = 75, .H = 2, .KV = 1, .D = 5, .P = 7, .lengths = {66, 9}, .flags = RESIDUAL},
+    DELTA_CASES("delta_rule_bwd"),
+    {.op = "delta_rule_bwd",
+     .M = 75,
+     .H = 2,
+     .KV = 1,
+     .D = 5,
+     .P = 7,
+     .pad = 1,
+     .lengths = {66, 9},
+     .flags = ACCUMULATE},
 
     {.op = "swiglu_fwd", .M = 1, .N = 1},
     {.op = "swiglu_fwd", .M = 17, .N = 56},

@@ -113,3 +113,18 @@ enum dtype wide_dtype(struct harness *h)
 {
     return has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
 }
+
+int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest)
+{
+    int32_t *start = host_memory(h, (MAX_SEQS + 1) * sizeof *start);
+    int count = 0;
+    *longest = 0;
+    for (; count < MAX_SEQS && h->c->lengths[count]; count++) {
+        start[count + 1] = start[count] + h->c->lengths[count];
+        *longest = h->c->lengths[count] > *longest ? h->c->lengths[count] : *longest;
+    }
+    *seq_start = start;
+    h->limits.max_seqs = count;
+    h->limits.max_seq = *longest;
+    return count;
+}

@@ -38,3 +38,5 @@ int weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_pairs(struct harness *h, struct gradient_pair *pairs);
 enum dtype wide_dtype(struct harness *h);
+/* The number of the case's sequences, where they start (one more than that), the longest; sets the limits. */
+int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest);

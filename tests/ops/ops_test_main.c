@@ -197,7 +197,7 @@ static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtyp
 
 static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtype, const char *text)
 {
-    enum { SAMPLES = 12, MAX_PAIRS = 4 };
+    enum { SAMPLES = 12, MAX_PAIRS = 7 };
     const double step = 1e-4, tolerance = 1e-3;
     int op = op_of_case(c);
     case_setup(h, c, dtype, op);

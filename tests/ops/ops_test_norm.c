@@ -256,6 +256,16 @@ static void spread_rows(const struct op_case *c, const double *dense, double *to
         memcpy(to + i * (n + c->pad), dense + i * n, (size_t)n * sizeof *dense);
 }
 
+/* y (M · H · D) times silu(gate), if the case has a gate. */
+static void gate_rows(struct harness *h, double *y)
+{
+    const int64_t n = h->c->H * h->c->D;
+    for (int64_t i = 0; has(h, GATED) && i < h->c->M * n; i++) {
+        const double gate = h->aux->host[i / n * (n + h->c->pad) + i % n];
+        y[i] *= gate * ref_sigmoid(gate);
+    }
+}
+
 static void head_norm_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -264,6 +274,7 @@ static void head_norm_fwd_setup(struct harness *h)
     h->w = weight(h, "weight", c->D);
     h->y = tensor_out(h, "y", h->dtype, c->M * ld, false);
     h->rstd = tensor_out(h, "rstd", DTYPE_F32, c->M * c->H, false);
+    h->aux = has(h, GATED) ? input(h, "gate", c->M * ld) : NULL;
     h->args.head_norm_fwd = (struct head_norm_fwd_args){.dtype = h->dtype,
                                                         .M = c->M,
                                                         .heads = c->H,
@@ -275,7 +286,9 @@ static void head_norm_fwd_setup(struct harness *h)
                                                         .x = h->x->device,
                                                         .weight = h->w->device,
                                                         .weight_offset = (float)h->c->offset,
-                                                        .rstd = h->rstd->device};
+                                                        .rstd = h->rstd->device,
+                                                        .gate = h->aux ? h->aux->device : NULL,
+                                                        .ld_gate = ld};
 }
 
 static void head_norm_fwd_reference(struct harness *h)
@@ -285,6 +298,7 @@ static void head_norm_fwd_reference(struct harness *h)
     double *x = host_memory(h, (size_t)(2 * n) * sizeof *x), *y = x + n;
     dense_rows(c, h->x->host, x);
     ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, h->rstd->expected);
+    gate_rows(h, y);
     spread_rows(c, y, h->y->expected);
 }
 
@@ -298,6 +312,9 @@ static void head_norm_bwd_setup(struct harness *h)
     h->rstd = tensor_in(h, "rstd", DTYPE_F32, c->M * c->H, 1);
     h->dx = output_over(h, h->dy, "dx", c->M * ld);
     h->dw = output(h, "dweight", DTYPE_F32, c->D);
+    h->db = NULL;
+    h->aux = has(h, GATED) ? input(h, "gate", c->M * ld) : NULL;
+    h->o = h->aux ? tensor_out(h, "dgate", h->dtype, c->M * ld, false) : NULL;
     if (!h->timing) {
         double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *y = x + n, *rstd = y + n;
         dense_rows(c, h->x->host, x);
@@ -319,7 +336,21 @@ static void head_norm_bwd_setup(struct harness *h)
                                                         .weight_offset = (float)h->c->offset,
                                                         .rstd = h->rstd->device,
                                                         .dweight = h->dw->device,
-                                                        .accumulate = has(h, ACCUMULATE)};
+                                                        .accumulate = has(h, ACCUMULATE),
+                                                        .gate = h->aux ? h->aux->device : NULL,
+                                                        .dgate = h->o ? h->o->device : NULL,
+                                                        .ld_gate = ld};
+}
+
+/* dgate from dy and the normed and weighted values. */
+static void gate_gradients(struct harness *h, const double *dy, const double *y)
+{
+    const int64_t n = h->c->H * h->c->D;
+    for (int64_t i = 0; i < h->c->M * n; i++) {
+        const int64_t place = i / n * (n + h->c->pad) + i % n;
+        const double gate = h->aux->host[place], sigmoid = ref_sigmoid(gate);
+        h->o->expected[place] = dy[i] * y[i] * sigmoid * (1 + gate * (1 - sigmoid));
+    }
 }
 
 static void head_norm_bwd_reference(struct harness *h)
@@ -330,6 +361,11 @@ static void head_norm_bwd_reference(struct harness *h)
     dense_rows(c, h->x->host, x);
     dense_rows(c, h->dy->host, dy);
     start_sum(h, h->dw);
+    if (h->aux) {
+        ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, dx, NULL, NULL);
+        gate_gradients(h, dy, dx);
+    }
+    gate_rows(h, dy);
     ref_norm_bwd(true, c->M * c->H, c->D, x, norm_factors(h), dy, NULL, h->rstd->host, dx, h->dw->expected, NULL);
     spread_rows(c, dx, h->dx->expected);
 }
@@ -342,7 +378,15 @@ static double head_norm_loss(struct harness *h)
     dense_rows(c, h->x->host, x);
     dense_rows(c, h->dy->host, dy);
     ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, NULL);
+    gate_rows(h, y);
     return sum_of_products(y, dy, n);
+}
+
+static int head_norm_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    const int count = input_and_weight_pairs(h, pairs);
+    pairs[count] = (struct gradient_pair){h->aux, h->o};
+    return count + (h->aux != NULL);
 }
 
 FORWARD(embedding_fwd);
@@ -350,4 +394,4 @@ BACKWARD(embedding_bwd, embedding_loss, embedding_pairs);
 FORWARD(norm_fwd);
 BACKWARD(norm_bwd, norm_loss, input_and_weight_pairs);
 FORWARD(head_norm_fwd);
-BACKWARD(head_norm_bwd, head_norm_loss, input_and_weight_pairs);
+BACKWARD(head_norm_bwd, head_norm_loss, head_norm_pairs);

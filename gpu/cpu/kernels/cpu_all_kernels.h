@@ -46,6 +46,8 @@
 #include "gpu/cpu/kernels/cpu_muon.h"
 #include "gpu/cpu/kernels/cpu_attention.h"
 #include "gpu/cpu/kernels/cpu_attention_decode.h"
+#include "gpu/cpu/kernels/cpu_causal_conv.h"
+#include "gpu/cpu/kernels/cpu_delta_rule.h"
 #include "gpu/cpu/kernels/cpu_gemm_rates.h"
 /* clang-format on */
 

@@ -11,15 +11,16 @@ enum { SHORT_MR = 4 };
 typedef void micro_form_kernel(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, const uint32_t *b,
                                float *tile);
 
-/* Unit k of row i is a[i * row_step + k * step]; the first `rows` rows and nv vectors of columns are summed. */
+/* Unit k of row i is a[i * row_step + k * step], of the columns b[k * ld_b]; the first `rows` rows and nv vectors of
+ * columns are summed. */
 static ALWAYS_INLINE void micro_f32_with(int64_t units, const uint32_t *a, int64_t row_step, int64_t step,
-                                         const uint32_t *b, float *tile, int rows, int nv)
+                                         const uint32_t *b, int64_t ld_b, float *tile, int rows, int nv)
 {
     vf sums[MR][NV] = {{{0}}};
-    for (int64_t unit = 0; unit < units; unit++, a += step, b += NR) {
+    for (int64_t unit = 0; unit < units; unit++, a += step, b += ld_b) {
         vf columns[NV];
-        __builtin_prefetch(b + 8 * NR);
-        __builtin_prefetch(b + 8 * NR + NR / 2);
+        __builtin_prefetch(b + 8 * ld_b);
+        __builtin_prefetch(b + 8 * ld_b + NR / 2);
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++)
             columns[j] = vf_load(b, j * VF, DTYPE_F32);
@@ -41,16 +42,16 @@ static ALWAYS_INLINE void micro_f32_with(int64_t units, const uint32_t *a, int64
 
 static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
 {
-    micro_f32_with(units, a, 1, MR, b, tile, MR, NV);
+    micro_f32_with(units, a, 1, MR, b, NR, tile, MR, NV);
 }
 
 static void micro_f32_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, const uint32_t *b,
                          float *tile)
 {
     switch (form) {
-    case MICRO_ROWS: micro_f32_with(units, a, ld, 1, b, tile, MR, NV); break;
-    case MICRO_ROWS_NARROW: micro_f32_with(units, a, ld, 1, b, tile, MR, 1); break;
-    case MICRO_SHORT: micro_f32_with(units, a, 1, MR, b, tile, SHORT_MR, NV); break;
+    case MICRO_ROWS: micro_f32_with(units, a, ld, 1, b, NR, tile, MR, NV); break;
+    case MICRO_ROWS_NARROW: micro_f32_with(units, a, ld, 1, b, NR, tile, MR, 1); break;
+    case MICRO_SHORT: micro_f32_with(units, a, 1, MR, b, NR, tile, SHORT_MR, NV); break;
     }
 }
 

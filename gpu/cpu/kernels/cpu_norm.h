@@ -145,42 +145,53 @@ static void op_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a, struct range rows, enum dtype dtype)
 {
     const int64_t D = a->D;
+    const bool half = dtype != DTYPE_F32;
     for (int64_t i = rows.first; i < rows.end; i++) {
         for (int64_t h = 0; h < a->heads; h++) {
             const void *x = at(a->x, i * a->ld_x + h * D, dtype);
             void *y = at(a->y, i * a->ld_y + h * D, dtype);
             float rstd = 1.0f / sqrtf(vf_sum(norm_squares(x, D, dtype)) / (float)D + a->eps);
             a->rstd[i * a->heads + h] = rstd;
-            for (int64_t j = 0; j < D; j += VF)
-                vf_put(y, j, D, vf_get(x, j, D, dtype) * rstd * (vf_get(a->weight, j, D, dtype) + a->weight_offset),
-                       dtype);
+            const void *gate = a->gate ? at(a->gate, i * a->ld_gate + h * D, dtype) : NULL;
+            for (int64_t j = 0; j < D; j += VF) {
+                vf n = vf_get(x, j, D, dtype) * rstd * (vf_get(a->weight, j, D, dtype) + a->weight_offset);
+                vf z = a->gate ? vf_get(gate, j, D, dtype) : vf_zero();
+                vf_put(y, j, D, a->gate ? n * z * vf_sigmoid(z, half) : n, dtype);
+            }
         }
     }
 }
 
 OP_IN_PARTS(head_norm_fwd, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, part, DT)))
 
+/* gated: scratch for D gradients of the normed and weighted values. */
 static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a, struct range rows, float *dweight,
-                                             enum dtype dtype)
+                                             float *gated, enum dtype dtype)
 {
     const int64_t D = a->D;
     for (int64_t i = rows.first; i < rows.end; i++) {
         for (int64_t h = 0; h < a->heads; h++) {
             const void *x = at(a->x, i * a->ld_x + h * D, dtype), *dy = at(a->dy, i * a->ld_dy + h * D, dtype);
+            const void *gate = a->gate ? at(a->gate, i * a->ld_gate + h * D, dtype) : NULL;
             void *dx = at(a->dx, i * a->ld_dx + h * D, dtype);
+            void *dgate = a->gate ? at(a->dgate, i * a->ld_gate + h * D, dtype) : NULL;
             float rstd = a->rstd[i * a->heads + h];
             vf sum = vf_zero();
             for (int64_t j = 0; j < D; j += VF) {
                 vf d = vf_get(dy, j, D, dtype), n = vf_get(x, j, D, dtype) * rstd;
-                sum += d * (vf_get(a->weight, j, D, dtype) + a->weight_offset) * n;
+                vf w = vf_get(a->weight, j, D, dtype) + a->weight_offset;
+                if (a->gate) {
+                    vf z = vf_get(gate, j, D, dtype), s = vf_sigmoid(z, false); /* dweight is fp32 */
+                    vf_put(dgate, j, D, d * n * w * s * (1.0f + z * (1.0f - s)), dtype);
+                    d *= z * s;
+                }
+                vf_put(gated, j, D, d * w, DTYPE_F32);
+                sum += d * w * n;
                 vf_put(dweight, j, D, vf_get(dweight, j, D, DTYPE_F32) + d * n, DTYPE_F32);
             }
             float mean = vf_sum(sum) / (float)D;
-            for (int64_t j = 0; j < D; j += VF) {
-                vf n = vf_get(x, j, D, dtype) * rstd;
-                vf g = vf_get(dy, j, D, dtype) * (vf_get(a->weight, j, D, dtype) + a->weight_offset);
-                vf_put(dx, j, D, rstd * (g - n * mean), dtype);
-            }
+            for (int64_t j = 0; j < D; j += VF)
+                vf_put(dx, j, D, rstd * (vf_get(gated, j, D, DTYPE_F32) - vf_get(x, j, D, dtype) * rstd * mean), dtype);
         }
     }
 }
@@ -190,17 +201,17 @@ static void op_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_a
     heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
     const int64_t stride = round_up(a->D, SUMS_GRAIN), parts = row_parts(a->M);
-    float *partial = scratch_take(&scratch, (size_t)(parts * stride) * sizeof *partial);
+    float *partial = scratch_take(&scratch, (size_t)(parts * 2 * stride) * sizeof *partial);
 #pragma omp parallel if (a->M * a->heads * a->D > WORTH_THREADS)
     {
 #pragma omp for schedule(static)
         for (int64_t part = 0; part < parts; part++) {
-            float *dweight = partial + part * stride;
+            float *dweight = partial + part * 2 * stride;
             memset(dweight, 0, (size_t)stride * sizeof *dweight);
             struct range rows = range_part(a->M, 1, parts, part);
-            WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, DT));
+            WITH_DTYPE(a->dtype, head_norm_bwd_rows(a, rows, dweight, dweight + stride, DT));
         }
         if (a->dweight)
-            norm_column_sums(a->dweight, partial, stride, parts, range_mine(a->D, 16), DTYPE_F32, a->accumulate);
+            norm_column_sums(a->dweight, partial, 2 * stride, parts, range_mine(a->D, 16), DTYPE_F32, a->accumulate);
     }
 }

@@ -78,6 +78,16 @@ enum {
     X(head_distance, head_norm_fwd, a->ld_x = a->ld_y = a->heads * a->D)                                   \
     X(head_bwd_offset, head_norm_bwd, a->weight_offset = 0)                                                \
     X(head_added, head_norm_bwd, a->accumulate = false)                                                    \
+    X(head_gate, head_norm_fwd, a->gate = NULL)                                                            \
+    X(head_bwd_gate, head_norm_bwd, a->gate = NULL)                                                        \
+    X(conv_state, causal_conv_fwd, a->state = NULL)                                                        \
+    X(conv_taps, causal_conv_fwd, if (a->K < CONV_TAPS) return)                                            \
+    X(conv_added, causal_conv_bwd, a->accumulate = false)                                                  \
+    X(delta_state, delta_rule_fwd, a->state = NULL)                                                        \
+    X(delta_chunks, delta_rule_fwd, if (a->max_seq > DELTA_CHUNK) return)                                  \
+    X(delta_shared_keys, delta_rule_fwd, if (a->Hv == 2 * a->Hk) return)                                   \
+    X(delta_added, delta_rule_bwd, a->accumulate = false)                                                  \
+    X(delta_chunks_bwd, delta_rule_bwd, if (a->max_seq > DELTA_CHUNK) return)                              \
     X(geglu, linear_fwd, a->gated_gelu = false)                                                            \
     X(geglu_slope, linear_bwd_input, a->gated_gelu = false)                                                \
     X(erf, linear_fwd, a->gelu_erf = false)                                                                \
