@@ -9,6 +9,8 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/ops_cuda.h"
 
+#include <algorithm>
+
 /* Calls launch(T()) for the element type T of a dtype. */
 template <typename Launch> void dispatch(enum dtype dtype, Launch launch)
 {
@@ -142,6 +144,19 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     }
 }
 
+/* What gelu_tanh(x) = x · share multiplies x by, and its derivative. */
+struct gelu_parts {
+    float share, derivative;
+};
+
+__device__ __forceinline__ struct gelu_parts gelu_of(float x)
+{
+    constexpr float SCALE = 0.7978845608028654f, CUBIC = 0.044715f; /* sqrt(2 / pi) */
+    const float t = tanhf(SCALE * fmaf(CUBIC * x * x, x, x)), inner = SCALE * fmaf(3.0f * CUBIC * x, x, 1.0f);
+    const float share = 0.5f * (1.0f + t);
+    return {share, share + 0.5f * x * (1.0f - t * t) * inner};
+}
+
 /* ---- grids --------------------------------------------------------------- */
 
 static inline uintptr_t bits_of_address(const void *address)
@@ -210,6 +225,70 @@ template <int V, typename Visit> __device__ __forceinline__ void each_element(in
     for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
         visit(width<1>(), i);
 }
+
+/* Blocks of ELEMENT_THREADS threads for n elements in vectors of V. */
+enum { ELEMENT_THREADS = 256 };
+static inline unsigned grid_of_elements(const struct stream *stream, int64_t n, int V)
+{
+    return grid_of(stream, ceil_div(n, ELEMENT_THREADS * V), 8);
+}
+
+/* Launches a kernel of ELEMENT_THREADS threads that visits n elements by each_element<V>(): (args, whole). */
+template <int V, typename Args>
+void launch_elements(struct stream *stream, const char *what, void (*kernel)(Args, int64_t), const Args &args,
+                     int64_t n, bool aligned)
+{
+    if (n > 0)
+        LAUNCH(stream, what, kernel, grid_of_elements(stream, n, V), ELEMENT_THREADS, args,
+               whole_vectors<V>(n, aligned));
+}
+
+template <int N> struct floats {
+    float at[N];
+};
+
+template <int N, typename T> __device__ __forceinline__ struct floats<N> load_floats(const T *from) {
+    floats<N> x;
+    load(from, x.at);
+    return x;
+}
+
+namespace
+{
+    template <int V, typename To, typename F, typename... From>
+    __global__ void __launch_bounds__(ELEMENT_THREADS, 6)
+        map_kernel(To * to, F f, int64_t n, int64_t whole, From... from)
+    {
+        each_element<V>(n, whole, [&](auto width, int64_t i) {
+            constexpr int N = decltype(width)::value;
+            float y[N];
+            auto compute = [&](auto... x) {
+#pragma unroll
+                for (int v = 0; v < N; v++)
+                    y[v] = f(x.at[v]...);
+            };
+            compute(load_floats<N>(from + i)...);
+            store(to + i, y);
+        });
+    }
+} // namespace
+
+/* to[i] = f(from[i]…), n elements; f computes in fp32. Vectors are 16 bytes of the narrowest type. */
+template <typename To, typename F, typename... From>
+void map_elements(struct stream *stream, const char *what, int64_t n, To *to, F f, const From *...from)
+{
+    constexpr int V = std::max({VECTOR<To>, VECTOR<From>...});
+    if (n > 0)
+        LAUNCH(stream, what, (map_kernel<V, To, F, const From *...>), grid_of_elements(stream, n, V), ELEMENT_THREADS,
+               to, f, n, whole_vectors<V>(n, aligned16(to, from...)), from...);
+}
+
+struct sum_of {
+    __device__ float operator()(float a, float b) const
+    {
+        return a + b;
+    }
+};
 
 /* The grid's threads walk side by side over the elements of a table: only the start divides. */
 struct table_walk {

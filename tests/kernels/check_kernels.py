@@ -104,7 +104,7 @@ def readable(names):
     for name, line in zip(names, lines):
         for old, new in short.items():
             line = line.replace(old, new)
-        found[name] = re.sub(r"\((?!.*<).*", "", line)
+        found[name] = line.split("(")[0]
     return found
 
 

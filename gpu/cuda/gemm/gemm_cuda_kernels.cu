@@ -12,20 +12,6 @@ namespace
 constexpr int kThreads = 256;
 constexpr int kColumnThreads = 32, kRowThreads = kThreads / kColumnThreads, kRangeGroups = 16;
 
-constexpr float kGeluScale = 0.7978845608028654f, kGeluCubic = 0.044715f; /* sqrt(2 / pi) */
-
-__device__ inline float gemm_gelu(float x)
-{
-    return 0.5f * x * (1.0f + tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x)));
-}
-
-__device__ inline float gemm_gelu_derivative(float x)
-{
-    float t = tanhf(kGeluScale * fmaf(kGeluCubic * x * x, x, x));
-    float inner = kGeluScale * fmaf(3.0f * kGeluCubic * x, x, 1.0f);
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
-}
-
 constexpr float kRootHalf = 0.7071067811865476f, kBell = 0.3989422804014327f; /* sqrt(1 / 2), 1 / sqrt(2 pi) */
 
 __device__ inline float gemm_gelu_erf(float x)
@@ -36,13 +22,6 @@ __device__ inline float gemm_gelu_erf(float x)
 __device__ inline float gemm_gelu_erf_derivative(float x)
 {
     return fmaf(kBell * x, expf(-0.5f * x * x), 0.5f * erfcf(-kRootHalf * x));
-}
-
-int gemm_blocks_for(int64_t n)
-{
-    constexpr int64_t kMost = 1 << 16;
-    const int64_t blocks = ceil_div(n, kThreads);
-    return static_cast<int>(blocks < kMost ? blocks : kMost);
 }
 
 /* No GELU, or its two forms; in sums of columns, the slopes at `aux` that the matrix is first multiplied by. */
@@ -73,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
             store(aux + (walk.row * columns + walk.column) * V, x);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : gemm_gelu(x[v]);
+                x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : x[v] * gelu_of(x[v]).share;
         }
         store(at, x);
     }
@@ -81,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool ERF> __device__ inline float slope(float x)
 {
-    return ERF ? gemm_gelu_erf_derivative(x) : gemm_gelu_derivative(x);
+    return ERF ? gemm_gelu_erf_derivative(x) : gelu_of(x).derivative;
 }
 
 /* `packs` of 16 bytes, then the remaining ones of the n elements */
@@ -196,13 +175,6 @@ __global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
     *sum = accumulate ? *sum + total : total;
 }
 
-__global__ void __launch_bounds__(kThreads) add_f32_kernel(int64_t n, float *sums, const float *x)
-{
-    int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
-    if (i < n)
-        sums[i] += x[i];
-}
-
 /* The arguments of cuda_bias_gelu(). */
 struct bias_gelu {
     int64_t M, N, ld_y;
@@ -293,11 +265,10 @@ void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *
         return;
     dispatch(dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(dx, aux);
-        const int64_t packs = aligned ? n / VECTOR<T> : 0;
+        const int64_t packs = aligned16(dx, aux) ? n / VECTOR<T> : 0;
         LAUNCH(stream, "linear_bwd_input (GELU)",
                (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
-               gemm_blocks_for(aligned ? packs + 1 : n), kThreads, n, packs, static_cast<T *>(dx),
+               grid_of_elements(stream, n, packs ? VECTOR<T> : 1), kThreads, n, packs, static_cast<T *>(dx),
                static_cast<const T *>(aux));
     });
 }
@@ -327,8 +298,6 @@ void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int6
 
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
 {
-    if (n > 0)
-        LAUNCH(stream, "linear_bwd_weight (bias)", add_f32_kernel, dim3(static_cast<unsigned>(ceil_div(n, kThreads))),
-               dim3(kThreads), n, sums, x);
+    map_elements(stream, "linear_bwd_weight (bias)", n, sums, sum_of(), static_cast<const float *>(sums), x);
 }
-CUDA_MODULE(gemm, add_f32_kernel)
+CUDA_MODULE(gemm, add_ranges_kernel)

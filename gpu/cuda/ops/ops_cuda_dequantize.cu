@@ -7,7 +7,7 @@
 namespace
 {
 
-constexpr int THREADS = 256, BLOCKS_PER_SM = 8, TOGETHER = 8, CODES_OF_BYTE = 2;
+constexpr int THREADS = ELEMENT_THREADS, TOGETHER = 8, CODES_OF_BYTE = 2;
 
 __device__ __forceinline__ float dequantize_through(float x, enum dtype dtype)
 {
@@ -112,7 +112,7 @@ template <typename T, bool NF4> void dequantize_4bit(struct stream *stream, cons
     ASSERT(INT64_C(1) << shift == block && a->cols % 2 == 0 && a->num_scales <= UINT32_MAX);
     const bool together = block >= TOGETHER && dequantize_aligned(a, TOGETHER / CODES_OF_BYTE);
     LAUNCH(stream, "dequantize", (dequantize_4bit_kernel<T, NF4>),
-           grid_of(stream, ceil_div(n, THREADS * (together ? TOGETHER : CODES_OF_BYTE)), BLOCKS_PER_SM), THREADS, *a, n,
+           grid_of_elements(stream, n, together ? TOGETHER : CODES_OF_BYTE), THREADS, *a, n,
            whole_vectors<TOGETHER>(n, together), shift);
 }
 
@@ -120,8 +120,7 @@ template <typename T> void dequantize_fp8(struct stream *stream, const struct de
 {
     const bool together = a->cols % TOGETHER == 0 && dequantize_aligned(a, TOGETHER);
     LAUNCH(stream, "dequantize", (together ? dequantize_fp8_kernel<T, TOGETHER> : dequantize_fp8_kernel<T, 1>),
-           grid_of(stream, ceil_div(a->rows * a->cols, THREADS * (together ? TOGETHER : 1)), BLOCKS_PER_SM), THREADS,
-           *a);
+           grid_of_elements(stream, a->rows * a->cols, together ? TOGETHER : 1), THREADS, *a);
 }
 
 } // namespace

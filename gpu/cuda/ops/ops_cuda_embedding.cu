@@ -18,7 +18,7 @@ namespace
 {
 
 enum {
-    THREADS = 256,
+    THREADS = ELEMENT_THREADS,
     WARPS = THREADS / WARP_SIZE,
     DIGIT_BITS = CUDA_SORT_BITS,
     DIGITS = 1 << DIGIT_BITS,
@@ -320,7 +320,7 @@ void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *
         using T = decltype(type);
         const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
         LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, VECTOR<T>> : embedding_fwd_kernel<T, 1>),
-               grid_of(stream, ceil_div(a->M * a->C, THREADS * (aligned ? VECTOR<T> : 1)), 8), THREADS, *a);
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
     });
 }
 

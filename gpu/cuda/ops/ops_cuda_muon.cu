@@ -5,7 +5,7 @@
 namespace
 {
 
-enum { THREADS = 256, V = VECTOR<float> };
+enum { THREADS = ELEMENT_THREADS, V = VECTOR<float> };
 
 template <typename G>
 __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_momentum_args a, int64_t whole)
@@ -30,34 +30,19 @@ __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_mome
     });
 }
 
-/* y = bf16(a · x + b · p), n elements; y may be x. */
 struct blend {
-    int64_t n;
-    __nv_bfloat16 *y;
-    const __nv_bfloat16 *x;
-    const float *p;
     float a, b;
+    __device__ float operator()(float x, float p) const
+    {
+        return fmaf(b, p, a * x);
+    }
 };
 
-__global__ void __launch_bounds__(THREADS) blend_kernel(struct blend k, int64_t whole)
-{
-    each_element<V>(k.n, whole, [&](auto width, int64_t i) {
-        constexpr int N = decltype(width)::value;
-        float x[N], p[N];
-        load(k.x + i, x);
-        load(k.p + i, p);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            x[j] = fmaf(k.b, p[j], k.a * x[j]);
-        store(k.y + i, x);
-    });
-}
-
+/* y = bf16(a · x + b · p), n elements; y may be x. */
 void muon_enqueue_blend(struct stream *stream, int64_t n, void *y, float a, const void *x, float b, const float *p)
 {
-    const struct blend k = {n, static_cast<__nv_bfloat16 *>(y), static_cast<const __nv_bfloat16 *>(x), p, a, b};
-    LAUNCH(stream, "orthogonalize", blend_kernel, grid_of(stream, ceil_div(n, THREADS * V), 8), THREADS, k,
-           whole_vectors<V>(n, aligned16(y, x, p)));
+    map_elements(stream, "orthogonalize", n, static_cast<__nv_bfloat16 *>(y), blend{a, b},
+                 static_cast<const __nv_bfloat16 *>(x), p);
 }
 
 /* y = bf16(x / norm), n elements */
@@ -150,12 +135,9 @@ __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update
 
 void cuda_muon_momentum(struct stream *stream, const struct muon_momentum_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch_state(a->grad_dtype, [&](auto g) {
-        LAUNCH(stream, "muon_momentum", muon_momentum_kernel<decltype(g)>,
-               grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
-               whole_vectors<V>(a->n, aligned16(a->m, a->grad, a->update)));
+        launch_elements<V>(stream, "muon_momentum", muon_momentum_kernel<decltype(g)>, *a, a->n,
+                           aligned16(a->m, a->grad, a->update));
     });
 }
 
@@ -168,8 +150,8 @@ void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *
     squares.out = a->sum;
     ASSERT(a->steps >= 1);
     cuda_sumsq(stream, &squares);
-    LAUNCH(stream, "orthogonalize", normalise_kernel, grid_of(stream, ceil_div(squares.n, THREADS), 8), THREADS,
-           squares.n, static_cast<__nv_bfloat16 *>(a->iterate), static_cast<const __nv_bfloat16 *>(a->x),
+    LAUNCH(stream, "orthogonalize", normalise_kernel, grid_of_elements(stream, squares.n, 1), THREADS, squares.n,
+           static_cast<__nv_bfloat16 *>(a->iterate), static_cast<const __nv_bfloat16 *>(a->x),
            static_cast<const double *>(a->sum));
     for (int32_t step = 1; step <= a->steps; step++)
         iterate(stream, a, step < a->steps ? a->iterate : a->y);
@@ -177,11 +159,9 @@ void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *
 
 void cuda_muon_update(struct stream *stream, const struct muon_update_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch(a->param ? a->param_dtype : DTYPE_F32, [&](auto p) {
-        LAUNCH(stream, "muon_update", muon_update_kernel<decltype(p)>, grid_of(stream, ceil_div(a->n, THREADS * V), 8),
-               THREADS, *a, whole_vectors<V>(a->n, aligned16(a->master, a->update, a->param)));
+        launch_elements<V>(stream, "muon_update", muon_update_kernel<decltype(p)>, *a, a->n,
+                           aligned16(a->master, a->update, a->param));
     });
 }
 CUDA_MODULE(muon, normalise_kernel)

@@ -7,7 +7,7 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
+enum { THREADS = ELEMENT_THREADS, WARPS = THREADS / WARP_SIZE, V = VECTOR<float> };
 
 /* ---- sum of squares ------------------------------------------------------ */
 
@@ -289,8 +289,8 @@ void adam_launch(struct stream *stream, const struct adam_args *a)
 {
     constexpr int N = ADAM_VECTOR<W>;
     const bool at_block = N == V || a->rounding.place % ROUNDING_BLOCK == 0;
-    LAUNCH(stream, "adam", (adam_kernel<P, G, W, S>), grid_of(stream, ceil_div(a->n, THREADS * N), 8), THREADS, *a,
-           whole_vectors<N>(a->n, at_block && aligned16(a->master, a->grad, a->m, a->v, a->param)));
+    launch_elements<N>(stream, "adam", adam_kernel<P, G, W, S>, *a, a->n,
+                       at_block && aligned16(a->master, a->grad, a->m, a->v, a->param));
 }
 
 /* ---- AdamW with moments in 8 bits ---------------------------------------- */
@@ -488,8 +488,6 @@ void cuda_adam(struct stream *stream, const struct adam_args *a)
 {
     const bool wide = a->master_dtype == DTYPE_F32 && a->moment_dtype == DTYPE_F32;
     ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
-    if (a->n == 0)
-        return;
     dispatch_state(a->grad_dtype, [&](auto g) {
         using G = decltype(g);
         if (wide)
@@ -519,14 +517,11 @@ void cuda_adam8(struct stream *stream, const struct adam8_args *a)
 
 void cuda_momentum(struct stream *stream, const struct momentum_args *a)
 {
-    if (a->n == 0)
-        return;
-    ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
+    ASSERT(a->n == 0 || a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
     dispatch(a->param ? a->param_dtype : DTYPE_F32, [&](auto p) {
         dispatch_state(a->grad_dtype, [&](auto g) {
-            LAUNCH(stream, "momentum", (momentum_kernel<decltype(p), decltype(g)>),
-                   grid_of(stream, ceil_div(a->n, THREADS * V), 8), THREADS, *a,
-                   whole_vectors<V>(a->n, aligned16(a->master, a->grad, a->m, a->param)));
+            launch_elements<V>(stream, "momentum", momentum_kernel<decltype(p), decltype(g)>, *a, a->n,
+                               aligned16(a->master, a->grad, a->m, a->param));
         });
     });
 }

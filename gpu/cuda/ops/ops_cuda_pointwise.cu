@@ -7,7 +7,7 @@
 namespace
 {
 
-enum { THREADS = 256, BLOCKS_PER_SM = 8 };
+enum { THREADS = ELEMENT_THREADS };
 
 /* ---- RoPE ---------------------------------------------------------------- */
 
@@ -68,19 +68,6 @@ __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* What gelu_tanh(x) = x · share multiplies x by, and its derivative. */
-struct gelu_parts {
-    float share, derivative;
-};
-
-__device__ __forceinline__ struct gelu_parts gelu_of(float x)
-{
-    constexpr float SCALE = 0.7978845608028654f, CUBIC = 0.044715f; /* sqrt(2 / pi) */
-    const float t = tanhf(SCALE * fmaf(CUBIC * x * x, x, x)), inner = SCALE * fmaf(3.0f * CUBIC * x, x, 1.0f);
-    const float share = 0.5f * (1.0f + t);
-    return {share, share + 0.5f * x * (1.0f - t * t) * inner};
-}
-
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
@@ -130,90 +117,39 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
 
 /* ---- elements ------------------------------------------------------------ */
 
-/* The grid for n elements in vectors of V. */
-unsigned grid_of_elements(const struct stream *stream, int64_t n, int V)
-{
-    return grid_of(stream, ceil_div(n, THREADS * V), BLOCKS_PER_SM);
-}
-
 template <typename Launch> void dispatch_pair(enum dtype to, enum dtype from, Launch launch)
 {
     dispatch(to, [&](auto t) { dispatch(from, [&](auto f) { launch(t, f); }); });
 }
 
-/* Of two types: vectors of 16 bytes of the narrower one. */
-template <typename A, typename B> constexpr int VECTOR_OF_BOTH = VECTOR < A >> VECTOR<B> ? VECTOR<A> : VECTOR<B>;
+struct tanh_of {
+    __device__ float operator()(float x) const
+    {
+        return tanhf(x);
+    }
+};
 
-template <typename T>
-__global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T *b, int64_t n, int64_t whole)
-{
-    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
-        constexpr int V = decltype(width)::value;
-        float x[V], z[V];
-        load(a + i, x);
-        load(b + i, z);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] += z[v];
-        store(y + i, x);
-    });
-}
+struct tanh_gradient {
+    __device__ float operator()(float dy, float y) const
+    {
+        return dy * fmaf(-y, y, 1.0f);
+    }
+};
 
-template <typename T>
-__global__ void __launch_bounds__(THREADS) tanh_fwd_kernel(T *y, const T *x, int64_t n, int64_t whole)
-{
-    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
-        constexpr int V = decltype(width)::value;
-        float z[V];
-        load(x + i, z);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            z[v] = tanhf(z[v]);
-        store(y + i, z);
-    });
-}
+struct same_value {
+    __device__ float operator()(float x) const
+    {
+        return x;
+    }
+};
 
-template <typename T>
-__global__ void __launch_bounds__(THREADS) tanh_bwd_kernel(T *dx, const T *dy, const T *y, int64_t n, int64_t whole)
-{
-    each_element<VECTOR<T>>(n, whole, [&](auto width, int64_t i) {
-        constexpr int V = decltype(width)::value;
-        float d[V], z[V];
-        load(dy + i, d);
-        load(y + i, z);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            d[v] *= fmaf(-z[v], z[v], 1.0f);
-        store(dx + i, d);
-    });
-}
-
-template <typename To, typename From>
-__global__ void __launch_bounds__(THREADS) cast_kernel(To *to, const From *from, int64_t n, int64_t whole)
-{
-    each_element<VECTOR_OF_BOTH<To, From>>(n, whole, [&](auto width, int64_t i) {
-        float x[decltype(width)::value];
-        load(from + i, x);
-        store(to + i, x);
-    });
-}
-
-template <typename To, typename From>
-__global__ void __launch_bounds__(THREADS)
-    accumulate_kernel(To *to, const From *from, float scale, bool accumulate, int64_t n, int64_t whole)
-{
-    each_element<VECTOR_OF_BOTH<To, From>>(n, whole, [&](auto width, int64_t i) {
-        constexpr int V = decltype(width)::value;
-        float x[V], sum[V];
-        load(from + i, x);
-        if (accumulate)
-            load(to + i, sum);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] = accumulate ? sum[v] + x[v] : x[v] * scale;
-        store(to + i, x);
-    });
-}
+struct scaled {
+    float by;
+    __device__ float operator()(float x) const
+    {
+        return x * by;
+    }
+};
 
 /* Many threads hide the time of a load: unrolled, the loop would spill registers on some GPUs. */
 template <typename T>
@@ -339,37 +275,27 @@ void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 
 void cuda_tanh_fwd(struct stream *stream, const struct tanh_fwd_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        LAUNCH(stream, "tanh_fwd", tanh_fwd_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS,
-               static_cast<T *>(a->y), static_cast<const T *>(a->x), a->n,
-               whole_vectors<VECTOR<T>>(a->n, aligned16(a->y, a->x)));
+        map_elements(stream, "tanh_fwd", a->n, static_cast<T *>(a->y), tanh_of(), static_cast<const T *>(a->x));
     });
 }
 
 void cuda_tanh_bwd(struct stream *stream, const struct tanh_bwd_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        LAUNCH(stream, "tanh_bwd", tanh_bwd_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS,
-               static_cast<T *>(a->dx), static_cast<const T *>(a->dy), static_cast<const T *>(a->y), a->n,
-               whole_vectors<VECTOR<T>>(a->n, aligned16(a->dx, a->dy, a->y)));
+        map_elements(stream, "tanh_bwd", a->n, static_cast<T *>(a->dx), tanh_gradient(), static_cast<const T *>(a->dy),
+                     static_cast<const T *>(a->y));
     });
 }
 
 void cuda_add(struct stream *stream, const struct add_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        LAUNCH(stream, "add", add_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS, static_cast<T *>(a->y),
-               static_cast<const T *>(a->a), static_cast<const T *>(a->b), a->n,
-               whole_vectors<VECTOR<T>>(a->n, aligned16(a->y, a->a, a->b)));
+        map_elements(stream, "add", a->n, static_cast<T *>(a->y), sum_of(), static_cast<const T *>(a->a),
+                     static_cast<const T *>(a->b));
     });
 }
 
@@ -387,15 +313,9 @@ void cuda_dropout(struct stream *stream, const struct dropout_args *a)
 
 void cuda_cast(struct stream *stream, const struct cast_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch_pair(a->dst_dtype, a->src_dtype, [&](auto to, auto from) {
-        using To = decltype(to);
-        using From = decltype(from);
-        constexpr int V = VECTOR_OF_BOTH<To, From>;
-        LAUNCH(stream, "cast", (cast_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
-               static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->n,
-               whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+        map_elements(stream, "cast", a->n, static_cast<decltype(to) *>(a->dst), same_value(),
+                     static_cast<const decltype(from) *>(a->src));
     });
 }
 
@@ -411,27 +331,24 @@ void cuda_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t 
 
 void cuda_accumulate(struct stream *stream, const struct accumulate_args *a)
 {
-    if (a->n == 0)
-        return;
+    ASSERT(!a->accumulate || a->scale == 1);
     dispatch_pair(a->dst_dtype, a->src_dtype, [&](auto to, auto from) {
-        using To = decltype(to);
-        using From = decltype(from);
-        constexpr int V = VECTOR_OF_BOTH<To, From>;
-        LAUNCH(stream, "accumulate", (accumulate_kernel<To, From>), grid_of_elements(stream, a->n, V), THREADS,
-               static_cast<To *>(a->dst), static_cast<const From *>(a->src), a->scale, a->accumulate, a->n,
-               whole_vectors<V>(a->n, aligned16(a->dst, a->src)));
+        auto *const dst = static_cast<decltype(to) *>(a->dst);
+        const auto *const src = static_cast<const decltype(from) *>(a->src);
+        if (a->accumulate)
+            map_elements(stream, "accumulate", a->n, dst, sum_of(), static_cast<const decltype(to) *>(dst), src);
+        else
+            map_elements(stream, "accumulate", a->n, dst, scaled{a->scale}, src);
     });
 }
 
 void cuda_sum_ranks(struct stream *stream, const struct sum_ranks_args *a)
 {
-    if (a->n == 0)
-        return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t row = a->n * static_cast<int64_t>(sizeof(T));
-        LAUNCH(stream, "sum_ranks", sum_ranks_kernel<T>, grid_of_elements(stream, a->n, VECTOR<T>), THREADS, *a,
-               whole_vectors<VECTOR<T>>(a->n, aligned16(a->out, a->own, a->inbox, row)));
+        launch_elements<VECTOR<T>>(stream, "sum_ranks", sum_ranks_kernel<T>, *a, a->n,
+                                   aligned16(a->out, a->own, a->inbox, row));
     });
 }
-CUDA_MODULE(pointwise, tanh_fwd_kernel<float>)
+CUDA_MODULE(pointwise, noise_kernel<float>)
