@@ -29,6 +29,7 @@
 #include "core/flight/flight.h"
 #include "core/heartbeat.h"
 #include "core/memory.h"
+#include "core/round_up.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -58,8 +59,7 @@ static uint64_t host_transport_offset(const struct comm *comm, const void *buffe
 
 static size_t network_scratch_bytes(const struct comm *comm)
 {
-    size_t least = (size_t)comm->world * SCRATCH_LEAST;
-    return least > SCRATCH_BYTES ? least : (size_t)SCRATCH_BYTES;
+    return max_size((size_t)comm->world * SCRATCH_LEAST, SCRATCH_BYTES);
 }
 
 void transport_host_prepare(struct comm *comm)
@@ -68,16 +68,6 @@ void transport_host_prepare(struct comm *comm)
     comm->scratch = memory_alloc(network_scratch_bytes(comm));
     comm->parts = memory_zeroed(2 * world, sizeof *comm->parts);
     comm->bad = memory_zeroed(2 * world, sizeof *comm->bad);
-}
-
-static size_t network_round_down(size_t value, size_t unit)
-{
-    return value / unit * unit;
-}
-
-static size_t network_lesser(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---- between nodes: all-gather ------------------------------------------- */
@@ -112,10 +102,10 @@ static enum status network_gather(const struct data_op *op)
     const bool direct = t->local_world == 1;
     size_t piece = direct ? bytes : half / (size_t)t->most_carried;
     if (!direct && piece > 64)
-        piece = network_round_down(piece, 64);
+        piece = piece / 64 * 64;
     int sends = t->num_nodes - 1, turn = 0;
     for (size_t at = 0; at < bytes; at += piece, turn = !turn) {
-        size_t n = network_lesser(bytes - at, piece);
+        size_t n = min_size(bytes - at, piece);
         int parts = sends;
         for (int i = 0; i < t->num_remotes; i++) {
             if (t->proxy_of[i] != t->local_rank)
@@ -222,15 +212,15 @@ static enum status network_reduce_within_node(const struct data_op *op, bool sta
     const struct topology *t = &comm->topology;
     const size_t size = dtype_size(op->dtype), world = (size_t)t->world;
     size_t piece = network_scratch_bytes(comm) / ((size_t)(t->most_carried + t->num_nodes) * sizeof(float));
-    piece = network_lesser(network_round_down(piece, LINE_ELEMENTS), PIECE_BYTES / sizeof(float));
+    piece = min_size(piece / LINE_ELEMENTS * LINE_ELEMENTS, PIECE_BYTES / sizeof(float));
     if (staged)
-        piece = network_lesser(piece, CONTROL_STAGING_BYTES / (size * world));
+        piece = min_size(piece, CONTROL_STAGING_BYTES / (size * world));
     float *nodes = comm->scratch + (size_t)t->proxied * piece;
     for (int i = 0; i < t->num_remotes; i++)
         comm->bad[i] = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
-        size_t n = network_lesser(op->count - at, piece);
+        size_t n = min_size(op->count - at, piece);
         if (staged) {
             char *staging = control_staging(comm->control, t->local_rank);
             for (size_t owner = 0; owner < world; owner++)
@@ -279,7 +269,7 @@ static enum status host_transport_gather(const struct data_op *op)
         const char *src = l == t->local_rank ? op->send : comm_peer_send(comm, l);
         for (size_t at = 0; dst != src && at < bytes; at += PIECE_BYTES) {
             TRY(control_status(comm->control, NULL));
-            memcpy(dst + at, src + at, network_lesser(bytes - at, PIECE_BYTES));
+            memcpy(dst + at, src + at, min_size(bytes - at, PIECE_BYTES));
             heartbeat_beat();
         }
     }
@@ -292,7 +282,7 @@ static enum status host_transport_gather_staged(const struct data_op *op)
     const struct topology *t = &comm->topology;
     size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
     for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
-        size_t n = bytes - at < CONTROL_STAGING_BYTES ? bytes - at : (size_t)CONTROL_STAGING_BYTES;
+        size_t n = min_size(bytes - at, CONTROL_STAGING_BYTES);
         memcpy(control_staging(comm->control, t->local_rank), (const char *)op->send + at, n);
         TRY(comm_op_barrier(comm, op->kind));
         for (int l = 0; l < t->local_world; l++) {
@@ -345,13 +335,12 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
     size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
     if (comm->net) {
         size_t most = network_scratch_bytes(comm) / ((size_t)t->num_remotes * size);
-        most = network_round_down(most, LINE_ELEMENTS);
-        piece = piece < most ? piece : most;
+        piece = min_size(piece, most / LINE_ELEMENTS * LINE_ELEMENTS);
         TRY(network_reduce_begin(op));
     }
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
-        size_t n = op->count - at < piece ? op->count - at : piece;
+        size_t n = min_size(op->count - at, piece);
         if (staged) {
             char *staging = control_staging(comm->control, t->local_rank);
             for (size_t l = 0; l < neighbours; l++)

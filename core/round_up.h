@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* round_up.h: sizes as multiples of a block, a page, a tile; the smaller and the larger of two. */
+/* round_up.h: sizes as multiples of a block, a page, a tile; the smaller and the larger of two; GiB for messages. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* The smallest multiple of `multiple` (> 0) that is at least n (>= 0). */
@@ -18,4 +19,25 @@ static inline int64_t min64(int64_t a, int64_t b)
 static inline int64_t max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static inline size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Blocks of `block` elements (> 0) that hold n (>= 0). */
+static inline int64_t ceil_div(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+static inline double in_gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
 }

@@ -22,7 +22,7 @@ enum status device_alloc(struct device *device, size_t bytes, void **memory, str
 
 void device_free(struct device *device, void *memory, size_t bytes)
 {
-    if (memory)
+    if (memory && device_backend_of(device)->free)
         device_backend_of(device)->free(device, memory, bytes);
 }
 
@@ -160,7 +160,8 @@ void stream_submit(struct stream *stream, void (*function)(void *argument), cons
 
 void stream_sync(struct stream *stream)
 {
-    device_backend_of(stream->device)->sync(stream);
+    if (device_backend_of(stream->device)->sync)
+        device_backend_of(stream->device)->sync(stream);
 }
 
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -225,7 +226,8 @@ void stream_wait(struct stream *stream, struct event *event)
 
 void event_sync(struct event *event)
 {
-    device_backend_of(event->device)->event_sync(event);
+    if (device_backend_of(event->device)->event_sync)
+        device_backend_of(event->device)->event_sync(event);
 }
 
 bool device_has_graphs(const struct device *device)

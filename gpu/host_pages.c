@@ -12,11 +12,6 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-static double in_gib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 30);
-}
-
 /* Maps a huge page more than needed, and unmaps the unaligned ends. NULL: errno has the reason. */
 static char *map_aligned(size_t size)
 {

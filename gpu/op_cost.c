@@ -5,11 +5,6 @@
 
 enum { FLOAT_BYTES = sizeof(float) };
 
-static double cost_size_of(enum dtype dtype)
-{
-    return (double)dtype_size(dtype);
-}
-
 static struct op_cost cost_bytes_of(int op, const void *args)
 {
     double bytes = 0;

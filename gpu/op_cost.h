@@ -9,6 +9,11 @@ struct op_cost {
     double flops, bytes;
 };
 
+static inline double cost_size_of(enum dtype dtype)
+{
+    return (double)dtype_size(dtype);
+}
+
 /* struct op_cost op_cost_<op>(const struct <op>_args *args), for every op. */
 #define OP_COST_DECLARE(op) struct op_cost op_cost_##op(const struct op##_args *args);
 OPS_LIST(OP_COST_DECLARE)

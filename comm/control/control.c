@@ -431,13 +431,6 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const s
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
-static struct timespec to_timespec(double seconds)
-{
-    struct timespec time = {.tv_sec = (time_t)seconds};
-    time.tv_nsec = (long)((seconds - (double)time.tv_sec) * 1e9);
-    return time;
-}
-
 void control_ring(struct control *control)
 {
     struct control_block *block = control->block;
@@ -446,14 +439,19 @@ void control_ring(struct control *control)
         futex(&block->bell, FUTEX_WAKE, 1, NULL);
 }
 
+static void wait_for_change(_Atomic uint32_t *word, _Atomic uint32_t *waiters, uint32_t seen, double seconds)
+{
+    struct timespec limit = {.tv_sec = (time_t)seconds};
+    limit.tv_nsec = (long)((seconds - (double)limit.tv_sec) * 1e9);
+    atomic_fetch_add(waiters, 1);
+    if (atomic_load(word) == seen)
+        futex(word, FUTEX_WAIT, seen, &limit);
+    atomic_fetch_sub(waiters, 1);
+}
+
 void control_bell_wait(struct control *control, uint32_t seen, double seconds)
 {
-    struct control_block *block = control->block;
-    struct timespec limit = to_timespec(seconds);
-    atomic_store(&block->bell_waiters, 1);
-    if (atomic_load(&block->bell) == seen)
-        futex(&block->bell, FUTEX_WAIT, seen, &limit);
-    atomic_store(&block->bell_waiters, 0);
+    wait_for_change(&control->block->bell, &control->block->bell_waiters, seen, seconds);
 }
 
 static void control_wake(struct control_rank *entry, enum host_collectives channel)
@@ -476,11 +474,7 @@ void control_arrival_wait(struct control *control, int rank, enum host_collectiv
                           double seconds)
 {
     struct control_rank *entry = &control->block->ranks[rank];
-    struct timespec limit = to_timespec(seconds);
-    atomic_fetch_add(&entry->waiters[channel], 1);
-    if (atomic_load(&entry->arrivals[channel]) == seen)
-        futex(&entry->arrivals[channel], FUTEX_WAIT, seen, &limit);
-    atomic_fetch_sub(&entry->waiters[channel], 1);
+    wait_for_change(&entry->arrivals[channel], &entry->waiters[channel], seen, seconds);
 }
 
 void control_arrived(struct control *control, int rank, uint32_t count)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cpu/ops_cpu.h"
 
+#include "core/round_up.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
 
@@ -16,30 +17,24 @@ const struct ops_cpu *ops_cpu_of(enum cpu_isa isa)
     return &ops_cpu_baseline;
 }
 
-static size_t larger_scratch(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
-    size_t widest = larger_scratch(larger_scratch((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
-    bytes = larger_scratch(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
-    bytes = larger_scratch(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
+    size_t widest = max_size(max_size((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
+    bytes = max_size(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
+    bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
-        size_t packed = larger_scratch(unit, ATTENTION_BATCH_FLOATS);
-        bytes = larger_scratch(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
+        size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
+        bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
     if (l->delta_rule.M > 0) {
         const struct delta_rule_fwd_args *a = &l->delta_rule;
         const size_t channels = (size_t)(2 * a->Hk * a->Dk + a->Hv * a->Dv + SUMS_GRAIN);
         const size_t sums = (size_t)(a->num_seqs * a->Hv * 2) * sizeof(double) + 64;
-        bytes = larger_scratch(bytes, ROW_PARTS_MAX * CONV_TAPS * channels * sizeof(float)); /* causal_conv_bwd */
-        bytes =
-            larger_scratch(bytes, sums + threads * (size_t)delta_thread_floats(a, l->delta_backward) * sizeof(float));
+        bytes = max_size(bytes, ROW_PARTS_MAX * CONV_TAPS * channels * sizeof(float)); /* causal_conv_bwd */
+        bytes = max_size(bytes, sums + threads * (size_t)delta_thread_floats(a, l->delta_backward) * sizeof(float));
     }
-    bytes = larger_scratch(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
+    bytes = max_size(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;
 }

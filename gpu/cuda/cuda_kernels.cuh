@@ -5,6 +5,7 @@
  * and nothing is __restrict__: outputs may lie over inputs (ops.h). The order of sums depends on shapes only. */
 #pragma once
 
+#include "core/round_up.h"
 #include "gpu/cuda/cuda_launch.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/ops_cuda.h"
@@ -180,11 +181,6 @@ static inline unsigned grid_of(const struct stream *stream, int64_t wanted, int 
 {
     int64_t most = static_cast<int64_t>(cuda_device_of(stream)->sm_count) * per_sm;
     return static_cast<unsigned>(wanted < 1 ? 1 : wanted < most ? wanted : most);
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 /* The smallest of 1, 2, 4 … 32, or else multiple of 32, that is not less than n. */

@@ -3,17 +3,12 @@
 
 #include "core/round_up.h"
 
-static int64_t workspace_blocks(int64_t rows, int64_t rows_of_block)
-{
-    return (rows + rows_of_block - 1) / rows_of_block;
-}
-
 /* Keys and rows of the sort, twice each; counts by block and digit, where digits start; the sums that tiles carry. */
 static size_t embedding_workspace(const struct op_limits *limits)
 {
     const size_t tokens = (size_t)limits->max_tokens, digits = (size_t)1 << CUDA_SORT_BITS;
-    const size_t blocks = (size_t)workspace_blocks(limits->max_tokens, CUDA_SORT_ITEMS);
-    const size_t tiles = (size_t)workspace_blocks(limits->max_tokens, CUDA_TILE_ROWS);
+    const size_t blocks = (size_t)ceil_div(limits->max_tokens, CUDA_SORT_ITEMS);
+    const size_t tiles = (size_t)ceil_div(limits->max_tokens, CUDA_TILE_ROWS);
     const size_t columns = (size_t)max64(limits->max_embedding, limits->C);
     return 4 * cuda_scratch_size(tokens * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t)) +
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
@@ -33,8 +28,8 @@ static size_t norm_workspace(const struct op_limits *limits)
 
 int64_t cuda_column_ranges(int64_t M, int64_t N)
 {
-    const int64_t most = workspace_blocks(M, CUDA_COLUMN_ROWS), columns = workspace_blocks(N, CUDA_COLUMN_WIDTH);
-    return columns > 0 ? min64(workspace_blocks(CUDA_COLUMN_BLOCKS, columns), most) : 0;
+    const int64_t most = ceil_div(M, CUDA_COLUMN_ROWS), columns = ceil_div(N, CUDA_COLUMN_WIDTH);
+    return columns > 0 ? min64(ceil_div(CUDA_COLUMN_BLOCKS, columns), most) : 0;
 }
 
 size_t cuda_column_sums_bytes(int64_t M, int64_t N)
@@ -52,7 +47,7 @@ size_t cuda_gemm_workspace(size_t memory)
 static size_t linear_workspace(const struct op_limits *limits, size_t memory)
 {
     const int64_t widest = max64(limits->max_linear_n, limits->max_linear_k);
-    const int64_t by_rows = workspace_blocks(limits->max_tokens, CUDA_COLUMN_ROWS) * widest;
+    const int64_t by_rows = ceil_div(limits->max_tokens, CUDA_COLUMN_ROWS) * widest;
     const int64_t by_blocks = CUDA_COLUMN_BLOCKS * CUDA_COLUMN_WIDTH + widest + CUDA_COLUMN_WIDTH;
     return cuda_gemm_workspace(memory) + (size_t)min64(by_rows, by_blocks) * sizeof(float) + CUDA_SCRATCH_ALIGN;
 }
@@ -71,6 +66,6 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        most = sizes[i] > most ? sizes[i] : most;
+        most = max_size(sizes[i], most);
     return most;
 }

@@ -15,11 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static double cuda_gib(size_t bytes)
-{
-    return (double)bytes / (1 << 30);
-}
-
 static void range_add(struct cuda_device *cuda, void *memory, size_t bytes, bool registered)
 {
     pthread_mutex_lock(&cuda->mutex);
@@ -107,8 +102,8 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
     cudaGetLastError(); /* not a failure of the device */
     *memory = NULL;
     error_set(err, cuda_status_of(code),
-              "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", cuda_gib(bytes),
-              cuda->index, device->name, cudaGetErrorString(code), cuda_gib(available), cuda_gib(total));
+              "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", in_gib(bytes),
+              cuda->index, device->name, cudaGetErrorString(code), in_gib(available), in_gib(total));
     if (cuda_status_of(code) == STATUS_BROKEN)
         return STATUS_BROKEN;
     return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
@@ -176,12 +171,12 @@ enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct e
             return error_set(err, cuda_status_of(code),
                              "cannot pin %.3f GiB of host memory, only %.3f GiB: %s; hint: free memory on this "
                              "machine, or run fewer ranks on it",
-                             cuda_gib(bytes), cuda_gib(at), cudaGetErrorString(code));
+                             in_gib(bytes), in_gib(at), cudaGetErrorString(code));
         }
         range_add(cuda, piece, n, true);
         if (seconds_now() - reported >= report_seconds) {
             reported = seconds_now();
-            log_info("pinning host memory: %.1f of %.1f GiB", cuda_gib(at + n), cuda_gib(bytes));
+            log_info("pinning host memory: %.1f of %.1f GiB", in_gib(at + n), in_gib(bytes));
         }
     }
     return STATUS_OK;
@@ -205,7 +200,7 @@ static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **
     return error_set(err, STATUS_DEVICE,
                      "cannot allocate %.3f GiB of pinned host memory: %s; hint: free memory on this machine, or run "
                      "fewer ranks on it",
-                     cuda_gib(bytes), cudaGetErrorString(code));
+                     in_gib(bytes), cudaGetErrorString(code));
 }
 
 /* Some systems pin CUDA's own memory, but no other. */
@@ -216,7 +211,7 @@ enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, 
         if (cuda_pin(device, *memory, bytes, err) == STATUS_OK)
             return STATUS_OK;
         host_pages_free(*memory, bytes);
-        log_info("CUDA allocates %.3f GiB of pinned host memory itself: %s", cuda_gib(bytes), err->text);
+        log_info("CUDA allocates %.3f GiB of pinned host memory itself: %s", in_gib(bytes), err->text);
     }
     return alloc_by_cuda(device->private_, bytes, memory, err);
 }

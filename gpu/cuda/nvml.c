@@ -154,14 +154,19 @@ int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, si
 
 /* ---- one GPU ------------------------------------------------------------- */
 
-/* Finds the GPU whose UUID has these 32 hexadecimal digits: NVML writes it as GPU-8-4-4-4-12 of them. */
-static bool find_gpu(const struct nvml *nvml, const char *id, nvml_device *device)
+/* nvml_start() for the GPU whose UUID has these 32 hexadecimal digits: NVML writes it as GPU-8-4-4-4-12 of them. NULL:
+ * also if there is none. */
+static void *nvml_start_for(const char *file, const char *id, struct nvml *nvml, nvml_device *device)
 {
-    char uuid[64];
-    if (!nvml->find || strlen(id) != 32)
-        return false;
+    char uuid[64], why[256];
+    void *library = strlen(id) == 32 ? nvml_start(file, nvml, why) : NULL;
+    if (!library)
+        return NULL;
     snprintf(uuid, sizeof uuid, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", id, id + 8, id + 12, id + 16, id + 20);
-    return nvml->find(uuid, device) == NVML_OK;
+    if (nvml->find && nvml->find(uuid, device) == NVML_OK)
+        return library;
+    nvml_stop(nvml, library);
+    return NULL;
 }
 
 static void describe_process(const struct nvml *nvml, const struct nvml_process_info *info, struct nvml_process *out)
@@ -181,14 +186,13 @@ int nvml_processes(const char *file, const char *id, struct nvml_process *proces
     enum { MOST = 64 };
     struct nvml_process_info infos[MOST];
     struct nvml nvml;
-    char why[256];
     nvml_device device;
     unsigned count = MOST;
     int others = -1;
-    void *library = nvml_start(file, &nvml, why);
+    void *library = nvml_start_for(file, id, &nvml, &device);
     if (!library)
         return -1;
-    if (nvml.processes && find_gpu(&nvml, id, &device) && nvml.processes(device, &count, infos) == NVML_OK) {
+    if (nvml.processes && nvml.processes(device, &count, infos) == NVML_OK) {
         others = 0;
         for (unsigned i = 0; i < count && i < MOST; i++) {
             if (infos[i].pid == (unsigned)getpid())
@@ -205,13 +209,12 @@ int nvml_processes(const char *file, const char *id, struct nvml_process *proces
 uint64_t nvml_throttle_faults(const char *file, const char *id)
 {
     struct nvml nvml;
-    char why[256];
     nvml_device device;
     unsigned long long reasons = 0;
-    void *library = nvml_start(file, &nvml, why);
+    void *library = nvml_start_for(file, id, &nvml, &device);
     if (!library)
         return 0;
-    if (!find_gpu(&nvml, id, &device) || nvml.throttle(device, &reasons) != NVML_OK)
+    if (nvml.throttle(device, &reasons) != NVML_OK)
         reasons = 0;
     nvml_stop(&nvml, library);
     return reasons & NVML_THROTTLE_FAULTS;
@@ -229,11 +232,10 @@ static struct {
 
 void nvml_watch_start(const char *file, const char *id)
 {
-    char why[256];
     const struct nvml *nvml = &watched.nvml;
-    watched.library = nvml_start(file, &watched.nvml, why);
+    watched.library = nvml_start_for(file, id, &watched.nvml, &watched.device);
     watched.ecc_start = 0;
-    if (!watched.library || !find_gpu(nvml, id, &watched.device) || !nvml->wait_event || !nvml->ecc_errors) {
+    if (!watched.library || !nvml->wait_event || !nvml->ecc_errors) {
         nvml_watch_stop();
         return;
     }

@@ -42,11 +42,6 @@ static const double share_norm_fwd = 0.79, share_norm_bwd = 0.686, share_head_no
                     share_pointwise = 0.805, share_loss = 0.716, share_embedding = 0.45, share_optimizer = 0.746,
                     share_columns = 0.805;
 
-static double estimate_bytes(enum dtype dtype)
-{
-    return (double)dtype_size(dtype);
-}
-
 static double at_ceiling(const struct assumed_gpu *s, enum dtype dtype, struct op_cost work)
 {
     double flops = work.flops / (fmax(ceiling_flops, s->gpu->rates.sustained) * s->gpu->flops[dtype]);
@@ -99,7 +94,7 @@ static void add_gate(const struct assumed_gpu *s, struct op_estimate *estimate, 
 /* A bias gradient that is a pass of its own over a matrix (M, N): partial sums, then their sums. */
 static void add_column_sums(const struct assumed_gpu *s, struct op_estimate *e, enum dtype dtype, int64_t M, int64_t N)
 {
-    const struct op_cost sums = {0, (double)M * (double)N * estimate_bytes(dtype)};
+    const struct op_cost sums = {0, (double)M * (double)N * cost_size_of(dtype)};
     if (!gpu_assumes(s, ASSUME_FUSED_BIAS))
         e->parts[e->count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 2).parts[0];
 }
@@ -117,9 +112,9 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
         args.y_dtype = a->dtype;
     const bool fused = a->gated && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
-    double out = estimate_bytes(args.y_dtype) * (a->accumulate ? 2 : 1);
+    double out = cost_size_of(args.y_dtype) * (a->accumulate ? 2 : 1);
     double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, out);
-    double matrix = (double)a->M * (double)a->N * estimate_bytes(a->dtype), aux = a->gelu ? matrix : 0;
+    double matrix = (double)a->M * (double)a->N * cost_size_of(a->dtype), aux = a->gelu ? matrix : 0;
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
     if (gpu_assumes(s, ASSUME_FUSED_GELU))
         extra = 0;
@@ -136,7 +131,7 @@ struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const str
 
 struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, const struct linear_bwd_input_args *a)
 {
-    double size = estimate_bytes(a->dtype);
+    double size = cost_size_of(a->dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, size * (a->accumulate ? 2 : 1));
     const bool fused = a->gate_up && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
@@ -161,7 +156,7 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
 struct op_estimate op_estimate_linear_bwd_weight(const struct assumed_gpu *s, const struct linear_bwd_weight_args *a)
 {
     bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
-    double size = estimate_bytes(narrow ? a->dtype : a->dw_dtype);
+    double size = cost_size_of(narrow ? a->dtype : a->dw_dtype);
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, a->ld_x != 0, TIME_GEMM_WGRAD), a->dtype,
                                           op_cost_linear_bwd_weight(a), gemm, 0);
@@ -272,7 +267,7 @@ static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const st
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
     if (own && a->dropout.threshold)
         expected *= own_products;
-    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * estimate_bytes(a->dtype);
+    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * cost_size_of(a->dtype);
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
         expected = ceiling;
     if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
@@ -448,7 +443,7 @@ struct op_estimate op_estimate_cross_entropy(const struct assumed_gpu *s, const 
     struct cross_entropy_args args = *a;
     if (gpu_assumes(s, ASSUME_BF16_LOGITS))
         args.logits_dtype = a->dtype;
-    const double row = (double)a->V * estimate_bytes(args.logits_dtype);
+    const double row = (double)a->V * cost_size_of(args.logits_dtype);
     const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
     return memory_bound(s, TIME_CROSS_ENTROPY, op_cost_cross_entropy(&args), again, share_loss, 2);
 }

@@ -149,11 +149,6 @@ static enum status simulated_alloc(struct device *device, size_t bytes, void **m
     return STATUS_OK;
 }
 
-static void simulated_free(struct device *device, void *memory, size_t bytes)
-{
-    (void)device, (void)memory, (void)bytes;
-}
-
 /* A run's host memory may be larger than this machine's: it takes none before it is written. */
 static enum status simulated_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
@@ -186,11 +181,6 @@ static enum status simulated_stream_new(struct device *device, enum stream_kind 
 static void simulated_stream_free(struct stream *stream)
 {
     free(stream);
-}
-
-static void simulated_sync(struct stream *stream)
-{
-    (void)stream;
 }
 
 /* Fills, and the copies of the compute stream, cost their launch: those of a step move little. */
@@ -352,11 +342,6 @@ static void simulated_event_wait(struct stream *stream, struct event *event)
     s->clock += late;
 }
 
-static void simulated_event_sync(struct event *event)
-{
-    (void)event;
-}
-
 static bool simulated_event_elapsed(struct event *from, struct event *to, double *seconds)
 {
     *seconds = ((struct simulated_event *)to)->clock - ((struct simulated_event *)from)->clock;
@@ -450,12 +435,12 @@ void simulated_device_set(struct device *device, const struct assumed_gpu *setti
 /* A simulation does not call the entries that are left out. */
 /* clang-format off */
 static const struct device_backend simulated_backend = {
-    .close = simulated_close, .alloc = simulated_alloc, .free = simulated_free, .alloc_host = simulated_alloc_host,
+    .close = simulated_close, .alloc = simulated_alloc, .alloc_host = simulated_alloc_host,
     .free_host = simulated_free_host, .workspace_bytes = simulated_workspace_bytes, .stream_new = simulated_stream_new,
-    .stream_free = simulated_stream_free, .submit = simulated_submit, .sync = simulated_sync, .copy = simulated_copy,
+    .stream_free = simulated_stream_free, .submit = simulated_submit, .copy = simulated_copy,
     .copy_in_order = simulated_copy, .fill_zero = simulated_fill_zero, .event_new = simulated_event_new,
     .event_elapsed = simulated_event_elapsed, .event_free = simulated_event_free,
-    .event_record = simulated_event_record, .event_wait = simulated_event_wait, .event_sync = simulated_event_sync,
+    .event_record = simulated_event_record, .event_wait = simulated_event_wait,
     .is_capturing = simulated_is_capturing, .graph_begin = simulated_graph_begin, .graph_end = simulated_graph_end,
     .graph_launch = simulated_graph_launch, .graph_free = simulated_graph_free};
 /* clang-format on */

@@ -13,6 +13,7 @@
 #include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/round_up.h"
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
@@ -136,11 +137,6 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
     return plan && plan->cudnn_plan ? plan->planned : 0;
 }
 
-static size_t larger_cudnn_bytes(size_t x, size_t y)
-{
-    return x > y ? x : y;
-}
-
 /* With dropout, forward has two shapes: that of training, and without dropout that of evaluation. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct op_limits *limits)
 {
@@ -151,9 +147,8 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
     if (a->off)
         return 0;
     const size_t evaluated = announce(a, &fwd, forward->M, ATTENTION_FORWARD);
-    const size_t most = larger_cudnn_bytes(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
-    return trained.dropout.threshold ? larger_cudnn_bytes(most, announce(a, &train, trained.M, ATTENTION_FORWARD))
-                                     : most;
+    const size_t most = max_size(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
+    return trained.dropout.threshold ? max_size(most, announce(a, &train, trained.M, ATTENTION_FORWARD)) : most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */

@@ -101,12 +101,10 @@ static void lose_algorithm(const struct gemm_cuda *g, const struct gemm_key *key
 /* The library's first proposal, untimed. */
 static void fix_algorithm(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
-    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
     const struct autotune_key key = gemm_autotune_key(&plan->key);
-    plan->supported = gemm_plan_propose(g, plan, results) > 0;
+    gemm_plan_take_first(g, plan);
     if (!plan->supported)
         return;
-    plan->algorithm = results[0].algo;
     const struct autotune_config config = gemm_config_of(&plan->algorithm, GEMM_UNTUNED);
     autotune_cache_put(g->cache, &key, &config);
 }

@@ -230,18 +230,22 @@ struct gemm_plan *gemm_plan_new(struct gemm_cuda *g, const struct gemm_key *key)
     return plan;
 }
 
-struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
+void gemm_plan_take_first(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
+    plan->supported = gemm_plan_propose(g, plan, results) > 0;
+    if (plan->supported)
+        plan->algorithm = results[0].algo;
+}
+
+struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
+{
     struct gemm_plan *plan = gemm_plan_find(g, key);
     if (plan)
         return plan;
     plan = gemm_plan_new(g, key);
-    if (!plan->supported || gemm_plan_take_known(g, plan))
-        return plan;
-    plan->supported = gemm_plan_propose(g, plan, results) > 0;
-    if (plan->supported)
-        plan->algorithm = results[0].algo;
+    if (plan->supported && !gemm_plan_take_known(g, plan))
+        gemm_plan_take_first(g, plan);
     return plan;
 }
 

@@ -60,6 +60,8 @@ bool gemm_plan_is_taken(const struct gemm_cuda *gemm, const struct gemm_plan *pl
 
 /* Acceptable algorithms in the library's order, at most GEMM_CANDIDATES; returns their number. */
 int gemm_plan_propose(const struct gemm_cuda *gemm, const struct gemm_plan *plan, cublasLtMatmulHeuristicResult_t *out);
+/* The first of them; there may be none: supported. */
+void gemm_plan_take_first(const struct gemm_cuda *gemm, struct gemm_plan *plan);
 
 /* An algorithm as the cache has it; what the cache has for a product; whether a process ended as it tried a config. */
 struct autotune_config gemm_config_of(const cublasLtMatmulAlgo_t *algorithm, enum gemm_fusion fusion);
