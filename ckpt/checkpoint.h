@@ -49,7 +49,8 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
 
-/* The frozen base of an adapter, which a checkpoint does not hold. */
+/* What a checkpoint does not hold: the frozen base of an adapter, and what a multimodal folder has beside its text
+ * model. */
 struct checkpoint_base {
     uint64_t hash;      /* base_hash.h */
     const char *folder; /* the Hugging Face folder that it was read from; NULL: initial values */
@@ -82,7 +83,7 @@ struct checkpoint_writer {
     struct data_fingerprint data_fingerprint; /* token_set_check() of the training data */
     const json_t *evaluation_part;            /* eval_part_to_json() of the evaluation that is due; NULL: not begun */
     const json_t *adapter;                    /* the members of adapter_config.json; or NULL */
-    struct checkpoint_base base;              /* with adapter */
+    struct checkpoint_base base;              /* with adapter; else all zero, but for multimodal folders */
     enum dtype dtype; /* compute dtype of the run: for information, and the default dtype of an export */
     struct checkpoint_save_cache *cache; /* on rank 0; on other ranks NULL */
     /* On rank 0: checks that the run folder still belongs to this run; NULL: it always does. Called before anything is
@@ -144,7 +145,7 @@ struct checkpoint {
     json_t *machine;             /* borrowed: hardware and libraries; NULL: not in the manifest */
     json_t *evaluation_part;     /* borrowed: for eval_part_from_json(), which accepts it; NULL: not in the manifest */
     json_t *adapter;             /* borrowed: the members of adapter_config.json; NULL: no adapter */
-    struct checkpoint_base base; /* with adapter */
+    struct checkpoint_base base; /* with adapter; else all zero, but for multimodal folders */
     struct data_fingerprint data_fingerprint; /* 0: not in the manifest */
     int world;                                /* number of ranks that wrote it */
     int virtual_ranks, num_states;            /* virtual_ranks 0: none */

@@ -338,10 +338,10 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
     if (base->hash == was->hash)
         return STATUS_OK;
     error_set(err, STATUS_CHECKPOINT,
-              "the adapter in '%s' was trained on another base: the frozen weights of %s have the hash %s, and those "
-              "it was trained on %s",
-              checkpoint->path, base->folder ? base->folder : "the model", hash_digits(base->hash).text,
-              hash_digits(was->hash).text);
+              "the %s in '%s' was trained on another base: the frozen weights of %s have the hash %s, and those it was "
+              "trained on %s",
+              checkpoint->adapter ? "adapter" : "multimodal model", checkpoint->path,
+              base->folder ? base->folder : "the model", hash_digits(base->hash).text, hash_digits(was->hash).text);
     if (was->folder && base->folder && !strcmp(was->folder, base->folder))
         return error_hint(err, "the weights in this folder have changed since; restore them");
     if (was->folder)

@@ -248,15 +248,16 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
     return status;
 }
 
-/* May be absent: the run has no adapter. */
+/* May be absent: the run has no adapter, nor is it of a multimodal folder. */
 static enum status read_adapter(const struct place *top, struct manifest *manifest, struct error *err)
 {
     struct place at = {top->path, "base", -1, NULL};
     struct checkpoint_base *base = &manifest->facts.base;
     json_t *object;
-    if (!json_object_get(top->object, "adapter"))
+    if (json_object_get(top->object, "adapter"))
+        TRY(manifest_get_object(top, "adapter", &manifest->facts.adapter, err));
+    else if (!json_object_get(top->object, "base"))
         return STATUS_OK;
-    TRY(manifest_get_object(top, "adapter", &manifest->facts.adapter, err));
     TRY(manifest_get_object(top, "base", &object, err));
     at.object = object;
     TRY(manifest_get_checksum(&at, "hash", &base->hash, err));

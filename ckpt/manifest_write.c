@@ -199,7 +199,7 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "machine", borrowed(writer->machine));
     json_object_set_new(root, "evaluation_part", borrowed(writer->evaluation_part));
     json_object_set_new(root, "adapter", borrowed(writer->adapter));
-    json_object_set_new(root, "base", writer->adapter ? base_to_manifest(&writer->base) : NULL);
+    json_object_set_new(root, "base", writer->adapter || writer->base.folder ? base_to_manifest(&writer->base) : NULL);
     json_object_set_new(root, "data_fingerprint", data ? manifest_hex(data) : NULL);
     json_object_set_new(root, "data_sample_fingerprint", sampled ? manifest_hex(sampled) : NULL);
     json_object_set_new(root, "units", units_to_manifest(writer->table, writer->layout));

@@ -45,7 +45,8 @@ static const char USAGE[] =
     "                  checkpoint.metric and checkpoint.mode\n"
     "  --merge         of a run with an adapter: the whole model, with the adapter merged into\n"
     "                  its base as peft's merge_and_unload() does\n"
-    "  --base DIR      with --merge: where the base model is now, if its folder has moved\n"
+    "  --base DIR      with --merge, or of a multimodal model: where the folder of the base\n"
+    "                  model is now, if it has moved\n"
     "  --dtype TYPE    dtype of the weights: fp32, bf16 or fp16 (default: the run's; of an\n"
     "                  adapter fp32, of a merged model that of its base)\n"
     "  --force         write a model that has diverged: no step changed it, its evaluation has\n"
@@ -438,17 +439,17 @@ static enum status write_export_folder(const struct checkpoint *checkpoint, cons
 {
     struct export_folder folder;
     enum status status;
-    if (checkpoint->adapter &&
-        (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base))) {
-        error_set(err, STATUS_USAGE, "'%s' is the base of the adapter", arguments->out); /* an earlier export */
+    if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base)) {
+        error_set(err, STATUS_USAGE, "'%s' is the base of the %s", arguments->out, /* an earlier export */
+                  checkpoint->adapter ? "adapter" : "multimodal model");
         return error_hint(err, "--out names another folder");
     }
     TRY_END(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter)
         TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
     else
-        TRY_END(huggingface_export(checkpoint, folder.fresh, dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0,
-                                   arguments->force, err));
+        TRY_END(huggingface_export(checkpoint, arguments->base, folder.fresh,
+                                   dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
     status = export_folder_publish(&folder, err);
 end:
     export_folder_close(&folder);
@@ -458,12 +459,13 @@ end:
 static enum status check_export_options(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                         struct error *err)
 {
-    if (!checkpoint->adapter && (arguments->merge || arguments->base)) {
+    const bool multimodal = !checkpoint->adapter && checkpoint->base.folder;
+    if (!checkpoint->adapter && (arguments->merge || (arguments->base && !multimodal))) {
         error_set(err, STATUS_USAGE, "--%s is for runs with an adapter, and '%s' is a whole model",
                   arguments->merge ? "merge" : "base", checkpoint->path);
         return error_hint(err, "leave it out");
     }
-    if (arguments->base && !arguments->merge)
+    if (arguments->base && !arguments->merge && !multimodal)
         return error_set(err, STATUS_USAGE,
                          "--base is the model that --merge reads; hint: leave it out, or add --merge");
     if (arguments->force || run_check_history(&checkpoint->position, err) == STATUS_OK)

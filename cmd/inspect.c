@@ -130,7 +130,7 @@ static void inspect_adapter(const struct checkpoint *checkpoint)
     int64_t params = 0, tensors = 0;
     size_t i;
     json_t *tensor;
-    if (!checkpoint->adapter)
+    if (!checkpoint->adapter && !base->folder)
         return;
     json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
     {
@@ -138,9 +138,10 @@ static void inspect_adapter(const struct checkpoint *checkpoint)
         params += stored ? inspect_numel(tensor) : 0;
         tensors += stored;
     }
-    printf("adapter      %s, r %" PRId64 ": %" PRId64 " of these parameters, in %" PRId64 " tensors\n",
-           PRINTABLE(inspect_string(checkpoint->adapter, "peft_type")), inspect_integer(checkpoint->adapter, "r"),
-           params, tensors);
+    if (checkpoint->adapter)
+        printf("adapter      %s, r %" PRId64 ": %" PRId64 " of these parameters, in %" PRId64 " tensors\n",
+               PRINTABLE(inspect_string(checkpoint->adapter, "peft_type")), inspect_integer(checkpoint->adapter, "r"),
+               params, tensors);
     if (base->folder)
         printf("base         %s, hash %s\n", PRINTABLE(base->folder), hash_digits(base->hash).text);
     else

@@ -175,7 +175,8 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
     }
     if (!tokenizer_folder_has(dir))
         m->folder = m->base.folder;
-    m->base.source = (struct huggingface_source){.dir = m->base.folder, .desc = &m->desc, .table = &m->table};
+    m->base.source =
+        (struct huggingface_source){.dir = m->base.folder, .desc = &m->desc, .table = &m->table, .quiet = true};
     return model_desc_load(m->base.folder, &m->desc, err);
 }
 
@@ -191,7 +192,7 @@ static enum status read_folder_description(struct sample_model *m, const char *d
     if (a->base)
         return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
                          PRINTABLE(dir));
-    m->base.source = (struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table};
+    m->base.source = (struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table, .quiet = true};
     return model_desc_load(dir, &m->desc, err);
 }
 

@@ -13,6 +13,7 @@
  * A tied model's file may have the shared matrix as the embedding, as the head, or as both, which must be equal then:
  * transformers would train them as an untied model. */
 #include "ckpt/huggingface/hf_quantized.h"
+#include "ckpt/huggingface/hf_write.h"
 
 #include "core/fsutil.h"
 #include "core/heartbeat.h"
@@ -20,6 +21,7 @@
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/round_up.h"
+#include "core/size_text.h"
 #include "core/string_list.h"
 
 #include <float.h>
@@ -64,7 +66,9 @@ struct huggingface_reader {
     char extra_name[256], extra_path[FS_PATH_MAX]; /* of the first extra one */
     bool absent;                                   /* the folder has no weights of any kind */
     bool new_pooler;                               /* the files have no pooler, and need none */
-    float *compared;                               /* (COMPARED_BYTES) of tied_head */
+    struct hf_rest rest;                           /* of a multimodal folder */
+    char (*names)[HF_NAME_MAX]; /* (tensors) those that a multimodal folder's text model has there; NULL: another one */
+    float *compared;            /* (COMPARED_BYTES) of tied_head */
 };
 
 /* ---- which files --------------------------------------------------------- */
@@ -224,7 +228,7 @@ static bool is_ignored(const struct huggingface_reader *import, const char *name
 static enum status match_quantized(struct huggingface_reader *import, int file, const char *path,
                                    const struct safetensors_entry *entry, bool *matched, struct error *err)
 {
-    char matrix[HF_NAME_MAX];
+    char matrix[HF_MATRIX_NAME_MAX];
     enum hf_part part;
     const struct tensor_info *tensor = NULL;
     *matched = false;
@@ -264,18 +268,23 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
                      entry->name);
         return STATUS_OK;
     }
-    if (is_skipped_by_import(import->desc, entry->name))
+    char text_name[TENSOR_NAME_MAX];
+    const char *name = entry->name;
+    if (import->names)
+        name = model_multimodal_name(name, text_name, sizeof text_name);
+    if (import->names && !model_multimodal_is_text(name))
+        return hf_rest_add(&import->rest, file, path, entry, err);
+    if (is_skipped_by_import(import->desc, name))
         return STATUS_OK;
     if (import->desc->family == FAMILY_BERT && import->desc->new_head && strncmp(entry->name, "cls.", 4) == 0) {
         import->left_out++;
         return STATUS_OK;
     }
-    bool matched, tied_head = import->desc->tied && strcmp(entry->name, LM_HEAD) == 0;
+    bool matched, tied_head = import->desc->tied && strcmp(name, LM_HEAD) == 0;
     TRY(match_quantized(import, file, path, entry, &matched, err));
     if (matched)
         return STATUS_OK;
-    const struct tensor_info *tensor =
-        tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, entry->name);
+    const struct tensor_info *tensor = tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, name);
     if (!tensor || starts_fresh(import, tensor)) {
         if (!import->extra++) {
             snprintf(import->extra_name, sizeof import->extra_name, "%s", entry->name);
@@ -289,6 +298,8 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
         return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice (also in '%s')", path, entry->name,
                          import->files.names.items[place->file]);
     *place = hf_place_of(file, entry);
+    if (import->names && !tied_head)
+        snprintf(import->names[tensor - import->table->tensors], HF_NAME_MAX, "%s", entry->name);
     return STATUS_OK;
 }
 
@@ -332,6 +343,13 @@ static void tell_differences(const struct huggingface_reader *import)
         log_info("model: model.ignore_tensors leaves out %d tensor%s of '%s': %s%s", import->ignored,
                  import->ignored == 1 ? "" : "s", import->dir, import->ignored_names,
                  import->ignored > NAMES_SHOWN ? ", …" : "");
+    if (import->names) {
+        char size[SIZE_TEXT_MAX];
+        log_info(
+            "model: '%s' is multimodal: its text model is trained; %d other tensors (%s) are not, and exports take "
+            "them from there",
+            import->dir, import->rest.count, size_round(import->rest.bytes, size));
+    }
     for (int i = 0; !import->ignored && import->ignore && i < import->ignore->count; i++)
         log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);
 }
@@ -536,6 +554,8 @@ static void import_end(struct huggingface_reader *import)
     hf_files_release(&import->files);
     json_decref(import->weight_map);
     json_decref(import->by_name);
+    hf_rest_release(&import->rest);
+    free(import->names);
     free(import->compared);
     free(import->places);
     free(import->quantized);
@@ -560,6 +580,8 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
     import->places = memory_zeroed(tensors, sizeof *import->places);
     if (source->desc->quantization.method != QUANTIZATION_NONE)
         import->quantized = memory_zeroed(tensors, sizeof *import->quantized);
+    if (source->desc->multimodal)
+        import->names = memory_zeroed(tensors, sizeof *import->names);
     import->compared = memory_alloc(COMPARED_BYTES);
     for (size_t i = 0; i < tensors; i++)
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
@@ -594,8 +616,10 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
     struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
     const enum status status = import_begin(reader, source, rank, err);
     reader->seed = seed;
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
         huggingface_close(reader);
+        *out = NULL;
+    }
     return status;
 }
 
@@ -623,6 +647,29 @@ enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_
     if (reader->table->units[unit].stored_bytes)
         return stored_unit_read(reader->table, unit, &source, begin * word, count * word, out, err);
     return huggingface_values(reader, unit, begin, count, out, err);
+}
+
+enum status huggingface_rest_hash(struct huggingface_reader *reader, uint64_t *hash, struct error *err)
+{
+    return hf_rest_hash(&reader->rest, &reader->files, hash, err);
+}
+
+void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *reader)
+{
+    const struct hf_rest *rest = &reader->rest;
+    for (int i = 0; i < folder->count && reader->names; i++) {
+        struct hf_tensor *entry = &folder->tensors[i];
+        const char *name = reader->names[entry->tensor - folder->table->tensors];
+        if (*name && !entry->head)
+            snprintf(entry->name, sizeof entry->name, "%s", name);
+    }
+    folder->tensors = memory_resize(folder->tensors, (size_t)(folder->count + rest->count) * sizeof *folder->tensors);
+    for (int i = 0; i < rest->count; i++) {
+        struct hf_tensor *entry = &folder->tensors[folder->count++];
+        *entry = (struct hf_tensor){.rest = &rest->tensors[i]};
+        snprintf(entry->name, sizeof entry->name, "%s", rest->tensors[i].entry.name);
+    }
+    folder->rest = &reader->files;
 }
 
 void huggingface_close(struct huggingface_reader *reader)

@@ -25,14 +25,14 @@ static const struct part_ending PART_ENDINGS[] = {
     {QUANTIZATION_MXFP4, "_scales", HF_SCALES},
 };
 
-bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry, char matrix[HF_NAME_MAX],
-                       enum hf_part *part)
+bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry,
+                       char matrix[HF_MATRIX_NAME_MAX], enum hf_part *part)
 {
     const size_t length = strlen(entry->name);
     for (size_t i = 0; i < COUNT_OF(PART_ENDINGS); i++) {
         const struct part_ending *row = &PART_ENDINGS[i];
         const size_t kept = length - strlen(row->ending);
-        if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_NAME_MAX)
+        if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_MATRIX_NAME_MAX)
             continue;
         memcpy(matrix, entry->name, kept);
         matrix[kept] = '\0';
@@ -45,7 +45,7 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
     *part = HF_CODES;
     const bool packed = method == QUANTIZATION_NF4 && entry->ndim == 2 && entry->shape[1] == 1; /* in any dtype */
     return codes != CODES_NONE && (entry->codes == codes || packed) &&
-           snprintf(matrix, HF_NAME_MAX, "%s", entry->name) < HF_NAME_MAX;
+           snprintf(matrix, HF_MATRIX_NAME_MAX, "%s", entry->name) < HF_MATRIX_NAME_MAX;
 }
 
 static enum status hf_bad_part(const struct hf_quantized *quantized, const struct tensor_info *tensor,

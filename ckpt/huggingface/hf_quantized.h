@@ -12,7 +12,7 @@
 
 enum hf_part { HF_CODES, HF_SCALES, HF_NESTED_SCALES, HF_NESTED_MAP, HF_MAP, HF_STATE, HF_PARTS };
 
-enum { HF_NAME_MAX = sizeof(((struct tensor_info *)0)->name) };
+enum { HF_MATRIX_NAME_MAX = sizeof(((struct tensor_info *)0)->name) };
 
 /* Where a quantized matrix is. */
 struct hf_quantized {
@@ -23,8 +23,8 @@ struct hf_quantized {
 
 /* Whether an entry of a folder with this method is a part of a quantized matrix; if so, names the matrix and the part.
  */
-bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry, char matrix[HF_NAME_MAX],
-                       enum hf_part *part);
+bool hf_quantized_part(enum quantization_method method, const struct safetensors_entry *entry,
+                       char matrix[HF_MATRIX_NAME_MAX], enum hf_part *part);
 
 /* Once all entries are known: checks that the matrix is whole, and as the config says. */
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,

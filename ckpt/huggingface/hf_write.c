@@ -57,7 +57,7 @@ enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *t
 
 static int64_t hf_tensor_bytes(const struct hf_tensor *tensor)
 {
-    return tensor->tensor->numel * (int64_t)dtype_size(tensor->dtype);
+    return tensor->rest ? tensor->rest->place.bytes : tensor->tensor->numel * (int64_t)dtype_size(tensor->dtype);
 }
 
 struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype)
@@ -86,13 +86,15 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
         if (tensor->file != file)
             continue;
         const json_int_t end = offset + hf_tensor_bytes(tensor);
-        const int64_t *sizes = tensor->tensor->shape;
-        json_t *shape = json_pack("[I]", (json_int_t)sizes[tensor->transposed]);
-        if (tensor->tensor->ndim == 2)
-            json_array_append_new(shape, json_integer(sizes[!tensor->transposed]));
+        const struct safetensors_entry *rest = tensor->rest ? &tensor->rest->entry : NULL;
+        const int64_t *sizes = rest ? rest->shape : tensor->tensor->shape;
+        const int ndim = rest ? rest->ndim : tensor->tensor->ndim;
+        json_t *shape = json_array();
+        for (int d = 0; d < ndim; d++)
+            json_array_append_new(shape, json_integer(sizes[tensor->transposed ? ndim - 1 - d : d]));
         json_object_set_new(root, tensor->name,
-                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", DTYPES[tensor->dtype], "shape", shape,
-                                      "data_offsets", offset, end));
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", rest ? rest->dtype_name : DTYPES[tensor->dtype],
+                                      "shape", shape, "data_offsets", offset, end));
         offset = end;
     }
     char *text = json_dumps(root, JSON_COMPACT);
@@ -174,6 +176,17 @@ enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *e
     return STATUS_OK;
 }
 
+static enum status hf_write_rest(struct hf_writer *writer, const struct hf_rest_tensor *rest, struct error *err)
+{
+    _Static_assert(HF_REST_PIECE <= WINDOW * sizeof *writer->values, "a piece has room in the window");
+    writer->unit = -1;
+    for (int64_t done = 0, n; done < rest->place.bytes; done += n) {
+        TRY(hf_rest_read(rest, writer->folder->rest, done, writer->values, &n, err));
+        TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));
+    }
+    return STATUS_OK;
+}
+
 /* ---- other files --------------------------------------------------------- */
 
 /* Numbers are as short as possible without losing a bit (1e-06, not 9.9999999999999995e-7). */
@@ -248,10 +261,11 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     writer->num_files++;
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
-        writer->left = tensor->tensor->numel;
+        writer->left = tensor->rest ? 0 : tensor->tensor->numel;
         if (i == 0 || tensor->file != tensor[-1].file)
             TRY(open_written_file(writer, tensor->file, err));
-        TRY(folder->write(writer, tensor, folder->context, err));
+        TRY(tensor->rest ? hf_write_rest(writer, tensor->rest, err)
+                         : folder->write(writer, tensor, folder->context, err));
         ASSERT(writer->left == 0);
     }
     return close_written_file(writer, err);
@@ -296,9 +310,11 @@ end:
     return status;
 }
 
-enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
-                               int64_t max_shard_bytes, bool force, struct error *err)
+enum status huggingface_export(const struct checkpoint *checkpoint, const char *moved, const char *out,
+                               enum dtype dtype, int64_t max_shard_bytes, bool force, struct error *err)
 {
+    struct peft_base from = {.folder = ""};
+    struct huggingface_reader *reader = NULL;
     struct model_desc desc;
     struct tensor_table table;
     struct hf_folder folder = {.checkpoint = checkpoint,
@@ -315,8 +331,17 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     folder.tensors = memory_zeroed((size_t)table.num_tensors, sizeof *folder.tensors);
     for (; folder.count < table.num_tensors; folder.count++)
         folder.tensors[folder.count] = hf_tensor_of("", &table.tensors[folder.count], dtype);
+    if (desc.multimodal) {
+        TRY_END(peft_base_find(checkpoint, moved, &desc, &table, &from, err));
+        TRY_END(huggingface_open(&from.source, 0, 0, &reader, err));
+        TRY_END(peft_base_check(checkpoint, &table, reader, from.folder, err));
+        hf_folder_complete(&folder, reader);
+    }
     status = hf_write_folder(&folder, "config.json", model_desc_export_config(&desc, dtype), err);
 end:
+    if (reader)
+        huggingface_close(reader);
+    peft_base_release(&from);
     free(folder.tensors);
     tensor_table_release(&table);
     model_desc_release(&desc);

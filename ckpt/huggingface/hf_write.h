@@ -10,13 +10,37 @@
 
 enum { HF_NAME_MAX = 256 };
 
+/* The tensors that a multimodal folder has beside its text model: of vision towers, projectors and whatever else. Their
+ * bytes go from the folder into exports, whatever their dtypes are (hf_rest.c). */
+enum { HF_REST_PIECE = 8 << 20 /* bytes */ };
+
+struct hf_rest {
+    int count;
+    int64_t bytes;
+    struct hf_rest_tensor {
+        struct safetensors_entry entry; /* owns its texts */
+        struct hf_place place;
+    } * tensors; /* owned, in the order of the files */
+};
+
+/* A copy of an entry of the file `path`, number `file`. STATUS_DATA: its name is too long for an export. */
+enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const struct safetensors_entry *entry,
+                        struct error *err);
+void hf_rest_release(struct hf_rest *rest); /* all zero is allowed */
+enum status hf_rest_hash(const struct hf_rest *rest, struct hf_files *files, uint64_t *hash, struct error *err);
+/* piece (HF_REST_PIECE) = the next *count bytes of a tensor, after `done`. */
+enum status hf_rest_read(const struct hf_rest_tensor *tensor, struct hf_files *files, int64_t done, void *piece,
+                         int64_t *count, struct error *err);
+
 /* A tensor of a folder. */
 struct hf_tensor {
     char name[HF_NAME_MAX];
-    const struct tensor_info *tensor; /* borrowed: of the table */
+    const struct tensor_info *tensor;  /* borrowed: of the table */
+    const struct hf_rest_tensor *rest; /* borrowed: it is this one instead; NULL */
     enum dtype dtype;
     bool transposed;
-    int file; /* set by hf_write_folder() */
+    bool head; /* a tied matrix once more, as the head */
+    int file;  /* set by hf_write_folder() */
 };
 
 /* Named PREFIX and its name. */
@@ -34,10 +58,14 @@ struct hf_folder {
     bool force;                /* values that are not finite are taken as well */
     struct hf_tensor *tensors; /* [count] in their order in the files */
     int count;
+    struct hf_files *rest; /* where the bytes of `rest` are */
     /* Writes the values of a tensor: hf_writer_tensor(), or one that uses the functions below. */
     enum status (*write)(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err);
     void *context;
 };
+
+/* With a reader of a multimodal folder: gives the tensors the names that they have there, and appends the rest. */
+void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *reader);
 
 /* Makes the folder and writes all of it, durably; `config` (taken over) into `name`. */
 enum status hf_write_folder(const struct hf_folder *folder, const char *name, json_t *config, struct error *err);

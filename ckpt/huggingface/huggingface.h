@@ -46,6 +46,10 @@ enum status huggingface_values(struct huggingface_reader *reader, int unit, int6
                                struct error *err);
 void huggingface_close(struct huggingface_reader *reader);
 
+/* What a multimodal folder has beside its text model: no run changes it, and exports take it from there. The sum of the
+ * names, dtypes, shapes and bytes, as base_hash_bytes() has it; 0: the folder has nothing else. */
+enum status huggingface_rest_hash(struct huggingface_reader *reader, uint64_t *hash, struct error *err);
+
 /* Reads the headers only: the errors are those of huggingface_load() but for the ones about values. *absent: it is an
  * error because the folder has no weights of any kind. */
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err);
@@ -53,11 +57,14 @@ enum status huggingface_check(const struct huggingface_source *source, bool *abs
 /* Makes folder `out` and writes into it, durably: model.safetensors, or shards of at most `max_shard_bytes` (0: 5 GB)
  * with an index; config.json; the checkpoint's tokenizer files. An error leaves what is written so far. STATUS_DATA:
  * the folder exists, or cannot be written; STATUS_CHECKPOINT: the checkpoint is damaged; STATUS_DIVERGED: weights are
- * not finite, and `force` is unset. */
-enum status huggingface_export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype,
-                               int64_t max_shard_bytes, bool force, struct error *err);
+ * not finite, and `force` is unset.
+ *
+ * Of a multimodal folder's text model: with the rest of that folder, and its names. It is where the run read it, or
+ * `moved`, unless that is NULL: the errors are those of peft_base_find() and checkpoint_check_base(). */
+enum status huggingface_export(const struct checkpoint *checkpoint, const char *moved, const char *out,
+                               enum dtype dtype, int64_t max_shard_bytes, bool force, struct error *err);
 
-/* The frozen base of a checkpoint's adapter. */
+/* The frozen base of a checkpoint's adapter, or the rest of a multimodal folder. */
 struct peft_base {
     struct huggingface_source source; /* borrows desc and table, and the rest from here */
     char folder[4096];
@@ -112,7 +119,7 @@ enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_M
 enum stored_codes { CODES_NONE, CODES_U8, CODES_E4M3 };
 
 struct safetensors_entry {
-    char *name; /* owned */
+    char *name, *dtype_name; /* owned */
     enum dtype dtype;
     bool known_dtype;        /* false: a dtype that ztrain does not read (I64, …), or codes */
     enum stored_codes codes; /* CODES_NONE: another dtype */

@@ -54,8 +54,8 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
                          "--base out",
                          checkpoint->path, (long long)checkpoint->base.seed);
     if (!model_folder_find(name, base->folder)) {
-        error_set(err, STATUS_DATA, "the base of the adapter in '%s' is not there: '%s'", checkpoint->path,
-                  PRINTABLE(name));
+        error_set(err, STATUS_DATA, "the base of the %s in '%s' is not there: '%s'",
+                  checkpoint->adapter ? "adapter" : "multimodal model", checkpoint->path, PRINTABLE(name));
         return error_hint(err, "--base DIR names the folder with these weights, wherever it is now");
     }
     read_peft_list(checkpoint, "model.ignore_tensors", &base->ignore);
@@ -93,8 +93,8 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
     const int trained = tensor_table_head(table) + 1;
     struct checkpoint_base base = {.folder = folder};
     float *values = NULL;
-    enum status status = STATUS_OK;
-    for (int unit = trained; unit < table->num_units; unit++) {
+    enum status status = huggingface_rest_hash(reader, &base.hash, err);
+    for (int unit = trained; unit < table->num_units && status == STATUS_OK; unit++) {
         const struct unit_info *info = &table->units[unit];
         const int64_t count = unit_words(table, unit);
         const int64_t word = info->stored_bytes ? table->word : (int64_t)sizeof *values;
@@ -107,7 +107,8 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
             base.hash += base_hash_bytes(unit - trained, done * word, values, (size_t)(end - done * word));
         }
     }
-    status = checkpoint_check_base(checkpoint, &base, err);
+    if (status == STATUS_OK)
+        status = checkpoint_check_base(checkpoint, &base, err);
 end:
     free(values);
     return status;

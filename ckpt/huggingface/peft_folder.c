@@ -59,7 +59,11 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
     const struct tensor_info *embedding = tensor_find(import->table, 0, ROLE_WTE);
     const size_t prefix = strlen(PEFT_PREFIX);
     const bool own = strncmp(entry->name, PEFT_PREFIX, prefix) == 0;
-    const json_t *index = own ? json_object_get(by_name, entry->name + prefix) : NULL;
+    char text_name[sizeof embedding->name];
+    const char *name = own ? entry->name + prefix : "";
+    if (import->desc->multimodal) /* as transformers 4 named it */
+        name = model_multimodal_name(name, text_name, sizeof text_name);
+    const json_t *index = json_object_get(by_name, name);
     int i = index ? (int)json_integer_value(index) : -1; /* of the trained tensor of that name in the table */
     if (import->desc->tied && !embedding->frozen && !strcmp(entry->name, PEFT_HEAD))
         i = (int)(embedding - import->table->tensors);

@@ -163,7 +163,6 @@ static int merge_owner(const struct tensor_table *table, int unit)
     return unit > tensor_table_head(table) ? owner : unit;
 }
 
-/* An entry with another name than its tensor's is the head of a tied matrix. */
 static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
                                 struct error *err)
 {
@@ -171,9 +170,8 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
     const struct tensor_info *tensor = entry->tensor;
     if (!tensor->frozen)
         return hf_writer_tensor(writer, entry, NULL, err);
-    const bool as_head = strcmp(entry->name, tensor->name) != 0;
-    const int unit = as_head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
-    enum status status = read_merge_update(merge, unit, as_head ? ROLE_LM_HEAD : tensor->role, err);
+    const int unit = entry->head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
+    enum status status = read_merge_update(merge, unit, entry->head ? ROLE_LM_HEAD : tensor->role, err);
     if (status == STATUS_OK)
         status = write_merged(merge, writer, entry, err);
     free(merge->update.left);
@@ -201,6 +199,7 @@ static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct 
     }
     tensors[count] = tensors[embedding];
     strcpy(tensors[count].name, "lm_head.weight");
+    tensors[count].head = true;
     return count;
 }
 
@@ -227,9 +226,12 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     const bool unties = base->desc->tied && (tensor_find_part(base->table, 0, ROLE_WTE, PART_LORA_A) ||
                                              tensor_find_part(base->table, head, ROLE_LM_HEAD, PART_LORA_A));
     folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
+    hf_folder_complete(&folder, merge.base);
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
     if (unties)
         json_object_set_new(config, "tie_word_embeddings", json_false());
+    if (unties && base->desc->multimodal) /* no effect if there is no such part */
+        json_object_set_new(json_object_get(config, "text_config"), "tie_word_embeddings", json_false());
     status = hf_write_folder(&folder, "config.json", config, err);
 end:
     huggingface_close(merge.base);

@@ -81,6 +81,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
                          name, header_end + end, header_end + data_bytes);
     entry->begin = header_end + begin;
     entry->end = header_end + end;
+    entry->dtype_name = memory_text(dtype);
 
     for (size_t i = 0; i < COUNT_OF(DTYPES); i++) {
         if (strcmp(dtype, DTYPES[i].name) != 0)
@@ -190,8 +191,10 @@ end:
 
 void safetensors_header_release(struct safetensors_header *header)
 {
-    for (int i = 0; i < header->count; i++)
+    for (int i = 0; i < header->count; i++) {
         free(header->entries[i].name);
+        free(header->entries[i].dtype_name);
+    }
     free(header->entries);
     memset(header, 0, sizeof *header);
 }

@@ -72,6 +72,11 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
                                                   : model_desc_load(spec->model.folder, desc, err);
     if (status != STATUS_OK)
         return error_prefix(err, "%s", spec->model.where);
+    if (desc->multimodal && !spec->model.pretrained)
+        return error_set(err, STATUS_USAGE,
+                         "%s: model_type '%s' is multimodal, and of random weights only the text model would exist; "
+                         "hint: model.pretrained, or the config of the text model",
+                         spec->model.where, json_string_value(json_object_get(desc->source, "model_type")));
     TRY(engine_apply_task(spec, desc, err));
     if (spec->model.dropout >= 0)
         model_desc_set_dropout(desc, spec->model.dropout);

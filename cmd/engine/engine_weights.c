@@ -24,6 +24,22 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
     return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->desc, &t->table, err) : STATUS_OK;
 }
 
+/* Rank 0's part of the hash of what the run does not train: that of a multimodal folder beside the text model. */
+static enum status engine_hash_rest(struct engine *t, const struct huggingface_source *source, struct error *err)
+{
+    struct huggingface_source again = *source;
+    struct huggingface_reader *reader;
+    t->base_folder = source->dir ? realpath(source->dir, NULL) : NULL;
+    t->base = (struct checkpoint_base){.folder = t->base_folder, .seed = (int64_t)t->spec->run.seed};
+    if (!t->desc.multimodal || t->rank != 0)
+        return STATUS_OK;
+    again.quiet = true;
+    TRY(huggingface_open(&again, 0, 0, &reader, err));
+    const enum status status = huggingface_rest_hash(reader, &t->base.hash, err);
+    huggingface_close(reader);
+    return status;
+}
+
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct huggingface_source source = pretrained_weights(t);
@@ -36,9 +52,10 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
         struct base_hash hash;
         const struct state_slices hashed = base_hash_watch(&hash, &t->table, &t->layout, t->rank, slices);
         TRY(huggingface_load(&source, &t->layout, t->rank, seed, hashed, err));
-        t->base_folder = source.dir ? realpath(source.dir, NULL) : NULL;
-        t->base =
-            (struct checkpoint_base){.hash = base_hash_end(&hash), .folder = t->base_folder, .seed = (int64_t)seed};
+        TRY(engine_hash_rest(t, &source, err));
+        t->base.hash += base_hash_end(&hash);
+    } else if (t->desc.multimodal) {
+        TRY(engine_hash_rest(t, &source, err));
     }
     if (checkpoint)
         return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, slices, err);
@@ -51,7 +68,7 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
 
 enum status engine_weights_check_base(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
-    if (!t->table.adapted)
+    if (!t->table.adapted && !t->desc.multimodal)
         return STATUS_OK;
     if (!t->first)
         TRY(base_hash_join(t->comm, &t->base.hash, err));

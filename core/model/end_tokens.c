@@ -20,6 +20,8 @@ static enum status add_id(struct end_tokens *tokens, const json_t *value, const 
 
 static enum status add_ids(struct end_tokens *tokens, const json_t *config, const char *where, struct error *err)
 {
+    if (!json_object_get(config, "eos_token_id") && json_object_get(config, "text_config")) /* a multimodal folder's */
+        config = json_object_get(config, "text_config");
     const json_t *value = json_object_get(config, "eos_token_id"), *begin = json_object_get(config, "bos_token_id");
     tokens->begin = json_is_integer(begin) && json_integer_value(begin) >= 0 ? json_integer_value(begin) : -1;
     if (!json_is_array(value))

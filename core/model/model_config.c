@@ -327,10 +327,9 @@ static const struct unsupported {
     {{"moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "dbrx", "qwen3_next"},
      "a mixture of experts (MoE)",
      "ztrain trains dense models only"},
-    {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "mistral3", "paligemma"},
+    {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "paligemma"},
      "a multimodal model",
-     "ztrain trains text models only"},
-    {{"gemma3"}, "a multimodal model (Gemma3ForConditionalGeneration)", "gemma3_text (Gemma3ForCausalLM) is"},
+     "the text of gemma3, qwen2_5_vl, qwen3_vl, mistral3, llava and internvl is"},
 };
 
 static void config_refuse_type(struct config_reader *reader, const char *type)
@@ -664,14 +663,34 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
     return reader.status;
 }
 
+/* Of a multimodal folder the text model is read. */
+static enum status read_whole_config(const json_t *config, bool spec, const char *where, struct model_desc *desc,
+                                     struct error *err)
+{
+    struct config_reader reader = {config, NULL, spec, where, "", NULL, err, STATUS_OK};
+    json_t *text = model_multimodal_text(&reader);
+    char *part = memory_printf("%s%s", where, json_object_get(config, "text_config") ? ": text_config" : "");
+    memset(desc, 0, sizeof *desc);
+    if (reader.status == STATUS_OK)
+        reader.status = read_config(text ? text : config, spec, text ? part : where, desc, err);
+    if (text && reader.status == STATUS_OK) {
+        desc->multimodal = true;
+        json_decref(desc->source);
+        desc->source = json_deep_copy(config);
+    }
+    json_decref(text);
+    free(part);
+    return reader.status;
+}
+
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err)
 {
-    return read_config(config, false, where, desc, err);
+    return read_whole_config(config, false, where, desc, err);
 }
 
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err)
 {
-    return read_config(config, true, "model.config", desc, err);
+    return read_whole_config(config, true, "model.config", desc, err);
 }
 
 /* Whether the folder has an adapter's configuration in the place of a model's. */
@@ -738,15 +757,24 @@ void model_desc_release(struct model_desc *desc)
     memset(desc, 0, sizeof *desc);
 }
 
-json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype)
+static void config_set_dtype(json_t *config, enum dtype dtype)
 {
-    json_t *config = json_deep_copy(desc->source);
-    json_object_del(config, "quantization_config");
     bool old_name = json_object_get(config, "torch_dtype") != NULL;
     if (old_name)
         json_object_set_new(config, "torch_dtype", json_string(DTYPE_NAMES[dtype]));
     if (!old_name || json_object_get(config, "dtype"))
         json_object_set_new(config, "dtype", json_string(DTYPE_NAMES[dtype]));
+}
+
+json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype)
+{
+    json_t *config = json_deep_copy(desc->source), *text = json_object_get(config, "text_config");
+    json_object_del(config, "quantization_config");
+    config_set_dtype(config, dtype);
+    if (desc->multimodal && (json_object_get(text, "torch_dtype") || json_object_get(text, "dtype")))
+        config_set_dtype(text, dtype);
+    if (desc->multimodal)
+        return config;
     char class[MODEL_CLASS_MAX];
     model_desc_class(desc, class);
     json_object_set_new(config, "architectures", json_pack("[s]", class));

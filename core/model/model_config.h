@@ -145,8 +145,9 @@ struct model_desc {
     int64_t num_labels; /* rows of a classifier's head; 0: a language model, or a model without a head */
     bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
     struct dropout_rates dropout;
-    int64_t padding_token;      /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
-    json_t *source;             /* config.json as it was read (owned), for export */
+    int64_t padding_token; /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
+    bool multimodal;       /* the text model of a folder that takes images too, which `source` describes as a whole */
+    json_t *source;        /* config.json as it was read (owned), for export */
     struct string_list notices; /* lines for the user ("logit_scale 2: this key has no effect") */
 };
 
@@ -164,6 +165,11 @@ enum status model_desc_from_json(const json_t *config, const char *where, struct
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
 
 void model_desc_release(struct model_desc *desc);
+
+/* The name that a tensor of a multimodal folder's text model has in the classes of transformers 5, and in the tensor
+ * table: "model.language_model.norm.weight", "lm_head.weight". It is in `out`, or `name`. Whether it is such a name. */
+const char *model_multimodal_name(const char *name, char *out, size_t size);
+bool model_multimodal_is_text(const char *name);
 
 /* Whether the family's classifier is supported: the family's blocks and the matrix `score`, or BERT's. */
 bool model_family_classifies(enum model_family family);

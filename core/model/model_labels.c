@@ -64,9 +64,10 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     }
     if (desc->num_labels > 0)
         return STATUS_OK;
-    if (!model_family_classifies(desc->family)) {
+    if (!model_family_classifies(desc->family) || desc->multimodal) {
         error_set(err, STATUS_USAGE, "model.task: sequence_classification is not supported yet for '%s'",
-                  model_family_name(desc->family));
+                  desc->multimodal ? json_string_value(json_object_get(desc->source, "model_type"))
+                                   : model_family_name(desc->family));
         return error_hint(err, MODEL_CLASSIFYING_FAMILIES " classify");
     }
     desc->num_labels = num_labels;

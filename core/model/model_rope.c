@@ -68,7 +68,7 @@ static void read_type(struct rope_object object, struct rope_desc *rope)
     const char *type = reader_string(members, "rope_type", reader_string(members, "type", NULL));
     if (!type && reader_get(members, "factor"))
         reader_fail(members, STATUS_DATA, "%s has a factor but no rope_type", object.key);
-    if (!type || strcmp(type, "default") == 0)
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) /* all positions of text are equal */
         return;
     if (is_longrope(type, object.facts)) {
         reader_fail(members, STATUS_USAGE,

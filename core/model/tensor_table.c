@@ -299,6 +299,19 @@ struct unit_rules {
     size_t count;
 };
 
+static void name_tensor(const struct model_desc *desc, const char *prefix, const struct tensor_rule *rule,
+                        struct tensor_info *tensor)
+{
+    char name[sizeof tensor->name];
+    const char *kind = rule->role == rule->module ? "weight" : "bias";
+    int n = snprintf(name, sizeof name, "%s%s.%s", prefix, module_name(desc, rule->module), kind);
+    ASSERT(n > 0 && n < (int)sizeof name);
+    if (desc->multimodal)
+        model_multimodal_name(name, tensor->name, sizeof tensor->name);
+    if (!*tensor->name) /* lm_head.weight keeps its name */
+        memcpy(tensor->name, name, sizeof name);
+}
+
 /* Appends a unit and its tensors to the table, which has room for them. */
 static void add_unit(struct tensor_table *table, const struct model_desc *desc, struct unit_rules rules)
 {
@@ -312,10 +325,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
             continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         const bool matrix = rule->columns != DIM_1, in_out = matrix && block && desc->weights_in_out;
-        const char *kind = rule->role == rule->module ? "weight" : "bias";
-        int n =
-            snprintf(tensor->name, sizeof tensor->name, "%s%s.%s", rules.prefix, module_name(desc, rule->module), kind);
-        ASSERT(n > 0 && n < (int)sizeof tensor->name);
+        name_tensor(desc, rules.prefix, rule, tensor);
         tensor->role = rule->role;
         tensor->unit = table->num_units;
         tensor->ndim = matrix ? 2 : 1;

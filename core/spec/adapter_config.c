@@ -168,7 +168,8 @@ static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, s
     return true;
 }
 
-static json_t *list_written_targets(const struct tensor_table *table)
+/* whole: by whole names, because other parts of the model have modules with such ends too. */
+static json_t *list_written_targets(const struct tensor_table *table, bool whole)
 {
     json_t *list = json_array(), *leaves = json_object(); /* of each leaf, whether it is enough */
     for (int i = 0; i < table->num_tensors; i++) {
@@ -182,7 +183,7 @@ static json_t *list_written_targets(const struct tensor_table *table)
         char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
         const json_t *enough = json_object_get(leaves, leaf);
         if (!enough) {
-            json_object_set_new(leaves, leaf, json_boolean(leaf_is_enough(table, leaf, length - start)));
+            json_object_set_new(leaves, leaf, json_boolean(!whole && leaf_is_enough(table, leaf, length - start)));
             if (json_is_true(json_object_get(leaves, leaf)))
                 json_array_append_new(list, json_string(leaf));
         }
@@ -216,16 +217,17 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
     static const char *const nulls[] = {"auto_mapping", "layers_pattern", "layers_to_transform", "megatron_config",
                                         "revision"};
     const double alpha = settings->lora_alpha;
-    json_t *json = json_pack(
-        "{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
-        "base_model_name_or_path", base_model, "bias", "none", "task_type",
-        desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out, "inference_mode", true,
-        "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout", settings->lora_dropout, "use_rslora",
-        settings->use_rslora, "lora_alpha", alpha == floor(alpha) ? json_integer((json_int_t)alpha) : json_real(alpha),
-        "target_modules", list_written_targets(table), "modules_to_save", written_saved(settings, desc), "rank_pattern",
-        spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns), "alpha_pattern",
-        spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns), "loftq_config", "megatron_core",
-        "megatron.core", "use_dora", false);
+    json_t *json =
+        json_pack("{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
+                  "base_model_name_or_path", base_model, "bias", "none", "task_type",
+                  desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
+                  "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
+                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha",
+                  alpha == floor(alpha) ? json_integer((json_int_t)alpha) : json_real(alpha), "target_modules",
+                  list_written_targets(table, desc->multimodal), "modules_to_save", written_saved(settings, desc),
+                  "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
+                  "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
+                  "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
     ASSERT(json);
     for (size_t i = 0; i < COUNT_OF(nulls); i++)
         json_object_set_new(json, nulls[i], json_null());

@@ -55,10 +55,10 @@ static void next_replaces_newest(void)
     assert_int_equal(checkpoint_remove_tree(newest, &err), STATUS_OK);
 }
 
-static enum status read_again(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t bytes,
-                              bool force, struct error *err)
+static enum status read_again(const struct checkpoint *checkpoint, const char *moved, const char *out, enum dtype dtype,
+                              int64_t bytes, bool force, struct error *err)
 {
-    (void)dtype, (void)bytes, (void)force;
+    (void)moved, (void)dtype, (void)bytes, (void)force;
     assert_int_equal(mkdir(out, 0777), 0);
     if (exports++ == 0)
         next_replaces_newest();

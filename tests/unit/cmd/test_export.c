@@ -198,7 +198,7 @@ static enum status try_export(const struct checkpoint *checkpoint, const char *o
     struct export_folder target;
     enum status status = export_folder_open(&target, out, err);
     if (status == STATUS_OK)
-        status = huggingface_export(checkpoint, target.fresh, dtype, shard_bytes, false, err);
+        status = huggingface_export(checkpoint, NULL, target.fresh, dtype, shard_bytes, false, err);
     if (status == STATUS_OK)
         status = export_folder_publish(&target, err);
     export_folder_close(&target);
@@ -534,7 +534,7 @@ static void test_weights_that_are_not_finite(void **state)
     expect_fault(checkpoint, at("out"), STATUS_DIVERGED,
                  "tensor 'lm_head.weight' holds an infinity: the run has diverged");
     assert_false(fs_exists(at("out/config.json")));
-    assert_int_equal(huggingface_export(checkpoint, at("out"), DTYPE_BF16, 0, true, &err), STATUS_OK);
+    assert_int_equal(huggingface_export(checkpoint, NULL, at("out"), DTYPE_BF16, 0, true, &err), STATUS_OK);
     assert_true(fs_exists(at("out/config.json")));
     spoiled = -1;
     checkpoint_close(checkpoint);
