@@ -269,9 +269,7 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
         return STATUS_OK;
     }
     char text_name[TENSOR_NAME_MAX];
-    const char *name = entry->name;
-    if (import->names)
-        name = model_multimodal_name(name, text_name, sizeof text_name);
+    const char *name = import->names ? model_multimodal_name(entry->name, text_name, sizeof text_name) : entry->name;
     if (import->names && !model_multimodal_is_text(name))
         return hf_rest_add(&import->rest, file, path, entry, err);
     if (is_skipped_by_import(import->desc, name))

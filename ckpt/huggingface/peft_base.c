@@ -46,7 +46,7 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
     memset(base, 0, sizeof *base);
     base->source = (struct huggingface_source){.desc = desc, .table = table, .quiet = true};
     const char *was = checkpoint->base.folder, *name = moved ? moved : was;
-    if (!name)
+    if (!name && !desc->multimodal)
         return STATUS_OK;
     if (!was)
         return error_set(err, STATUS_USAGE,
@@ -93,8 +93,9 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
     const int trained = tensor_table_head(table) + 1;
     struct checkpoint_base base = {.folder = folder};
     float *values = NULL;
-    enum status status = huggingface_rest_hash(reader, &base.hash, err);
-    for (int unit = trained; unit < table->num_units && status == STATUS_OK; unit++) {
+    enum status status;
+    TRY_END(huggingface_rest_hash(reader, &base.hash, err));
+    for (int unit = trained; unit < table->num_units; unit++) {
         const struct unit_info *info = &table->units[unit];
         const int64_t count = unit_words(table, unit);
         const int64_t word = info->stored_bytes ? table->word : (int64_t)sizeof *values;
@@ -107,8 +108,7 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
             base.hash += base_hash_bytes(unit - trained, done * word, values, (size_t)(end - done * word));
         }
     }
-    if (status == STATUS_OK)
-        status = checkpoint_check_base(checkpoint, &base, err);
+    status = checkpoint_check_base(checkpoint, &base, err);
 end:
     free(values);
     return status;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_multimodal.c: folders of models that take images beside text. Their text model is one of the families, and its
- * config is a part of theirs. */
+/* model_multimodal.c: the text model's config and names in the folders of models that take images too. */
 #include "core/model/config_reader.h"
 
 #include <stdio.h>
@@ -28,17 +27,10 @@ static const struct multimodal_facts {
 };
 /* clang-format on */
 
-static void multimodal_take(json_t *text, const json_t *config, const char *key)
-{
-    if (json_object_get(config, key))
-        json_object_set(text, key, json_object_get(config, key));
-}
-
 static void multimodal_check(struct config_reader *reader, const struct multimodal_facts *facts)
 {
     const char *class = json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
-    const char *end = class ? strstr(class, "For") : NULL;
-    if (end && strcmp(end, "ForConditionalGeneration") != 0)
+    if (class && strstr(class, "For") && !strstr(class, "ForConditionalGeneration"))
         reader_fail(reader, STATUS_USAGE,
                     "architectures \"%.100s\" is not supported with model_type '%s'; hint: its class "
                     "…ForConditionalGeneration is",
@@ -53,6 +45,7 @@ static void multimodal_check(struct config_reader *reader, const struct multimod
 
 json_t *model_multimodal_text(struct config_reader *reader)
 {
+    static const char *const shared[] = {"tie_word_embeddings", "dtype", "torch_dtype"};
     const json_t *config = reader->object, *part = json_object_get(config, "text_config");
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const struct multimodal_facts *facts = MULTIMODAL, *end = MULTIMODAL + COUNT_OF(MULTIMODAL);
@@ -61,18 +54,15 @@ json_t *model_multimodal_text(struct config_reader *reader)
     if (!type || facts == end)
         return NULL;
     multimodal_check(reader, facts);
-    const bool nested = json_is_object(part);
-    json_t *text = json_deep_copy(nested ? part : config), *defaults = json_loads(facts->defaults, 0, NULL);
+    json_t *text = json_deep_copy(json_is_object(part) ? part : config),
+           *defaults = json_loads(facts->defaults, 0, NULL);
     if (!facts->chosen || !json_object_get(text, "model_type"))
         json_object_set_new(text, "model_type", json_string(facts->family));
     json_object_del(text, "architectures");
-    /* transformers ties by the whole config, and takes text_config's true from before its version 5 */
-    if (nested && !json_is_true(json_object_get(part, "tie_word_embeddings")))
-        multimodal_take(text, config, "tie_word_embeddings");
-    if (!json_object_get(text, "dtype") && !json_object_get(text, "torch_dtype")) {
-        multimodal_take(text, config, "dtype");
-        multimodal_take(text, config, "torch_dtype");
-    }
+    /* those of the whole config, but for a text_config that ties, as before transformers 5 */
+    for (size_t i = 0; i < COUNT_OF(shared); i++)
+        if (json_object_get(config, shared[i]) && !json_is_true(json_object_get(text, shared[i])))
+            json_object_set(text, shared[i], json_object_get(config, shared[i]));
     json_object_update_missing(text, defaults);
     json_decref(defaults);
     return text;

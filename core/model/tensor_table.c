@@ -302,14 +302,13 @@ struct unit_rules {
 static void name_tensor(const struct model_desc *desc, const char *prefix, const struct tensor_rule *rule,
                         struct tensor_info *tensor)
 {
-    char name[sizeof tensor->name];
+    char plain[sizeof tensor->name];
     const char *kind = rule->role == rule->module ? "weight" : "bias";
-    int n = snprintf(name, sizeof name, "%s%s.%s", prefix, module_name(desc, rule->module), kind);
-    ASSERT(n > 0 && n < (int)sizeof name);
+    int n = snprintf(plain, sizeof plain, "%s%s.%s", prefix, module_name(desc, rule->module), kind);
+    ASSERT(n > 0 && n < (int)sizeof plain);
+    memcpy(tensor->name, plain, sizeof plain);
     if (desc->multimodal)
-        model_multimodal_name(name, tensor->name, sizeof tensor->name);
-    if (!*tensor->name) /* lm_head.weight keeps its name */
-        memcpy(tensor->name, name, sizeof name);
+        model_multimodal_name(plain, tensor->name, sizeof tensor->name);
 }
 
 /* Appends a unit and its tensors to the table, which has room for them. */

@@ -169,6 +169,9 @@ def test_a_moved_folder_is_named_and_a_changed_one_is_refused(folder):
         write_tensors(folder.at("moved", "model.safetensors"), {**tensors, name: entry})
         return folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--base", folder.at("moved"),
                              expect=CHECKPOINT).final_error
+    os.rename(folder.at("moved", "model.safetensors"), folder.at("weights"))
+    empty = folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--base", folder.at("moved"), expect=DATA)
+    assert "no weights" in empty.final_error
     name = "vision_tower.blocks.0.attn.qkv.weight"
     dtype, shape, raw = tensors[name]
     assert "have the hash" in changed(name, (dtype, shape, bytes([raw[0] ^ 1]) + raw[1:]))

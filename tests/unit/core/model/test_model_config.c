@@ -503,6 +503,51 @@ static void test_spelling(void **state)
     }
 }
 
+/* ---- multimodal folders -------------------------------------------------- */
+
+static void test_multimodal(void **state)
+{
+    (void)state;
+    struct model_desc desc;
+    char name[96];
+    /* transformers ties by the whole config, and by a true of text_config */
+    static const struct {
+        const char *whole, *text;
+        bool tied;
+    } TIES[] = {{"", "", false},    {"true", "", true},   {"true", "false", true},  {"false", "true", true},
+                {"", "true", true}, {"", "false", false}, {"false", "false", false}};
+    for (size_t i = 0; i < COUNT_OF(TIES); i++) {
+        char config[256];
+        snprintf(config, sizeof config, "{\"model_type\":\"llava\",\"text_config\":{\"model_type\":\"qwen2\"%s%s}%s%s}",
+                 *TIES[i].text ? ",\"tie_word_embeddings\":" : "", TIES[i].text,
+                 *TIES[i].whole ? ",\"tie_word_embeddings\":" : "", TIES[i].whole);
+        load_good(config, &desc);
+        assert_true(desc.multimodal && desc.family == FAMILY_QWEN2 && desc.tied == TIES[i].tied);
+        model_desc_release(&desc);
+    }
+    /* the defaults are those of the class */
+    load_good("{\"model_type\":\"qwen2_5_vl\",\"hidden_size\":64,\"num_attention_heads\":8}", &desc);
+    assert_true(desc.rope.theta == 1e6 && desc.norm_eps == 1e-5 && desc.num_kv_heads == 8 && desc.num_layers == 80);
+    model_desc_release(&desc);
+    load_good("{\"model_type\":\"qwen3_vl\",\"text_config\":{\"model_type\":\"qwen3_vl_text\",\"rope_scaling\":"
+              "{\"type\":\"mrope\",\"mrope_section\":[24,20,20]}},\"dtype\":\"bfloat16\"}",
+              &desc);
+    assert_true(desc.family == FAMILY_QWEN3 && desc.rope.kind == ROPE_PLAIN && desc.rope.theta == 5e5);
+    assert_true(desc.max_positions == 128000 && desc.has_torch_dtype && desc.torch_dtype == DTYPE_BF16);
+    json_t *exported = model_desc_export_config(&desc, DTYPE_BF16);
+    assert_true(json_equal(exported, desc.source));
+    json_decref(exported);
+    model_desc_release(&desc);
+
+    assert_string_equal(model_multimodal_name("language_model.model.norm.weight", name, sizeof name),
+                        "model.language_model.norm.weight");
+    assert_string_equal(model_multimodal_name("model.visual.norm.weight", name, sizeof name),
+                        "model.visual.norm.weight");
+    assert_string_equal(model_multimodal_name("language_model.lm_head.weight", name, sizeof name), "lm_head.weight");
+    assert_string_equal(model_multimodal_name("model.layers.0.x", name, 10), "model.layers.0.x"); /* no room */
+    assert_true(model_multimodal_is_text("lm_head.weight") && !model_multimodal_is_text("model.visual.norm.weight"));
+}
+
 /* ---- details that the golden cases do not show --------------------------- */
 
 static void test_details(void **state)
@@ -811,6 +856,7 @@ int main(void)
         cmocka_unit_test(test_classifier_of_an_encoder),
         cmocka_unit_test(test_dropout_of_an_encoder),
         cmocka_unit_test(test_real_keys),
+        cmocka_unit_test(test_multimodal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
