@@ -276,10 +276,10 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 
 static void read_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
 {
-    if (ndim == 1)
-        snprintf(out, 192, "'%.96s' of shape (%" PRId64 ")", name, shape[0]);
-    else
-        snprintf(out, 192, "'%.96s' of shape (%" PRId64 ", %" PRId64 ")", name, shape[0], shape[1]);
+    int used = snprintf(out, 192, "'%.96s' of shape (", name);
+    for (int d = 0; d < ndim; d++)
+        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, d ? ", " : "", shape[d]);
+    snprintf(out + used, 192 - (size_t)used, ")");
 }
 
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,

@@ -27,7 +27,7 @@ struct manifest_unit {
 struct manifest_tensor {
     const char *name; /* borrowed from root */
     int unit, ndim;
-    int64_t shape[2]; /* shape[1] = 1 if ndim is 1 */
+    int64_t shape[3]; /* 1 from ndim on */
     int64_t numel, offset;
 };
 

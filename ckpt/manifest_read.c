@@ -382,14 +382,16 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
         }
         TRY(manifest_get_integer(&at, "offset", end, NUMBER_MAX, &tensor->offset, err));
         tensor->ndim = (int)json_array_size(shape);
-        if (tensor->ndim < 1 || tensor->ndim > 2)
-            return bad_manifest(&at, "shape", err, "expected one or two dimensions");
-        tensor->shape[1] = 1;
-        for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->ndim < 1 || tensor->ndim > 3)
+            return bad_manifest(&at, "shape", err, "expected one to three dimensions");
+        tensor->shape[1] = tensor->shape[2] = tensor->numel = 1;
+        bool fits = true;
+        for (int d = 0; d < tensor->ndim; d++) {
             tensor->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
-        if (tensor->shape[0] < 1 || tensor->shape[1] < 1 ||
-            __builtin_mul_overflow(tensor->shape[0], tensor->shape[1], &tensor->numel) ||
-            tensor->numel > manifest->units[unit].numel || tensor->offset > manifest->units[unit].numel - tensor->numel)
+            fits &= tensor->shape[d] >= 1 && !__builtin_mul_overflow(tensor->numel, tensor->shape[d], &tensor->numel);
+        }
+        if (!fits || tensor->numel > manifest->units[unit].numel ||
+            tensor->offset > manifest->units[unit].numel - tensor->numel)
             return bad_manifest(&at, "shape", err, "the tensor does not fit in its unit");
         end = tensor->offset + tensor->numel;
     }

@@ -257,10 +257,12 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
         if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
             continue;
         const json_t *sizes = json_object_get(tensor, "shape");
-        const int64_t rows = json_integer_value(json_array_get(sizes, 0));
-        const int64_t columns = json_integer_value(json_array_get(sizes, 1));
-        snprintf(shape, sizeof shape, json_array_size(sizes) == 1 ? "(%" PRId64 ")" : "(%" PRId64 ", %" PRId64 ")",
-                 rows, columns);
+        int used = 0;
+        for (size_t d = 0; d < json_array_size(sizes) && used < (int)sizeof shape; d++)
+            used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%" PRId64, d ? ", " : "(",
+                             (int64_t)json_integer_value(json_array_get(sizes, d)));
+        if (used < (int)sizeof shape)
+            snprintf(shape + used, sizeof shape - (size_t)used, ")");
         printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")), shape, s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
         if (s->not_finite)

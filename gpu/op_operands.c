@@ -70,6 +70,10 @@ OPERANDS(rope) = {ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positi
     TIMES(rope, cos_table, IN | SIDE, F32, TABLE, R), TIMES(rope, sin_table, IN | SIDE, F32, TABLE, R)};
 OPERANDS(swap_heads) = {TENSOR(swap_heads, y, OUT, DT, M, outer, inner, D),
     TENSOR(swap_heads, x, IN, DT, M, outer, inner, D)};
+OPERANDS(gate_fwd) = {TENSOR(gate_fwd, y, OUT, DT, M, C), TENSOR(gate_fwd, x, IN, DT, M, C),
+    ROWS(gate_fwd, gate, IN, DT, ld_gate, M, C)};
+OPERANDS(gate_bwd) = {TENSOR(gate_bwd, dx, OUT, DT, M, C), ROWS(gate_bwd, dgate, OUT, DT, ld_gate, M, C),
+    TENSOR(gate_bwd, dy, IN, DT, M, C), TENSOR(gate_bwd, x, IN, DT, M, C), ROWS(gate_bwd, gate, IN, DT, ld_gate, M, C)};
 OPERANDS(attention_fwd) = {FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
     ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
     ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),

@@ -199,12 +199,12 @@ struct rope_args {
     bool inverse, pairs;
 };
 
-/* y[i][b][a] = x[i][a][b], of D elements each: heads in another order. */
+/* y[i][b][a] = x[i][a][b], of D elements each: heads in another order. The `rest` elements after them are copied. */
 struct swap_heads_args {
     enum dtype dtype;
-    int64_t M, outer, inner, D;
-    void *y;       /* dt (M, inner, outer, D) */
-    const void *x; /* dt (M, outer, inner, D) */
+    int64_t M, outer, inner, D, rest;
+    void *y;       /* dt (M, inner · outer · D + rest) */
+    const void *x; /* dt (M, outer · inner · D + rest) */
 };
 
 /* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
@@ -368,6 +368,22 @@ struct swiglu_fwd_args {
     void *h;             /* dt (M, F) */
     const void *gate_up; /* dt (M, 2F) */
     bool gelu;
+};
+
+/* y = x · sigmoid(gate) */
+struct gate_fwd_args {
+    enum dtype dtype;
+    int64_t M, C, ld_gate;
+    void *y;
+    const void *x, *gate; /* dt (M, C); rows of gate ld_gate apart */
+};
+
+/* dx may be dy. */
+struct gate_bwd_args {
+    enum dtype dtype;
+    int64_t M, C, ld_gate; /* of dgate too */
+    void *dx, *dgate;
+    const void *dy, *x, *gate;
 };
 
 /* The gradient of gate and up, laid out as gate_up; dgate_up may be gate_up. */
@@ -664,7 +680,7 @@ struct muon_update_args {
     X(linear_fwd) X(linear_bwd_input) X(linear_bwd_weight) X(head_norm_fwd) X(head_norm_bwd) \
     X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
     X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
-    X(swiglu_fwd) X(swiglu_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
+    X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \
     X(momentum) X(muon_momentum) X(orthogonalize) X(muon_update)

@@ -158,6 +158,8 @@ CASES(swiglu_fwd) = {{.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
 CASES(swiglu_bwd) = {{.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
+CASES(gate_fwd) = {{.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2}};
+CASES(gate_bwd) = {{.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2}};
 CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
 CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
 

@@ -96,6 +96,7 @@ struct layer_facts {
     enum nope_rule nope;
     int64_t pattern;  /* WINDOW_PATTERN */
     bool pattern_key; /* sliding_window_pattern has another */
+    bool delta;       /* pattern: all but every pattern-th have a gated delta rule (full_attention_interval) */
 };
 
 /* Fills desc->layers, of desc->num_layers, by the caller; desc->head_dim and desc->local_rope are known. */

@@ -35,34 +35,35 @@ struct family_facts {
 };
 
 /* clang-format off */
-#define NO_WINDOW {WINDOW_NONE, 0, NOPE_NONE, 0, false}
+#define NO_WINDOW {WINDOW_NONE, 0, NOPE_NONE, 0, false, false}
 #define ROPE(theta) {theta, 0, true, 0, NULL}
 #define PARTIAL_ROPE(factor) {1e4, factor, true, 0, NULL}
 static const struct family_facts FAMILIES[] = {
     [FAMILY_GPT2]    = {"gpt2", "GPT2LMHeadModel", "GPT2",             50257,  768,     0, 12, 12,  0,   0,   1024, true,  -1,     1e-5, {0},                NO_WINDOW},
     [FAMILY_LLAMA]   = {"llama", "LlamaForCausalLM", "Llama",          32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, ROPE(1e4), NO_WINDOW},
-    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, ROPE(1e4), {WINDOW_ALL, 4096, NOPE_NONE, 0, false}},
-    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false}},
-    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false}},
-    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, 1, false, 0, NULL}, {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
+    [FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-6, ROPE(1e4), {WINDOW_ALL, 4096, NOPE_NONE, 0, false, false}},
+    [FAMILY_QWEN2]   = {"qwen2", "Qwen2ForCausalLM", "Qwen2",         151936, 4096, 22016, 32, 32, 32,   0,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false, false}},
+    [FAMILY_QWEN3]   = {"qwen3", "Qwen3ForCausalLM", "Qwen3",         151936, 4096, 22016, 32, 32, 32, 128,  32768, false, -1,     1e-6, ROPE(1e4), {WINDOW_FROM, 4096, NOPE_NONE, 0, false, false}},
+    [FAMILY_PHI3]    = {"phi3", "Phi3ForCausalLM", "Phi3",             32064, 3072,  8192, 32, 32,  0,   0,   4096, false, 32000,  1e-5, {1e4, 1, false, 0, NULL}, {WINDOW_ALL, 0, NOPE_NONE, 0, false, false}},
     [FAMILY_GRANITE] = {"granite", "GraniteForCausalLM", "Granite",    32000, 4096, 11008, 32, 32,  0,   0,   2048, false, -1,     1e-6, ROPE(1e4), NO_WINDOW},
-    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, ROPE(2e6), {WINDOW_NOPE, 0, NOPE_LISTED, 0, false}},
+    [FAMILY_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3",   128256, 2048, 11008, 36, 16,  4,   0,  32768, true,  128004, 1e-6, ROPE(2e6), {WINDOW_NOPE, 0, NOPE_LISTED, 0, false, false}},
     [FAMILY_OLMO2]   = {"olmo2", "Olmo2ForCausalLM", "Olmo2",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, ROPE(1e4), NO_WINDOW},
-    [FAMILY_OLMO3]   = {"olmo3", "Olmo3ForCausalLM", "Olmo3",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {5e5, 0, true, 5e5, NULL}, {WINDOW_PATTERN, 4096, NOPE_NONE, 4, false}},
+    [FAMILY_OLMO3]   = {"olmo3", "Olmo3ForCausalLM", "Olmo3",          50304, 4096, 11008, 32, 32,  0,   0,   2048, false, 1,      1e-5, {5e5, 0, true, 5e5, NULL}, {WINDOW_PATTERN, 4096, NOPE_NONE, 4, false, false}},
     [FAMILY_BERT]    = {"bert", "BertForMaskedLM", "Bert",             30522,  768,  3072, 12, 12,  0,   0,    512, false, 0,     1e-12, {0},                NO_WINDOW},
-    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, ROPE(1e4), {WINDOW_PATTERN, 4096, NOPE_NONE, 2, false}},
-    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, 0, true, 1e4, "rope_local_base_freq"}, {WINDOW_PATTERN, 4096, NOPE_NONE, 6, true}},
+    [FAMILY_GEMMA2]  = {"gemma2", "Gemma2ForCausalLM", "Gemma2",      256000, 2304,  9216, 26,  8,  4, 256,   8192, true,  0,      1e-6, ROPE(1e4), {WINDOW_PATTERN, 4096, NOPE_NONE, 2, false, false}},
+    [FAMILY_GEMMA3]  = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3Text",262208, 2304,  9216, 26,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, 0, true, 1e4, "rope_local_base_freq"}, {WINDOW_PATTERN, 4096, NOPE_NONE, 6, true, false}},
     [FAMILY_GLM]     = {"glm", "GlmForCausalLM", "Glm",               151552, 4096, 13696, 40, 32,  2, 128, 131072, false, 151329, 1.5625e-7, PARTIAL_ROPE(0.5), NO_WINDOW},
     [FAMILY_GLM4]    = {"glm4", "Glm4ForCausalLM", "Glm4",            151552, 4096, 13696, 40, 32,  2, 128, 131072, false, 151329, 1.5625e-7, PARTIAL_ROPE(0.5), NO_WINDOW},
-    [FAMILY_MINISTRAL3] = {"ministral3", "Ministral3ForCausalLM", "Ministral3", 131072, 4096, 14336, 34, 32, 8, 128, 262144, false, 11, 1e-5, ROPE(1e4), {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
+    [FAMILY_MINISTRAL3] = {"ministral3", "Ministral3ForCausalLM", "Ministral3", 131072, 4096, 14336, 34, 32, 8, 128, 262144, false, 11, 1e-5, ROPE(1e4), {WINDOW_ALL, 0, NOPE_NONE, 0, false, false}},
     [FAMILY_GPTJ]    = {"gptj", "GPTJForCausalLM", "GPTJ",             50400, 4096,     0, 28, 16,  0,   0,   2048, false, -1,     1e-5, {1e4, 0, false, 0, NULL}, NO_WINDOW},
     [FAMILY_GPT_NEOX] = {"gpt_neox", "GPTNeoXForCausalLM", "GPTNeoX",  50432, 6144, 24576, 44, 64,  0,   0,   2048, false, -1,     1e-5, PARTIAL_ROPE(0.25), NO_WINDOW},
     [FAMILY_PHI]     = {"phi", "PhiForCausalLM", "Phi",                51200, 2048,  8192, 24, 32,  0,   0,   2048, false, -1,     1e-5, PARTIAL_ROPE(0.5),  NO_WINDOW},
     [FAMILY_COHERE]  = {"cohere", "CohereForCausalLM", "Cohere",      256000, 8192, 22528, 40, 64,  0,   0,   8192, true,  0,      1e-5, ROPE(5e5),          NO_WINDOW},
-    [FAMILY_COHERE2] = {"cohere2", "Cohere2ForCausalLM", "Cohere2",   256000, 8192, 22528, 40, 64,  0,   0,   8192, true,  0,      1e-5, ROPE(1e4),          {WINDOW_PATTERN, 4096, NOPE_FULL, 4, true}},
-    [FAMILY_STARCODER2] = {"starcoder2", "Starcoder2ForCausalLM", "Starcoder2", 49152, 3072, 12288, 30, 24, 2, 0, 4096, true, -1,   1e-5, ROPE(1e4),          {WINDOW_ALL, 0, NOPE_NONE, 0, false}},
-    [FAMILY_EXAONE4] = {"exaone4", "Exaone4ForCausalLM", "Exaone4",   102400, 4096, 16384, 32, 32, 32,   0,   2048, false, -1,     1e-5, ROPE(1e4),          {WINDOW_PATTERN_OR_NONE, 4096, NOPE_FULL, 4, true}},
+    [FAMILY_COHERE2] = {"cohere2", "Cohere2ForCausalLM", "Cohere2",   256000, 8192, 22528, 40, 64,  0,   0,   8192, true,  0,      1e-5, ROPE(1e4),          {WINDOW_PATTERN, 4096, NOPE_FULL, 4, true, false}},
+    [FAMILY_STARCODER2] = {"starcoder2", "Starcoder2ForCausalLM", "Starcoder2", 49152, 3072, 12288, 30, 24, 2, 0, 4096, true, -1,   1e-5, ROPE(1e4),          {WINDOW_ALL, 0, NOPE_NONE, 0, false, false}},
+    [FAMILY_EXAONE4] = {"exaone4", "Exaone4ForCausalLM", "Exaone4",   102400, 4096, 16384, 32, 32, 32,   0,   2048, false, -1,     1e-5, ROPE(1e4),          {WINDOW_PATTERN_OR_NONE, 4096, NOPE_FULL, 4, true, false}},
     [FAMILY_SEED_OSS] = {"seed_oss", "SeedOssForCausalLM", "SeedOss", 155136, 4096, 27648, 64, 80,  8, 128, 524288, false, 1,      1e-6, ROPE(1e4),          NO_WINDOW},
+    [FAMILY_QWEN3_5] = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5Text", 248320, 4096, 12288, 32, 16, 4, 256, 32768, false, -1,    1e-6, PARTIAL_ROPE(0.25), {WINDOW_NONE, 0, NOPE_NONE, 4, false, true}},
 };
 #undef NO_WINDOW
 #undef ROPE
@@ -102,11 +103,18 @@ enum { GLM4 = 1 << FAMILY_GLM4, GLM = GLM4 | 1 << FAMILY_GLM, MINISTRAL3 = 1 << 
 enum { GPTJ = 1 << FAMILY_GPTJ, GPT_NEOX = 1 << FAMILY_GPT_NEOX, PHI = 1 << FAMILY_PHI };
 enum { COHERE2 = 1 << FAMILY_COHERE2, COHERE = COHERE2 | 1 << FAMILY_COHERE };
 enum { STARCODER2 = 1 << FAMILY_STARCODER2, EXAONE4 = 1 << FAMILY_EXAONE4, SEED_OSS = 1 << FAMILY_SEED_OSS };
+enum { QWEN3_5 = 1 << FAMILY_QWEN3_5 };
 enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 /* of the model's parts */
 enum { LAYER_NORM = GPT2 | BERT | GPTJ | GPT_NEOX | PHI | COHERE | STARCODER2, BIASED = LAYER_NORM & ~COHERE };
-enum { UNGATED = BIASED, OLD_NAMES = GPT2 | GPTJ, WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ };
-enum { ATTENTION_BIAS = LLAMA | QWEN3 | GRANITE | SMOLLM3 | OLMO | GEMMA | GLM | GPT_NEOX | COHERE | SEED_OSS };
+enum {
+    UNGATED = BIASED,
+    OLD_NAMES = GPT2 | GPTJ,
+    WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ | 1 << FAMILY_QWEN3_5
+};
+enum {
+    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMA | GLM | GPT_NEOX | COHERE | SEED_OSS
+};
 enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERE };
 
 /* Keys of these families that have one supported value. */
@@ -131,6 +139,7 @@ static const struct limited_key REFUSALS[] = {
     {{"scale_attn_by_inverse_layer_idx"}, GPT2, "false", "attention scores are not scaled by the layer's number"},
     {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
     {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
+    {{"attn_output_gate"}, QWEN3_5, "true", "attention has a gate"},
     {{"qk_layernorm"}, PHI, "false", "q and k have no LayerNorm"},
     {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "q and k have no LayerNorm"},
 };
@@ -269,7 +278,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1 << family & ~(GRANITE | OLMO | COHERE)) != 0;
+    return (1 << family & ~(GRANITE | OLMO | COHERE | QWEN3_5)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -586,6 +595,27 @@ static enum residual_kind config_residual(struct config_reader *reader, const st
     return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
 }
 
+/* Qwen3.5's layers with a gated delta rule, and the gate of the others. */
+static void read_delta(struct config_reader *reader, struct model_desc *desc)
+{
+    struct delta_desc *delta = &desc->delta;
+    delta->key_heads = reader_int(reader, "linear_num_key_heads", 16, 1, MAX_HEADS);
+    delta->value_heads = reader_int(reader, "linear_num_value_heads", 32, 1, MAX_HEADS);
+    delta->key_dim = reader_int(reader, "linear_key_head_dim", 128, 1, MAX_HEAD_DIM);
+    delta->value_dim = reader_int(reader, "linear_value_head_dim", 128, 1, MAX_HEAD_DIM);
+    delta->taps = reader_int(reader, "linear_conv_kernel_dim", 4, 1, 4);
+    desc->norm_offset = 1;
+    desc->gated_attention = true;
+    if (delta->value_heads % delta->key_heads != 0)
+        reader_fail(reader, STATUS_DATA,
+                    "linear_num_value_heads %" PRId64 " is not a multiple of linear_num_key_heads %" PRId64,
+                    delta->value_heads, delta->key_heads);
+    if (delta_channels(delta) > MAX_INTERMEDIATE)
+        reader_fail(reader, STATUS_DATA,
+                    "the linear heads' sizes add up to %" PRId64 ", more than the supported %" PRId64,
+                    delta_channels(delta), MAX_INTERMEDIATE);
+}
+
 static void config_blocks(struct config_reader *reader, struct model_desc *desc)
 {
     const int family = 1 << desc->family;
@@ -596,9 +626,9 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
                        : family & BERT           ? NORM_AFTER_RESIDUAL
                                                  : NORM_BEFORE;
     desc->residual = config_residual(reader, desc);
-    desc->qk_norm = family & (QWEN3 | GEMMA3 | EXAONE4) ? QK_NORM_HEADS
-                    : family & OLMO                     ? QK_NORM_PROJECTION
-                                                        : QK_NORM_NONE;
+    desc->qk_norm = family & (QWEN3 | QWEN3_5 | GEMMA3 | EXAONE4) ? QK_NORM_HEADS
+                    : family & OLMO                               ? QK_NORM_PROJECTION
+                                                                  : QK_NORM_NONE;
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
     desc->fused_qkv = family & (GPT2 | PHI3 | GPT_NEOX);
     desc->qkv_by_head = family & GPT_NEOX;
@@ -615,6 +645,8 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
         desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
     if (family & GEMMA)
         read_gemma(reader, desc);
+    if (family & QWEN3_5)
+        read_delta(reader, desc);
     if (family & ROTARY)
         model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }

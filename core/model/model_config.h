@@ -41,6 +41,7 @@ enum model_family {
     FAMILY_STARCODER2,
     FAMILY_EXAONE4,
     FAMILY_SEED_OSS,
+    FAMILY_QWEN3_5,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
@@ -83,9 +84,23 @@ struct rope_desc {
 struct layer_desc {
     int64_t window;  /* 0: none; else a query sees itself and the window-1 positions before it */
     bool no_rope;    /* q and k are not turned (SmolLM 3) */
+    bool delta;      /* a gated delta rule takes the place of attention (Qwen3.5) */
     bool local_rope; /* they are turned by the description's local_rope (the layers with a window of Gemma 3 and OLMo 3)
                       */
 };
+
+/* Of the layers with a gated delta rule. */
+struct delta_desc {
+    int64_t key_heads, value_heads; /* Hk: divides Hv */
+    int64_t key_dim, value_dim;     /* Dk, Dv: of a head */
+    int64_t taps;                   /* tokens of the convolution */
+};
+
+/* Channels of the convolution: q, k and v. */
+static inline int64_t delta_channels(const struct delta_desc *delta)
+{
+    return 2 * delta->key_heads * delta->key_dim + delta->value_heads * delta->value_dim;
+}
 
 /* Rates of dropout in training, 0 … 1; 0: none. */
 struct dropout_rates {
@@ -123,7 +138,9 @@ struct model_desc {
     bool qkv_by_head;    /* which has q, k and v of the first head, then those of the second, … (GPT-NeoX) */
     bool fused_gate_up;  /* gate and up are one tensor (Phi-3) */
     bool qkv_bias, o_bias, mlp_bias;
-    bool head_bias; /* of a language model's head (GPT-J, Phi-2) */
+    bool gated_attention; /* q's matrix has the rows of a head's q, then those of its gate: attention · sigmoid(gate) */
+    struct delta_desc delta; /* taps 0: no layer has one */
+    bool head_bias;          /* of a language model's head (GPT-J, Phi-2) */
     enum qk_norm_kind qk_norm;
     bool tied;       /* the head uses the token embedding as its matrix */
     bool rope_pairs; /* RoPE turns elements 2i and 2i + 1; else i and i + rotary_dim / 2 */

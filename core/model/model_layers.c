@@ -88,8 +88,30 @@ static void read_layers_nope(struct config_reader *reader, struct model_desc *de
     }
 }
 
+static void read_layers_delta(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
+{
+    char text[64];
+    const json_t *types = reader_get(reader, "layer_types");
+    const int64_t pattern = reader_int(reader, "full_attention_interval", facts->pattern, 1, INT32_MAX);
+    if (types && json_array_size(types) != (size_t)desc->num_layers)
+        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", desc->num_layers,
+                    reader_show(types, text));
+    for (int64_t i = 0; i < desc->num_layers; i++) {
+        const json_t *type = json_array_get(types, (size_t)i);
+        desc->layers[i].delta = types ? reader_value_is(type, "\"linear_attention\"") : (i + 1) % pattern != 0;
+        if (type && !desc->layers[i].delta && !reader_value_is(type, "\"full_attention\""))
+            reader_fail(reader, STATUS_USAGE,
+                        "layer_types %s is not supported; hint: full_attention and linear_attention are",
+                        reader_show(type, text));
+    }
+}
+
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
+    if (facts->delta) {
+        read_layers_delta(reader, facts, desc);
+        return;
+    }
     if (facts->nope == NOPE_LISTED)
         read_layers_nope(reader, desc);
     read_windows(reader, facts, desc);

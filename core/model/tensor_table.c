@@ -11,39 +11,62 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dim { DIM_1, DIM_V, DIM_P, DIM_C, DIM_HD, DIM_KVD, DIM_D, DIM_F, DIM_W, DIM_2F, DIM_LABELS, DIM_S };
+enum dim {
+    DIM_1,
+    DIM_V,
+    DIM_P,
+    DIM_C,
+    DIM_HD,
+    DIM_KVD,
+    DIM_D,
+    DIM_F,
+    DIM_W,
+    DIM_2F,
+    DIM_LABELS,
+    DIM_S,
+    DIM_Q,
+    DIM_CHANNELS,
+    DIM_TAPS,
+    DIM_HV,
+    DIM_VALUES,
+    DIM_DV
+};
 
 /* What a tensor needs of the description: all of its bits. */
 enum need {
-    FUSED_QKV = 1 << 0,
-    SEPARATE_QKV = 1 << 1,
-    QKV_BIAS = 1 << 2,
-    O_BIAS = 1 << 3,
-    HEAD_NORMS = 1 << 4,
-    PROJECTION_NORMS = 1 << 5,
-    NORM_BIAS = 1 << 6,
-    NORMS_INSIDE = 1 << 7,    /* before attention and MLP */
-    SECOND_NORM = 1 << 8,     /* the MLP has one of its own before it */
-    NORMS_OUTSIDE = 1 << 9,   /* of what attention and MLP add */
-    NORMS_RESIDUAL = 1 << 10, /* of the residual stream after that */
-    FINAL_NORM = 1 << 11,
-    FUSED_GATE_UP = 1 << 12,
-    SEPARATE_GATE_UP = 1 << 13,
-    NO_GATE = 1 << 14,
-    MLP_BIAS = 1 << 15,
-    POSITIONS = 1 << 16,
-    TYPES = 1 << 17,
-    EMBEDDING_NORM = 1 << 18,
-    POOLER = 1 << 19,
-    OWN_HEAD = 1 << 20, /* a language model's that is not tied */
-    TIED_HEAD = 1 << 21,
-    HEAD_BIAS = 1 << 22,
-    SCORE = 1 << 23
+    ATTENTION = 1 << 0,
+    DELTA = 1 << 1,
+    FUSED_QKV = 1 << 2,
+    SEPARATE_QKV = 1 << 3,
+    QKV_BIAS = 1 << 4,
+    O_BIAS = 1 << 5,
+    HEAD_NORMS = 1 << 6,
+    PROJECTION_NORMS = 1 << 7,
+    NORM_BIAS = 1 << 8,
+    NORMS_INSIDE = 1 << 9,    /* before attention and MLP */
+    SECOND_NORM = 1 << 10,    /* the MLP has one of its own before it */
+    NORMS_OUTSIDE = 1 << 11,  /* of what attention and MLP add */
+    NORMS_RESIDUAL = 1 << 12, /* of the residual stream after that */
+    FINAL_NORM = 1 << 13,
+    FUSED_GATE_UP = 1 << 14,
+    SEPARATE_GATE_UP = 1 << 15,
+    NO_GATE = 1 << 16,
+    MLP_BIAS = 1 << 17,
+    POSITIONS = 1 << 18,
+    TYPES = 1 << 19,
+    EMBEDDING_NORM = 1 << 20,
+    POOLER = 1 << 21,
+    OWN_HEAD = 1 << 22, /* a language model's that is not tied */
+    TIED_HEAD = 1 << 23,
+    HEAD_BIAS = 1 << 24,
+    SCORE = 1 << 25
 };
 
 enum tensor_trait {
     RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
-    JOINED        /* follows the tensor before it without a gap: a fused group */
+    JOINED,       /* follows the tensor before it without a gap: a fused group */
+    BARE,         /* its name is the module's, and its initial values have no offset */
+    PLAIN         /* the latter only */
 };
 
 struct tensor_rule {
@@ -77,18 +100,27 @@ static const struct tensor_rule BLOCK[] = {
     {ROLE_NORM1_B,        ROLE_NORM1_W,      DIM_C,      DIM_1,   NORMS_INSIDE | NORM_BIAS,      INIT_ZERO,    0},
     {ROLE_QKV_W,          ROLE_QKV_W,        DIM_W,      DIM_C,   FUSED_QKV,                     INIT_NORMAL,  0},
     {ROLE_QKV_B,          ROLE_QKV_W,        DIM_W,      DIM_1,   FUSED_QKV | QKV_BIAS,          INIT_ZERO,    0},
-    {ROLE_Q_W,            ROLE_Q_W,          DIM_HD,     DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  0},
+    {ROLE_Q_W,            ROLE_Q_W,          DIM_Q,      DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  0},
     {ROLE_K_W,            ROLE_K_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
     {ROLE_V_W,            ROLE_V_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
-    {ROLE_Q_B,            ROLE_Q_W,          DIM_HD,     DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    0},
+    {ROLE_Q_B,            ROLE_Q_W,          DIM_Q,      DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    0},
     {ROLE_K_B,            ROLE_K_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
     {ROLE_V_B,            ROLE_V_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
     {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
     {ROLE_K_NORM,         ROLE_K_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
     {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_HD,     DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
     {ROLE_K_NORM,         ROLE_K_NORM,       DIM_KVD,    DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
-    {ROLE_O_W,            ROLE_O_W,          DIM_C,      DIM_HD,  0,                             INIT_NORMAL,  RESIDUAL},
+    {ROLE_O_W,            ROLE_O_W,          DIM_C,      DIM_HD,  ATTENTION,                      INIT_NORMAL,  RESIDUAL},
     {ROLE_O_B,            ROLE_O_W,          DIM_C,      DIM_1,   O_BIAS,                        INIT_ZERO,    0},
+    {ROLE_DELTA_QKV_W,    ROLE_DELTA_QKV_W,  DIM_CHANNELS, DIM_C, DELTA,                         INIT_NORMAL,  0},
+    {ROLE_DELTA_Z_W,      ROLE_DELTA_Z_W,    DIM_VALUES, DIM_C,   DELTA,                         INIT_NORMAL,  JOINED},
+    {ROLE_DELTA_B_W,      ROLE_DELTA_B_W,    DIM_HV,     DIM_C,   DELTA,                         INIT_NORMAL,  JOINED},
+    {ROLE_DELTA_A_W,      ROLE_DELTA_A_W,    DIM_HV,     DIM_C,   DELTA,                         INIT_NORMAL,  JOINED},
+    {ROLE_DELTA_CONV_W,   ROLE_DELTA_CONV_W, DIM_CHANNELS, DIM_TAPS, DELTA,                      INIT_NORMAL,  0},
+    {ROLE_DELTA_DT_BIAS,  ROLE_DELTA_DT_BIAS, DIM_HV,    DIM_1,   DELTA,                         INIT_ONE,     BARE},
+    {ROLE_DELTA_A_LOG,    ROLE_DELTA_A_LOG,  DIM_HV,     DIM_1,   DELTA,                         INIT_LOG_UNIFORM, BARE},
+    {ROLE_DELTA_NORM_W,   ROLE_DELTA_NORM_W, DIM_DV,     DIM_1,   DELTA,                         INIT_ONE,     PLAIN},
+    {ROLE_DELTA_O_W,      ROLE_DELTA_O_W,    DIM_C,      DIM_VALUES, DELTA,                      INIT_NORMAL,  RESIDUAL},
     {ROLE_POST1_W,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_OUTSIDE,                 INIT_ONE,     0},
     {ROLE_POST1_W,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL,                INIT_ONE,     0},
     {ROLE_POST1_B,        ROLE_POST1_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL | NORM_BIAS,    INIT_ZERO,    0},
@@ -131,6 +163,15 @@ static const struct tensor_names LLAMA = {NULL,
                                            [ROLE_Q_NORM] = "self_attn.q_norm",
                                            [ROLE_K_NORM] = "self_attn.k_norm",
                                            [ROLE_O_W] = "self_attn.o_proj",
+                                           [ROLE_DELTA_QKV_W] = "linear_attn.in_proj_qkv",
+                                           [ROLE_DELTA_Z_W] = "linear_attn.in_proj_z",
+                                           [ROLE_DELTA_B_W] = "linear_attn.in_proj_b",
+                                           [ROLE_DELTA_A_W] = "linear_attn.in_proj_a",
+                                           [ROLE_DELTA_CONV_W] = "linear_attn.conv1d",
+                                           [ROLE_DELTA_DT_BIAS] = "linear_attn.dt_bias",
+                                           [ROLE_DELTA_A_LOG] = "linear_attn.A_log",
+                                           [ROLE_DELTA_NORM_W] = "linear_attn.norm",
+                                           [ROLE_DELTA_O_W] = "linear_attn.out_proj",
                                            [ROLE_POST1_W] = "post_attention_layernorm",
                                            [ROLE_NORM2_W] = "post_attention_layernorm",
                                            [ROLE_POST2_W] = "post_feedforward_layernorm",
@@ -242,12 +283,20 @@ static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
     case DIM_S: return desc->num_types;
     case DIM_W: return (desc->num_heads + 2 * desc->num_kv_heads) * desc->head_dim;
     case DIM_2F: return 2 * desc->intermediate_size;
+    case DIM_Q: return (desc->gated_attention ? 2 : 1) * desc->num_heads * desc->head_dim;
+    case DIM_CHANNELS: return delta_channels(&desc->delta);
+    case DIM_TAPS: return desc->delta.taps;
+    case DIM_HV: return desc->delta.value_heads;
+    case DIM_VALUES: return desc->delta.value_heads * desc->delta.value_dim;
+    case DIM_DV: return desc->delta.value_dim;
     }
     BUG("dimension %d", (int)dim);
 }
 
-static int needs_met(const struct model_desc *desc)
+/* layer: NULL outside of the blocks. */
+static int needs_met(const struct model_desc *desc, const struct layer_desc *layer)
 {
+    const bool delta = layer && layer->delta;
     const bool inside = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     const bool outside = desc->norm_place == NORM_AFTER || desc->norm_place == NORM_BOTH;
     const bool gated = mlp_is_gated(desc->mlp), causal = desc->num_labels == 0 && !desc->bidirectional;
@@ -255,12 +304,14 @@ static int needs_met(const struct model_desc *desc)
         bool holds;
         enum need need;
     } facts[] = {
-        {desc->fused_qkv, FUSED_QKV},
-        {!desc->fused_qkv, SEPARATE_QKV},
+        {!delta, ATTENTION},
+        {delta, DELTA},
+        {!delta && desc->fused_qkv, FUSED_QKV},
+        {!delta && !desc->fused_qkv, SEPARATE_QKV},
         {desc->qkv_bias, QKV_BIAS},
-        {desc->o_bias, O_BIAS},
-        {desc->qk_norm == QK_NORM_HEADS, HEAD_NORMS},
-        {desc->qk_norm == QK_NORM_PROJECTION, PROJECTION_NORMS},
+        {!delta && desc->o_bias, O_BIAS},
+        {!delta && desc->qk_norm == QK_NORM_HEADS, HEAD_NORMS},
+        {!delta && desc->qk_norm == QK_NORM_PROJECTION, PROJECTION_NORMS},
         {desc->norm_bias, NORM_BIAS},
         {inside, NORMS_INSIDE},
         {inside && desc->residual != RESIDUAL_PARALLEL_ONE_NORM, SECOND_NORM},
@@ -297,14 +348,15 @@ struct unit_rules {
     const char *unit, *prefix;
     const struct tensor_rule *rules;
     size_t count;
+    const struct layer_desc *layer; /* of a block */
 };
 
 static void name_tensor(const struct model_desc *desc, const char *prefix, const struct tensor_rule *rule,
                         struct tensor_info *tensor)
 {
     char plain[sizeof tensor->name];
-    const char *kind = rule->role == rule->module ? "weight" : "bias";
-    int n = snprintf(plain, sizeof plain, "%s%s.%s", prefix, module_name(desc, rule->module), kind);
+    const char *kind = rule->trait == BARE ? "" : rule->role == rule->module ? ".weight" : ".bias";
+    int n = snprintf(plain, sizeof plain, "%s%s%s", prefix, module_name(desc, rule->module), kind);
     ASSERT(n > 0 && n < (int)sizeof plain);
     memcpy(tensor->name, plain, sizeof plain);
     if (desc->multimodal)
@@ -314,8 +366,7 @@ static void name_tensor(const struct model_desc *desc, const char *prefix, const
 /* Appends a unit and its tensors to the table, which has room for them. */
 static void add_unit(struct tensor_table *table, const struct model_desc *desc, struct unit_rules rules)
 {
-    const int met = needs_met(desc);
-    const bool block = rules.rules == BLOCK;
+    const int met = needs_met(desc, rules.layer);
     struct unit_info *unit = &table->units[table->num_units];
     snprintf(unit->name, sizeof unit->name, "%s", rules.unit);
     unit->first_tensor = table->num_tensors;
@@ -323,17 +374,24 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         if (rule->needs & ~met)
             continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
-        const bool matrix = rule->columns != DIM_1, in_out = matrix && block && desc->weights_in_out;
+        const bool matrix = rule->columns != DIM_1, in_out = matrix && rules.layer && desc->weights_in_out;
         name_tensor(desc, rules.prefix, rule, tensor);
         tensor->role = rule->role;
         tensor->unit = table->num_units;
         tensor->ndim = matrix ? 2 : 1;
         tensor->shape[in_out] = tensor_dim(desc, rule->rows);
         tensor->shape[!in_out] = tensor_dim(desc, rule->columns);
+        tensor->shape[2] = 1;
         tensor->numel = tensor->shape[0] * tensor->shape[1];
+        if (rule->columns == DIM_TAPS) { /* as torch.nn.Conv1d: groups of one channel */
+            tensor->ndim = 3;
+            tensor->shape[2] = tensor->shape[1];
+            tensor->shape[1] = 1;
+        }
         tensor->joined = rule->trait == JOINED;
         tensor->number = table->num_tensors - 1;
-        tensor->init = rule->init == INIT_ONE && desc->norm_offset == 1 ? INIT_ZERO : rule->init;
+        const bool offset = rule->init == INIT_ONE && rule->trait < BARE && desc->norm_offset == 1;
+        tensor->init = offset ? INIT_ZERO : rule->init;
         tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
         if (rule->trait == RESIDUAL && desc->scale_residual_init)
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
@@ -352,14 +410,14 @@ void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, s
     size_t tensors = COUNT_OF(EMBEDDING) + (size_t)desc->num_layers * COUNT_OF(BLOCK) + COUNT_OF(HEAD);
     table->units = memory_zeroed(units, sizeof *table->units);
     table->tensors = memory_zeroed(tensors, sizeof *table->tensors);
-    add_unit(table, desc, (struct unit_rules){"embedding", "", EMBEDDING, COUNT_OF(EMBEDDING)});
+    add_unit(table, desc, (struct unit_rules){"embedding", "", EMBEDDING, COUNT_OF(EMBEDDING), NULL});
     for (int layer = 0; layer < desc->num_layers; layer++) {
         char name[32], prefix[64];
         snprintf(name, sizeof name, "block %d", layer);
         snprintf(prefix, sizeof prefix, "%s.%d.", family_names(desc->family)->blocks, layer);
-        add_unit(table, desc, (struct unit_rules){name, prefix, BLOCK, COUNT_OF(BLOCK)});
+        add_unit(table, desc, (struct unit_rules){name, prefix, BLOCK, COUNT_OF(BLOCK), &desc->layers[layer]});
     }
-    add_unit(table, desc, (struct unit_rules){"head", "", HEAD, COUNT_OF(HEAD)});
+    add_unit(table, desc, (struct unit_rules){"head", "", HEAD, COUNT_OF(HEAD), NULL});
     ASSERT((size_t)table->num_units == units);
 }
 
@@ -390,6 +448,7 @@ static void add_tensors(struct tensor_table *table, int to, const struct tensor_
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         *tensor = added[i];
         tensor->number = number + i;
+        tensor->shape[2] = 1;
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         tensor->zero_row = -1;
         table->num_params += tensor->numel;
@@ -476,9 +535,10 @@ void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t se
     const float std = (float)info->init_std;
     if (info->init != INIT_NORMAL) {
         for (int64_t i = 0; i < count; i++)
-            out[i] = info->init == INIT_UNIFORM ? init_uniform(seed, stream, first + i, std)
-                     : info->init == INIT_ONE   ? 1.0f
-                                                : 0.0f;
+            out[i] = info->init == INIT_UNIFORM       ? init_uniform(seed, stream, first + i, std)
+                     : info->init == INIT_LOG_UNIFORM ? logf(8.005f + init_uniform(seed, stream, first + i, 7.995f))
+                     : info->init == INIT_ONE         ? 1.0f
+                                                      : 0.0f;
         return;
     }
     /* In pieces that stay in the cache between the generator and the scaling. */

@@ -10,7 +10,8 @@
  *
  * Fused groups: weights of q, k, v and of gate, up, and the biases of each. Their rows are stacked in that order: one
  * row-major (sum of out, in) matrix for the GEMM, as GPT-2's c_attn and Phi-3's qkv_proj and gate_up_proj are already.
- * Gap elements are zero: their gradients are never written. All blocks have the same layout, unless some are frozen.
+ * Gap elements are zero: their gradients are never written. Blocks of one kind of layer have the same layout, unless
+ * some are frozen.
  *
  * A *frozen* tensor has parameters in the compute dtype, but no gradient and no optimizer state. The frozen tensors of
  * a unit are a unit of their own after the head: gathered with it, sharded by itself, so that ranks share what is
@@ -64,11 +65,21 @@ enum tensor_role {
     ROLE_FINAL_NORM_W, /* (C) */
     ROLE_FINAL_NORM_B, /* (C) */
     ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
-    ROLE_LM_HEAD_B,    /* (V) */
     ROLE_POOLER_W,     /* (C, C) of the first token's state, before the head of a classifier */
     ROLE_POOLER_B,     /* (C) */
     ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */
     ROLE_SCORE_B,      /* (num_labels) */
+    ROLE_LM_HEAD_B,    /* (V) */
+    /* of a layer with a gated delta rule, in place of those of attention; Hk, Hv, Dk, Dv as in ops.h */
+    ROLE_DELTA_QKV_W,   /* (2 Hk Dk + Hv Dv, C); first of the fused group q | k | v, z, b, a */
+    ROLE_DELTA_Z_W,     /* (Hv Dv, C): the gate of the output */
+    ROLE_DELTA_B_W,     /* (Hv, C) */
+    ROLE_DELTA_A_W,     /* (Hv, C) */
+    ROLE_DELTA_CONV_W,  /* (2 Hk Dk + Hv Dv, 1, taps) */
+    ROLE_DELTA_DT_BIAS, /* (Hv) */
+    ROLE_DELTA_A_LOG,   /* (Hv) */
+    ROLE_DELTA_NORM_W,  /* (Dv) */
+    ROLE_DELTA_O_W,     /* (C, Hv Dv) */
     ROLE_COUNT
 };
 
@@ -77,7 +88,13 @@ static inline bool role_is_embedding(enum tensor_role role)
     return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
 }
 
-enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM };
+enum tensor_init {
+    INIT_ZERO,
+    INIT_ONE,
+    INIT_NORMAL,
+    INIT_UNIFORM,
+    INIT_LOG_UNIFORM /* the logarithm of values between 0.01 and 16 */
+};
 
 /* A tensor of the model, or of an adapter on the one that has the same role (adapter.h). */
 enum tensor_part { PART_BASE, PART_LORA_A, PART_LORA_B };
@@ -91,8 +108,8 @@ struct tensor_info {
     bool joined;      /* follows the tensor before it without a gap */
     bool frozen;      /* it is not trained */
     int number;       /* in the order of the model: decides its initial values */
-    int ndim;         /* 1 or 2 */
-    int64_t shape[2]; /* shape[1] = 1 if ndim is 1 */
+    int ndim;         /* 1 to 3 */
+    int64_t shape[3]; /* 1 from ndim on */
     int64_t numel;    /* elements */
     int64_t offset;   /* elements from the unit's start */
     enum tensor_init init;

@@ -2,7 +2,7 @@
 #include "gpu/model/generate.h"
 
 #include "core/memory.h"
-#include "gpu/model/transformer_state.h"
+#include "gpu/model/transformer_delta.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +47,15 @@ void generator_free(struct generator *g)
 void generator_layout(struct generator *g, struct arena *arena)
 {
     const struct transformer *t = g->transformer;
-    const size_t elements = (size_t)t->L * (size_t)t->KV * (size_t)g->cache.capacity * (size_t)t->D;
+    const struct delta_desc *delta = &t->config.desc->delta;
+    size_t rules = 0;
+    for (int64_t block = 0; block < t->L; block++)
+        rules += t->config.desc->layers[block].delta;
+    const size_t elements = ((size_t)t->L - rules) * (size_t)t->KV * (size_t)g->cache.capacity * (size_t)t->D;
+    g->cache.inputs_bytes = rules * (size_t)(delta->taps * delta_channels(delta)) * dtype_size(t->dtype);
+    g->cache.states_bytes = rules * (size_t)(delta->key_dim * delta_values(delta)) * sizeof(float);
+    g->cache.inputs = arena_take(arena, MEM_ACTIVATIONS, g->cache.inputs_bytes);
+    g->cache.states = arena_take(arena, MEM_ACTIVATIONS, g->cache.states_bytes);
     g->cache.keys = arena_take(arena, MEM_ACTIVATIONS, elements * dtype_size(t->dtype));
     g->cache.values = arena_take(arena, MEM_ACTIVATIONS, elements * dtype_size(t->dtype));
 }
@@ -82,6 +90,10 @@ enum status generator_feed(struct generator *g, const int32_t *tokens, int64_t c
         .positions = g->positions + g->cache.held,
         .seq_start = seq_start,
     };
+    if (g->cache.held == 0) {
+        stream_fill_zero(stream, g->cache.inputs, g->cache.inputs_bytes);
+        stream_fill_zero(stream, g->cache.states, g->cache.states_bytes);
+    }
     TRY(transformer_continue(g->transformer, &batch, &g->cache, verbs, stream, g->raw, err));
     g->cache.held += count;
     stream_sync(stream);

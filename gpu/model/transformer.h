@@ -95,11 +95,15 @@ enum status transformer_evaluate(struct transformer *transformer, const struct b
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
                                  float *logits, struct error *err);
 
-/* The keys and values of a sequence that is being generated (generate.h). */
+/* What a sequence that is being generated has (generate.h): keys and values; where layers have a delta rule, the last
+ * inputs of their convolutions and their states, zeros before the first token. */
 struct kv_cache {
-    void *keys, *values; /* dt (layers, KV, capacity, D) */
-    int64_t capacity;    /* tokens */
-    int64_t held;        /* tokens so far */
+    void *keys, *values; /* dt (layers with attention, KV, capacity, D) */
+    void *inputs;        /* dt (layers with a delta rule, taps, delta_channels) */
+    float *states;       /* (layers with a delta rule, Hv, Dk, Dv) */
+    size_t inputs_bytes, states_bytes;
+    int64_t capacity; /* tokens */
+    int64_t held;     /* tokens so far */
 };
 
 /* Forward of the batch's one sequence, which continues that of the cache; its positions begin at cache->held, which is

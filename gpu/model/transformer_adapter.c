@@ -15,9 +15,14 @@
 
 /* The tensors that make up a matrix, in the order of its rows (y's columns); ROLE_COUNT ends them. */
 static const enum tensor_role GROUPS[LINEAR_COUNT][4] = {
-    [LINEAR_QKV] = {ROLE_QKV_W, ROLE_Q_W, ROLE_K_W, ROLE_V_W}, [LINEAR_O] = {ROLE_O_W, ROLE_COUNT},
-    [LINEAR_UP] = {ROLE_GATE_W, ROLE_UP_W, ROLE_COUNT},        [LINEAR_DOWN] = {ROLE_DOWN_W, ROLE_COUNT},
-    [LINEAR_HEAD] = {ROLE_LM_HEAD, ROLE_SCORE_W, ROLE_COUNT},  [LINEAR_POOLER] = {ROLE_POOLER_W, ROLE_COUNT},
+    [LINEAR_QKV] = {ROLE_QKV_W, ROLE_Q_W, ROLE_K_W, ROLE_V_W},
+    [LINEAR_O] = {ROLE_O_W, ROLE_COUNT},
+    [LINEAR_UP] = {ROLE_GATE_W, ROLE_UP_W, ROLE_COUNT},
+    [LINEAR_DOWN] = {ROLE_DOWN_W, ROLE_COUNT},
+    [LINEAR_DELTA_IN] = {ROLE_DELTA_QKV_W, ROLE_DELTA_Z_W, ROLE_DELTA_B_W, ROLE_DELTA_A_W},
+    [LINEAR_DELTA_O] = {ROLE_DELTA_O_W, ROLE_COUNT},
+    [LINEAR_HEAD] = {ROLE_LM_HEAD, ROLE_SCORE_W, ROLE_COUNT},
+    [LINEAR_POOLER] = {ROLE_POOLER_W, ROLE_COUNT},
 };
 
 static void adapter_find_group(struct transformer *t, int unit, enum linear which)

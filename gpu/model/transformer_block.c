@@ -17,6 +17,7 @@
  * (bias_summed). Dropout is of the weights of attention and of each delta. Backward first computes the buffers that are
  * not kept again, but for the last block, whose buffers are still filled. */
 #include "gpu/model/block_graphs.h"
+#include "gpu/model/transformer_delta.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm first_norm(const struct block_buffers *b)
@@ -93,26 +94,28 @@ static void block_rope(const struct pass *pass, const struct rope_table *table, 
     t->device->ops->rope(pass->stream, &args);
 }
 
-/* Applies RoPE, if the block has it, to the H + KV heads of q and k, which lie side by side at the start of rows `ld`
- * apart. */
-static void rotate(const struct pass *pass, const struct block_buffers *b, void *x, int64_t ld, bool inverse)
+/* Applies RoPE, if the block has it, to the H heads of q at the start of rows `ld` apart, and to those of k from the
+ * head `keys` on. */
+static void rotate(const struct pass *pass, const struct block_buffers *b, void *x, int64_t keys, int64_t ld,
+                   bool inverse)
 {
     const struct transformer *t = pass->transformer;
     const struct layer_desc *layer = layer_of(t, b);
     const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
     if (!table->cosines || layer->no_rope)
         return;
-    const int64_t apart = t->query_rope.cosines && !layer->local_rope ? t->H : 0; /* heads of q */
-    if (apart)
-        block_rope(pass, &t->query_rope, x, apart, ld, inverse);
-    block_rope(pass, table, row_at(t, x, apart, t->D), t->H + t->KV - apart, ld, inverse);
+    const struct rope_table *queries = t->query_rope.cosines && !layer->local_rope ? &t->query_rope : table;
+    const bool together = queries == table && keys == t->H;
+    block_rope(pass, queries, x, together ? t->H + t->KV : t->H, ld, inverse);
+    if (!together)
+        block_rope(pass, table, row_at(t, x, keys, t->D), t->KV, ld, inverse);
 }
 
 /* The rows of q or of k that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
- * `first` is the head at which they start. */
+ * `first` is the head at which they start in qkv, `normed` that in qk. */
 struct heads {
     enum tensor_role weight;
-    int64_t first, count, width;
+    int64_t first, normed, count, width;
     float *rstd;
 };
 
@@ -120,8 +123,9 @@ static struct heads normed_heads(const struct transformer *t, const struct block
 {
     const bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
     const int64_t count = keys ? t->KV : t->H;
-    return (struct heads){keys ? ROLE_K_NORM : ROLE_Q_NORM, keys ? t->H : 0, together ? 1 : count,
-                          together ? count * t->D : t->D, keys ? b->k_rstd : b->q_rstd};
+    return (struct heads){
+        keys ? ROLE_K_NORM : ROLE_Q_NORM, keys ? t->H + t->G : 0,      keys ? t->H : 0, together ? 1 : count,
+        together ? count * t->D : t->D,   keys ? b->k_rstd : b->q_rstd};
 }
 
 /* From qkv to qk, of q and of k. */
@@ -138,7 +142,7 @@ static void head_norms_forward(const struct pass *pass, const struct unit *unit,
             .ld_x = t->W,
             .ld_y = (t->H + t->KV) * t->D,
             .eps = t->eps,
-            .y = row_at(t, b->qk, heads.first, t->D),
+            .y = row_at(t, b->qk, heads.normed, t->D),
             .x = row_at(t, b->qkv, heads.first, t->D),
             .weight = unit_param(t, unit, heads.weight),
             .weight_offset = (float)t->config.desc->norm_offset,
@@ -222,7 +226,7 @@ static void rotated_forward(const struct pass *pass, const struct unit *unit, co
     const struct transformer *t = pass->transformer;
     if (t->qk_norm)
         head_norms_forward(pass, unit, b);
-    rotate(pass, b, rotated(t, b), block_rotated_ld(t), false);
+    rotate(pass, b, rotated(t, b), t->H, block_rotated_ld(t), false);
 }
 
 /* The arguments of attention in a pass, without its gradients. */
@@ -235,7 +239,7 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     args.seq_start = batch->seq_start;
     args.q = rotated(t, b);
     args.k = row_at(t, rotated(t, b), t->H, t->D);
-    args.v = row_at(t, b->qkv, t->H + t->KV, t->D);
+    args.v = row_at(t, b->qkv, t->H + t->G + t->KV, t->D);
     args.out = b->att;
     args.lse = b->lse;
     args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
@@ -248,7 +252,10 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
-    const int64_t first = block * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
+    int64_t before = 0; /* blocks with attention */
+    for (int64_t other = 0; other < block; other++)
+        before += !t->config.desc->layers[other].delta;
+    const int64_t first = before * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
     struct attention_decode_args decode = {.dtype = a->dtype,
                                            .M = a->M,
                                            .H = a->H,
@@ -276,23 +283,45 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
     t->device->ops->attention_decode(pass->stream, &decode);
 }
 
-/* The order of qkv's heads: from (outer, inner) to (inner, outer). */
+/* What of a head's lies side by side in the matrix of q: q, k and v; or q and its gate. Else 1. */
+static int64_t block_parts_of_head(const struct transformer *t)
+{
+    return t->config.desc->qkv_by_head ? 3 : t->G ? 2 : 1;
+}
+
+/* The order of qkv's heads: from (outer, inner) to (inner, outer). k and v that are not among them are copied. */
 static void block_swap_heads(const struct pass *pass, void *y, const void *x, int64_t outer, int64_t inner)
 {
     const struct transformer *t = pass->transformer;
-    struct swap_heads_args args = {
-        .dtype = t->dtype, .M = pass->M, .outer = outer, .inner = inner, .D = t->D, .y = y, .x = x};
+    struct swap_heads_args args = {.dtype = t->dtype,
+                                   .M = pass->M,
+                                   .outer = outer,
+                                   .inner = inner,
+                                   .D = t->D,
+                                   .rest = t->W - outer * inner * t->D,
+                                   .y = y,
+                                   .x = x};
     t->device->ops->swap_heads(pass->stream, &args);
 }
 
-/* From attention_input() (M, C) to att (M, H D). */
+/* The input of the matrix that mixes heads. */
+static void *mixed(const struct transformer *t, const struct block_buffers *b)
+{
+    return t->G && !layer_of(t, b)->delta ? b->gated : b->att;
+}
+
+/* From attention_input() (M, C) to att (M, H D), and gated. */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const bool by_head = t->config.desc->qkv_by_head;
-    linear_forward(pass, unit, LINEAR_QKV, by_head ? t->wide : b->qkv, attention_input(t, b), NULL);
-    if (by_head)
-        block_swap_heads(pass, b->qkv, t->wide, t->H, 3);
+    if (layer_of(t, b)->delta) {
+        delta_forward(pass, unit, b, attention_input(t, b));
+        return;
+    }
+    const int64_t parts = block_parts_of_head(t);
+    linear_forward(pass, unit, LINEAR_QKV, parts > 1 ? t->wide : b->qkv, attention_input(t, b), NULL);
+    if (parts > 1)
+        block_swap_heads(pass, b->qkv, t->wide, t->H, parts);
     rotated_forward(pass, unit, b);
     const struct attention_bwd_args backward = attention_args(pass, unit, b);
     struct attention_fwd_args args = attention_forward_of(&backward);
@@ -302,25 +331,40 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         cached_attention(pass, b - t->blocks, &args);
     else
         t->device->ops->attention_fwd(pass->stream, &args);
+    const struct gate_fwd_args gate = {
+        t->dtype, pass->M, t->H * t->D, t->W, b->gated, b->att, row_at(t, b->qkv, t->H, t->D)};
+    if (t->G)
+        t->device->ops->gate_fwd(pass->stream, &gate);
 }
 
-/* From datt (M, H D) to the gradient of q | k | v (M, W) as the matrix product wrote them: in dqkv, or over qkv. */
+/* From datt, the gradient of mixed(), which becomes scratch, to that of the product before (M, W): in dqkv, or over
+ * qkv. */
 static const void *attention_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                                      const void *datt, void *dqkv)
+                                      void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
+    if (layer_of(t, b)->delta) {
+        delta_backward(pass, unit, b, datt, dqkv);
+        return dqkv;
+    }
+    const struct gate_bwd_args gate = {t->dtype, pass->M, t->H * t->D,
+                                       t->W,     datt,    row_at(t, dqkv, t->H, t->D),
+                                       datt,     b->att,  row_at(t, b->qkv, t->H, t->D)};
+    if (t->G)
+        t->device->ops->gate_bwd(pass->stream, &gate);
     struct attention_bwd_args args = attention_args(pass, unit, b);
     args.dout = datt;
     args.dq = dqkv;
-    args.dk = row_at(t, dqkv, t->H, t->D);
-    args.dv = row_at(t, dqkv, t->H + t->KV, t->D);
+    args.dk = row_at(t, dqkv, t->H + t->G, t->D);
+    args.dv = row_at(t, dqkv, t->H + t->G + t->KV, t->D);
     t->device->ops->attention_bwd(pass->stream, &args);
-    rotate(pass, b, dqkv, t->W, true);
+    rotate(pass, b, dqkv, t->H + t->G, t->W, true);
     if (t->qk_norm)
         head_norms_backward(pass, unit, b, dqkv);
-    if (!t->config.desc->qkv_by_head)
+    const int64_t parts = block_parts_of_head(t);
+    if (parts == 1)
         return dqkv;
-    block_swap_heads(pass, b->qkv, dqkv, 3, t->H);
+    block_swap_heads(pass, b->qkv, dqkv, parts, t->H);
     return b->qkv;
 }
 
@@ -373,7 +417,7 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
         norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     attention_forward(pass, unit, b);
     const bool alone = t->norms_after && !t->post_norm; /* the norm is of what attention adds */
-    linear_forward(pass, unit, LINEAR_O, alone ? b->out1 : t->delta, b->att, NULL);
+    linear_forward(pass, unit, transformer_mixes(layer_of(t, b)), alone ? b->out1 : t->delta, mixed(t, b), NULL);
     if (alone)
         norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
     drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
@@ -425,7 +469,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
     }
     if (policy >= RECOMPUTE_ATTENTION)
         attention_forward(pass, unit, b);
-    else if (t->qk_norm)
+    else if (t->qk_norm && !layer_of(t, b)->delta)
         rotated_forward(pass, unit, b);
     if (t->second_norm)
         norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
@@ -606,10 +650,11 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
         block_take_row_sums(pass, unit, LINEAR_O);
     block_mlp_backward(pass, unit, b);
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
-    linear_backward(pass, unit, LINEAR_O, t->delta, dout, b->att, NULL);
+    linear_backward(pass, unit, transformer_mixes(layer_of(t, b)), t->delta, dout, mixed(t, b), NULL);
     const void *dqkv = attention_backward(pass, unit, b, t->delta, t->wide);
     const bool ends = block_ends_backward(t, unit);
-    linear_backward(pass, unit, LINEAR_QKV, ends ? NULL : t->delta, dqkv, attention_input(t, b), NULL);
+    linear_backward(pass, unit, layer_of(t, b)->delta ? LINEAR_DELTA_IN : LINEAR_QKV, ends ? NULL : t->delta, dqkv,
+                    attention_input(t, b), NULL);
     if (!ends)
         block_start_backward(pass, unit, b);
 }

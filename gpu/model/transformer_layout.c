@@ -10,6 +10,8 @@
  *     qkv           W s         3 C       attention (with qk_norm: the head norms, attention for v)  attention
  *     qk            (H+KV) D s  -         attention, qk_norm only                                    norms
  *     att           H D s       C         attention, weights of o                                    attention
+ *     gated         H D s       -         weights of o, where attention has a gate                   attention
+ *     conv, core    (see state) -         delta rule, norm of core, in layers that have one          attention
  *     res2          C s         C         norm2 (parallel: one for all blocks, not read)             block
  *     norm2         C s         C         weights of gate, up                                        norms
  *     inner         F or 2F s   4 C       GELU, SwiGLU; a gated unit's gradient is written over it   block; GELU: mlp
@@ -37,6 +39,7 @@
  * which is free from the end of forward to the start of backward. */
 #include "core/round_up.h"
 #include "gpu/model/transformer_adapter.h"
+#include "gpu/model/transformer_delta.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,20 +55,42 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
 }
 
+/* Of a layer's mixer of tokens, attention or a delta rule: elements of a row of its buffers; 0: it has none. layer
+ * NULL: the most of all layers. */
+struct mixer_widths {
+    int64_t qkv, qk, att, gated, lse, conv, core, core_rstd;
+};
+
+static struct mixer_widths layout_widths(const struct transformer *t, const struct layer_desc *layer)
+{
+    const struct delta_desc *delta = &t->config.desc->delta;
+    const bool attends = !layer || !layer->delta, mixes = layer ? layer->delta : delta->taps > 0;
+    const int64_t heads = t->H * t->D, values = mixes ? delta_values(delta) : 0;
+    return (struct mixer_widths){.qkv = max64(attends ? t->W : 0, mixes ? delta_width(delta) : 0),
+                                 .qk = attends && t->qk_norm ? (t->H + t->KV) * t->D : 0,
+                                 .att = max64(attends ? heads : 0, values),
+                                 .gated = attends && t->G ? heads : 0,
+                                 .lse = attends ? t->H : 0,
+                                 .conv = mixes ? delta_channels(delta) : 0,
+                                 .core = values,
+                                 .core_rstd = mixes ? delta->value_heads : 0};
+}
+
 /* Takes the memory of the buffers that are computed again from `policy` on, and not below it. */
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
-                         struct block_buffers *b)
+                         const struct layer_desc *layer, struct block_buffers *b)
 {
+    const struct mixer_widths widths = layout_widths(t, layer);
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
     const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
-                  heads = t->qk_norm ? M : 0;
+                  heads = widths.qk ? M : 0;
     const bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
         b->norm1 = take_dt(t, arena, before, t->C);
         b->mean1 = layout_take_f32(arena, layer_norm ? before : 0, 1);
         b->rstd1 = layout_take_f32(arena, before, 1);
-        b->qk = take_dt(t, arena, heads, (t->H + t->KV) * t->D);
+        b->qk = take_dt(t, arena, heads, widths.qk);
         b->q_rstd = layout_take_f32(arena, heads, t->H);
         b->k_rstd = layout_take_f32(arena, heads, t->KV);
         b->norm2 = take_dt(t, arena, second, t->C);
@@ -78,9 +103,13 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
             b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
     case RECOMPUTE_ATTENTION:
-        b->qkv = take_dt(t, arena, M, t->W);
-        b->att = take_dt(t, arena, M, t->H * t->D);
-        b->lse = layout_take_f32(arena, t->H, M);
+        b->qkv = take_dt(t, arena, M, widths.qkv);
+        b->att = take_dt(t, arena, M, widths.att);
+        b->lse = layout_take_f32(arena, widths.lse, M);
+        b->gated = take_dt(t, arena, M, widths.gated);
+        b->conv = take_dt(t, arena, M, widths.conv);
+        b->core = take_dt(t, arena, M, widths.core);
+        b->core_rstd = layout_take_f32(arena, widths.core_rstd, M);
         break;
     case RECOMPUTE_BLOCK:
         if (!t->parallel)
@@ -107,7 +136,7 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     if (t->parallel)
         shared.res2 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
-        layout_group(t, arena, (enum recompute)group, &shared);
+        layout_group(t, arena, (enum recompute)group, NULL, &shared);
     shared.res1 = shared.res2;
     if (t->post_norm && !t->config.training) /* a norm may not write over its input */
         shared.res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
@@ -119,7 +148,7 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
         else if (t->config.training)
             b->res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
         for (int group = (int)shared_up_to + 1; group < RECOMPUTE_COUNT; group++)
-            layout_group(t, arena, (enum recompute)group, b);
+            layout_group(t, arena, (enum recompute)group, &t->config.desc->layers[l], b);
     }
 }
 
@@ -202,8 +231,10 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->ld_logits = round_up(t->classes, VOCABULARY_ALIGN);
     t->chunk = layout_chunk(t);
     layout_blocks(t, arena);
-    t->delta = take_dt(t, arena, M, max64(t->C, t->H * t->D));
+    const struct mixer_widths widths = layout_widths(t, NULL);
+    t->delta = take_dt(t, arena, M, max64(t->C, widths.att));
     if (config->training) {
+        t->dconv = take_dt(t, arena, M, widths.conv);
         t->dres = take_dt(t, arena, M, t->C);
         bool biased = transformer_tensor(t, 1, ROLE_DOWN_B) || (t->parallel && transformer_tensor(t, 1, ROLE_O_B));
         bool summed = !t->norms_after && t->bias_summed[LINEAR_DOWN] && biased;
@@ -212,13 +243,13 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes = (size_t)M * (size_t)max64(t->W, t->F) * dtype_size(t->dtype);
+        size_t wide_bytes = (size_t)M * (size_t)max64(widths.qkv, t->F) * dtype_size(t->dtype);
         size_t least = second + stream_bytes; /* of the final norm's input and output */
         t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes > least ? wide_bytes : least);
         t->final_res = t->wide;
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
-        t->wide = config->desc->qkv_by_head ? take_dt(t, arena, M, t->W) : NULL;
+        t->wide = config->desc->qkv_by_head || t->G ? take_dt(t, arena, M, t->W) : NULL;
         t->final_res = t->blocks[t->L - 1].res2;
         const struct block_buffers *last = &t->blocks[t->L - 1];
         t->final_norm = t->second_norm ? last->norm2 : t->norms_before ? last->norm1 : last->out1;

@@ -5,6 +5,8 @@
 #include "core/round_up.h"
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_adapter.h"
+#include "gpu/model/transformer_delta.h"
+#include "gpu/op_cost.h"
 
 #include <stdlib.h>
 
@@ -12,7 +14,9 @@
 static void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
 {
     int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
-    int64_t W = HD + 2 * desc->num_kv_heads * desc->head_dim;
+    int64_t W = (desc->gated_attention ? 2 : 1) * HD + 2 * desc->num_kv_heads * desc->head_dim;
+    const int64_t values = delta_values(&desc->delta); /* 0 without a delta rule, as its C */
+    const int64_t delta_C = values ? C : 0;
     bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = mlp_is_gated(desc->mlp);
     shapes[LINEAR_QKV] =
         (struct linear_shape){one_qkv ? ROLE_QKV_W : ROLE_Q_W, one_qkv ? ROLE_QKV_B : ROLE_Q_B, W, C, in_out};
@@ -20,6 +24,9 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
     shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
                                               gated ? 2 * F : F, C, in_out};
     shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
+    shapes[LINEAR_DELTA_IN] =
+        (struct linear_shape){ROLE_DELTA_QKV_W, ROLE_COUNT, delta_width(&desc->delta), delta_C, false};
+    shapes[LINEAR_DELTA_O] = (struct linear_shape){ROLE_DELTA_O_W, ROLE_COUNT, delta_C, values, false};
     const int64_t pooled = desc->pooler ? C : 0;
     shapes[LINEAR_POOLER] = (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, pooled, pooled, false};
     if (desc->num_labels > 0)
@@ -53,6 +60,24 @@ static double adapter_parameters(const struct tensor_table *table, int unit)
     return sum;
 }
 
+/* Whether the unit has the matrix: a block's, where it has attention or a delta rule; or the head's. */
+static bool linear_in_unit(const struct model_desc *desc, int unit, int head, int which)
+{
+    if (which == LINEAR_HEAD || which == LINEAR_POOLER || unit == 0 || unit == head)
+        return unit == head && which >= LINEAR_HEAD;
+    const bool delta = desc->layers[unit - 1].delta;
+    return delta ? which != LINEAR_QKV && which != LINEAR_O : which != LINEAR_DELTA_IN && which != LINEAR_DELTA_O;
+}
+
+/* Forward, of the delta rule itself. */
+static double delta_flops(const struct model_desc *desc)
+{
+    const struct delta_desc *delta = &desc->delta;
+    const struct delta_rule_fwd_args one = {
+        .M = 1, .Hk = delta->key_heads, .Hv = delta->value_heads, .Dk = delta->key_dim, .Dv = delta->value_dim};
+    return op_cost_delta_rule_fwd(&one).flops;
+}
+
 double transformer_flops_per_token(const struct model_desc *desc, const struct tensor_table *table, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
@@ -62,12 +87,13 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
     double flops = 0;
     for (int unit = 0; unit <= head; unit++) {
         flops += 6 * adapter_parameters(table, unit);
-        if (unit > 0 && unit < head) /* forward 2, backward 4 */
+        if (unit > 0 && unit < head && desc->layers[unit - 1].delta)
+            flops += (unit >= first ? 3 : 1) * delta_flops(desc);
+        else if (unit > 0 && unit < head) /* forward 2, backward 4 */
             flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;
         for (int i = 0; i < LINEAR_COUNT; i++) {
-            const bool of_head = i == LINEAR_HEAD || i == LINEAR_POOLER;
             const bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample */
-            if (unit == 0 || of_head != (unit == head))
+            if (!linear_in_unit(desc, unit, head, i))
                 continue;
             flops += 2 * linear_passes(table, unit, shapes[i].weight) * (once ? 1 / (double)seq_length : 1) *
                      (double)shapes[i].N * (double)shapes[i].K;
@@ -149,8 +175,10 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->classes = desc->num_labels ? desc->num_labels : desc->vocab_size;
     t->L = desc->num_layers;
     t->R = desc->rotary_dim;
-    t->W = (t->H + 2 * t->KV) * t->D;
+    t->G = desc->gated_attention ? t->H : 0;
+    t->W = (t->H + t->G + 2 * t->KV) * t->D;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
+    ASSERT(t->qk_norm || !desc->gated_attention); /* q and k lie apart in qkv */
     t->k_bias_free = k_bias_has_no_gradient(desc);
     t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     t->norms_after = desc->norm_place != NORM_BEFORE;

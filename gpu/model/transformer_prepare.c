@@ -5,13 +5,14 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 #include "gpu/model/transformer_adapter.h"
+#include "gpu/model/transformer_delta.h"
 #include "gpu/model/transformer_layers.h"
 
 #include <stdlib.h>
 
-/* The products of one kind that the matrices and adapters of a block have at most: four matrices, seven adapters with
- * two products each. The others have no more. */
-enum { PRODUCTS_OF_UNIT = 4 + 2 * 7 };
+/* The products of one kind that the matrices and adapters of a block have at most: four matrices, eight adapters (of a
+ * delta rule) with two products each. The others have no more. */
+enum { PRODUCTS_OF_UNIT = 4 + 2 * 8 };
 
 static void *prepare_place(void)
 {
@@ -98,7 +99,8 @@ static void prepare_blocks(const struct pass *pass, struct unit *unit)
         while (before < unit->index && !prepare_alike(t, before, unit->index))
             before++;
         for (int which = 0; before == unit->index && which < LINEAR_HEAD; which++)
-            prepare_linear(pass, unit, (enum linear)which, pass->M);
+            if (transformer_tensor(t, unit->index, t->linears[which].weight))
+                prepare_linear(pass, unit, (enum linear)which, pass->M);
     }
 }
 
@@ -162,7 +164,7 @@ static int64_t prepare_usual_block(const struct transformer *t)
     for (int64_t block = 0; block < t->L; block++) {
         int64_t count = 0;
         for (int64_t other = block; other < t->L; other++)
-            count += layers[other].window == layers[block].window;
+            count += !layers[other].delta && !layers[block].delta && layers[other].window == layers[block].window;
         if (count > best_count) {
             best = block;
             best_count = count;
@@ -199,6 +201,13 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
             limits->attention_bwd.dropout =
                 dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, prepare_usual_block(t));
         }
+    }
+    if (config->desc->delta.taps) {
+        const struct delta_rule_bwd_args rule =
+            delta_bwd_sizes(t, config->batch.max_tokens, config->batch.max_seqs, config->batch.max_seq);
+        limits->delta_rule = delta_forward_of(&rule);
+        limits->delta_backward = config->training;
+        limits->max_head_norm = max64(limits->max_head_norm, config->desc->delta.value_dim);
     }
     for (int i = 0; i < LINEAR_COUNT; i++) {
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);

@@ -9,20 +9,31 @@
  *   transformer_embedding.c  unit 0: embeddings of tokens, positions and types
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
+ *   transformer_delta.c      a gated delta rule in the place of its attention
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_adapter.c    LoRA's products
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
- * Each file calls only those below it. Letters as in ops.h; W = (H + 2 KV) D is the width of a row of q | k | v; dt is
- * the compute dtype. */
+ * Each file calls only those below it. Letters as in ops.h; W = (H + G + 2 KV) D is the width of a row of q | gate | k
+ * | v; dt is the compute dtype. */
 #pragma once
 
 #include "gpu/model/transformer.h"
 #include "gpu/spans.h"
 
 /* The matrices. q, k and v form one, and so do gate and up (fused groups of the tensor table). */
-enum linear { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, LINEAR_HEAD, LINEAR_POOLER /* or N = 0 */, LINEAR_COUNT };
+enum linear {
+    LINEAR_QKV,
+    LINEAR_O,
+    LINEAR_UP,
+    LINEAR_DOWN,
+    LINEAR_DELTA_IN, /* or N = 0, as the next, where no layer has a delta rule */
+    LINEAR_DELTA_O,
+    LINEAR_HEAD,
+    LINEAR_POOLER, /* or N = 0 */
+    LINEAR_COUNT
+};
 
 struct linear_shape {
     enum tensor_role weight, bias; /* the first tensor of the group; the model may have no bias */
@@ -38,7 +49,7 @@ struct adapter_part {
 
 struct linear_adapter {
     int count;
-    struct adapter_part parts[3];
+    struct adapter_part parts[4];
 };
 
 /* Elements; a tile of a GPU's products: see pad_vocabulary(). */
@@ -49,11 +60,14 @@ struct block_buffers {
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
     void *norm1;          /* dt (M, C); with norms_before, as mean, rstd; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
-    void *qkv;            /* dt (M, W) q | k | v; q and k after RoPE, unless qk_norm */
+    void *qkv;            /* dt (M, W) q | (gate) | k | v; q and k after RoPE, unless qk_norm. Delta rule: in_proj's */
     void *qk;             /* dt (M, (H + KV) D) q | k after their norms and RoPE; qk_norm only, else NULL */
     float *q_rstd;        /* (M, H), or (M) if one norm has all heads; qk_norm only, else NULL */
     float *k_rstd;        /* (M, KV), or (M) */
-    void *att;            /* dt (M, H D) */
+    void *att;            /* dt (M, H D), or (M, Hv Dv) of a delta rule */
+    void *gated;          /* dt (M, H D) att times its gate; gated_attention only */
+    void *conv, *core;    /* dt (M, delta_channels), (M, Hv Dv): the outputs of convolution and delta rule, or NULL */
+    float *core_rstd;     /* (M, Hv) of the norm of core */
     float *lse;           /* (H, M) */
     void *res2;           /* dt (M, C) residual stream after attention, the input of norm2 */
     void *norm2;          /* dt (M, C); with second_norm, as mean, rstd; else NULL */
@@ -85,6 +99,7 @@ struct transformer {
     int64_t C, F, H, KV, D, V, L, W;
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
     int64_t R;         /* rotary_dim of the description */
+    int64_t G;         /* heads of the gate between q and k: H with gated_attention, else 0 */
     bool qk_norm;      /* q and k are normed */
     bool k_bias_free;  /* the gradient of k's bias is 0: transformer_new.c */
     bool norms_before; /* NORM_BEFORE or NORM_BOTH */
@@ -105,6 +120,7 @@ struct transformer {
     void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
+    void *dconv;                  /* dt (M, delta_channels) gradient of conv, or NULL */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
     float *dres_sums; /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
                        * before; where a norm gives it, else NULL */
@@ -139,6 +155,12 @@ struct transformer {
 static inline const struct tensor_info *transformer_tensor(const struct transformer *t, int unit, enum tensor_role role)
 {
     return role == ROLE_COUNT ? NULL : t->tensors[unit * ROLE_COUNT + (int)role];
+}
+
+/* The matrix whose product attention, or the delta rule in its place, adds to the residual stream. */
+static inline enum linear transformer_mixes(const struct layer_desc *layer)
+{
+    return layer->delta ? LINEAR_DELTA_O : LINEAR_O;
 }
 
 /* Whether the MLP has a gate. */

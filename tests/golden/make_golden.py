@@ -149,6 +149,10 @@ CASES = {
     "seed-oss": dict(family="seed_oss", T=16, micro=2, config=llama(
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, pad_token_id=NULL, attention_bias=True,
         attention_out_bias=True)),
+    "qwen3.5": dict(family="qwen3_5_text", T=72, micro=3, scale_mean=0, config=llama(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=80, rope_theta=None,
+        rope_parameters=rope("default", 1e4, partial_rotary_factor=0.5), linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=6, linear_value_head_dim=5, layer_types=["linear_attention", "full_attention"])),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,

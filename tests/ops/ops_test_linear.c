@@ -335,20 +335,85 @@ static int rope_pairs(struct harness *h, struct gradient_pair *pairs)
 static void swap_heads_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    h->x = input(h, "x", c->M * c->H * c->N * c->D);
+    h->x = input(h, "x", c->M * (c->H * c->N * c->D + c->pad));
     h->y = tensor_out(h, "y", h->dtype, h->x->n, false);
-    h->args.swap_heads = (struct swap_heads_args){h->dtype, c->M, c->H, c->N, c->D, h->y->device, h->x->device};
+    h->args.swap_heads = (struct swap_heads_args){h->dtype, c->M, c->H, c->N, c->D, c->pad, h->y->device, h->x->device};
 }
 
 static void swap_heads_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
-    for (int64_t i = 0; i < c->M; i++)
+    const int64_t heads = c->H * c->N * c->D, width = heads + c->pad;
+    for (int64_t i = 0; i < c->M; i++) {
         for (int64_t outer = 0; outer < c->H; outer++)
             for (int64_t inner = 0; inner < c->N; inner++)
                 for (int64_t d = 0; d < c->D; d++)
-                    h->y->expected[((i * c->N + inner) * c->H + outer) * c->D + d] =
-                        h->x->host[((i * c->H + outer) * c->N + inner) * c->D + d];
+                    h->y->expected[i * width + (inner * c->H + outer) * c->D + d] =
+                        h->x->host[i * width + (outer * c->N + inner) * c->D + d];
+        for (int64_t j = heads; j < width; j++)
+            h->y->expected[i * width + j] = h->x->host[i * width + j];
+    }
+}
+
+/* ---- a gate -------------------------------------------------------------- */
+
+static void gate_fwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "x", c->M * c->N);
+    h->w = input(h, "gate", c->M * (c->N + c->pad));
+    h->y = tensor_out(h, "y", h->dtype, c->M * c->N, false);
+    h->args.gate_fwd =
+        (struct gate_fwd_args){h->dtype, c->M, c->N, c->N + c->pad, h->y->device, h->x->device, h->w->device};
+}
+
+static void gate_fwd_values(const struct harness *h, double *y)
+{
+    const struct op_case *c = h->c;
+    for (int64_t i = 0; i < c->M * c->N; i++)
+        y[i] = h->x->host[i] * ref_sigmoid(h->w->host[i / c->N * (c->N + c->pad) + i % c->N]);
+}
+
+static void gate_fwd_reference(struct harness *h)
+{
+    gate_fwd_values(h, h->y->expected);
+}
+
+static void gate_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "x", c->M * c->N);
+    h->w = input(h, "gate", c->M * (c->N + c->pad));
+    h->dy = input(h, "dy", c->M * c->N);
+    h->dx = output_over(h, h->dy, "dx", c->M * c->N);
+    h->dw = tensor_out(h, "dgate", h->dtype, c->M * (c->N + c->pad), true);
+    h->args.gate_bwd = (struct gate_bwd_args){h->dtype,      c->M,          c->N,         c->N + c->pad, h->dx->device,
+                                              h->dw->device, h->dy->device, h->x->device, h->w->device};
+}
+
+static void gate_bwd_reference(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    for (int64_t i = 0; i < c->M * c->N; i++) {
+        const int64_t at = i / c->N * (c->N + c->pad) + i % c->N;
+        const double open = ref_sigmoid(h->w->host[at]);
+        h->dx->expected[i] = h->dy->host[i] * open;
+        h->dw->expected[at] = h->dy->host[i] * h->x->host[i] * open * (1 - open);
+    }
+}
+
+static double gate_loss(struct harness *h)
+{
+    double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
+    gate_fwd_values(h, y);
+    return sum_of_products(y, h->dy->host, h->dy->n);
+}
+
+static int gate_pairs(struct harness *h, struct gradient_pair *pairs)
+{
+    pairs[0] = (struct gradient_pair){h->x, h->dx};
+    pairs[1] = (struct gradient_pair){h->w, h->dw};
+    return 2;
 }
 
 /* ---- SwiGLU and GeGLU as ops of their own -------------------------------- */
@@ -435,6 +500,8 @@ BACKWARD(linear_bwd_input, linear_loss, input_pairs);
 BACKWARD(linear_bwd_weight, linear_weight_loss, weight_pairs);
 BACKWARD(rope, rope_loss, rope_pairs);
 FORWARD(swap_heads);
+FORWARD(gate_fwd);
+BACKWARD(gate_bwd, gate_loss, gate_pairs);
 FORWARD(swiglu_fwd);
 BACKWARD(swiglu_bwd, swiglu_loss, input_pairs);
 FORWARD(tanh_fwd);

@@ -50,11 +50,14 @@ OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, rope_row
 
 static void swap_heads_rows(const struct swap_heads_args *a, struct range rows)
 {
-    const int64_t heads = a->outer * a->inner;
-    for (int64_t i = rows.first * heads; i < rows.end * heads; i++) {
-        const int64_t outer = i % heads / a->inner, inner = i % a->inner;
-        memcpy(at(a->y, (i - i % heads + inner * a->outer + outer) * a->D, a->dtype), at(a->x, i * a->D, a->dtype),
-               (size_t)a->D * dtype_size(a->dtype));
+    const int64_t heads = a->outer * a->inner, width = heads * a->D + a->rest;
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const char *x = at(a->x, i * width, a->dtype);
+        char *y = at(a->y, i * width, a->dtype);
+        for (int64_t h = 0; h < heads; h++)
+            memcpy(at(y, (h % a->inner * a->outer + h / a->inner) * a->D, a->dtype), at(x, h * a->D, a->dtype),
+                   (size_t)a->D * dtype_size(a->dtype));
+        memcpy(at(y, heads * a->D, a->dtype), at(x, heads * a->D, a->dtype), (size_t)a->rest * dtype_size(a->dtype));
     }
 }
 
@@ -97,6 +100,39 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
 
 OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1,
             WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, part, DT, GELU))))
+
+/* ---- a gate -------------------------------------------------------------- */
+
+static ALWAYS_INLINE void gate_fwd_rows(const struct gate_fwd_args *a, struct range r, enum dtype dtype)
+{
+    for (int64_t i = r.first; i < r.end; i++) {
+        const void *x = at(a->x, i * a->C, dtype), *gate = at(a->gate, i * a->ld_gate, dtype);
+        void *y = at(a->y, i * a->C, dtype);
+        for (int64_t j = 0; j < a->C; j += VF) {
+            const vf open = vf_sigmoid(vf_get(gate, j, a->C, dtype), dtype != DTYPE_F32);
+            vf_put(y, j, a->C, vf_get(x, j, a->C, dtype) * open, dtype);
+        }
+    }
+}
+
+OP_IN_PARTS(gate_fwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, gate_fwd_rows(a, part, DT)))
+
+static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct range r, enum dtype dtype)
+{
+    for (int64_t i = r.first; i < r.end; i++) {
+        const void *dy = at(a->dy, i * a->C, dtype), *x = at(a->x, i * a->C, dtype);
+        const void *gate = at(a->gate, i * a->ld_gate, dtype);
+        void *dx = at(a->dx, i * a->C, dtype), *dgate = at(a->dgate, i * a->ld_gate, dtype);
+        for (int64_t j = 0; j < a->C; j += VF) {
+            const vf d = vf_get(dy, j, a->C, dtype),
+                     open = vf_sigmoid(vf_get(gate, j, a->C, dtype), dtype != DTYPE_F32);
+            vf_put(dgate, j, a->C, d * vf_get(x, j, a->C, dtype) * open * (1.0f - open), dtype);
+            vf_put(dx, j, a->C, d * open, dtype);
+        }
+    }
+}
+
+OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT)))
 
 /* ---- tanh ---------------------------------------------------------------- */
 

@@ -52,12 +52,13 @@ __global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rop
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swap_heads_kernel(struct swap_heads_args a)
 {
-    const int64_t vectors = a.D / V, heads = a.outer * a.inner;
-    for (int64_t i = grid_thread(); i < a.M * heads * vectors; i += grid_threads()) {
-        const int64_t place = i / vectors, row = place / heads, outer = place % heads / a.inner;
-        const int64_t to = row * heads + place % a.inner * a.outer + outer, element = i % vectors * V;
-        store_pack(static_cast<T *>(a.y) + to * a.D + element,
-                   load_pack<V>(static_cast<const T *>(a.x) + place * a.D + element));
+    const int64_t heads = a.outer * a.inner * a.D;
+    const int columns = static_cast<int>((heads + a.rest) / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V, head = j / a.D, row = walk.row * (heads + a.rest);
+        const int64_t to = j < heads ? (head % a.inner * a.outer + head / a.inner) * a.D + j % a.D : j;
+        store_pack(static_cast<T *>(a.y) + row + to, load_pack<V>(static_cast<const T *>(a.x) + row + j));
     }
 }
 
@@ -112,6 +113,45 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
         }
         store(to, gate);
         store(to + a.F, up);
+    }
+}
+
+/* ---- a gate -------------------------------------------------------------- */
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_fwd_kernel(struct gate_fwd_args a)
+{
+    const int columns = static_cast<int>(a.C / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V;
+        float x[V], gate[V];
+        load(static_cast<const T *>(a.x) + walk.row * a.C + j, x);
+        load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            x[v] *= sigmoid(gate[v]);
+        store(static_cast<T *>(a.y) + walk.row * a.C + j, x);
+    }
+}
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_bwd_kernel(struct gate_bwd_args a)
+{
+    const int columns = static_cast<int>(a.C / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * a.C + j;
+        float dy[V], x[V], gate[V];
+        load(static_cast<const T *>(a.dy) + at, dy);
+        load(static_cast<const T *>(a.x) + at, x);
+        load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float open = sigmoid(gate[v]);
+            gate[v] = dy[v] * x[v] * open * (1.0f - open);
+            dy[v] *= open;
+        }
+        store(static_cast<T *>(a.dgate) + walk.row * a.ld_gate + j, gate);
+        store(static_cast<T *>(a.dx) + at, dy);
     }
 }
 
@@ -243,9 +283,10 @@ void cuda_swap_heads(struct stream *stream, const struct swap_heads_args *a)
         return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->y, a->x, a->D * static_cast<int64_t>(sizeof(T)));
+        const int64_t size = sizeof(T), width = a->outer * a->inner * a->D + a->rest;
+        const bool aligned = aligned16(a->y, a->x, a->D * size, a->rest * size);
         LAUNCH(stream, "swap_heads", (aligned ? swap_heads_kernel<T, VECTOR<T>> : swap_heads_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->outer * a->inner * a->D, aligned ? VECTOR<T> : 1), THREADS, *a);
+               grid_of_elements(stream, a->M * width, aligned ? VECTOR<T> : 1), THREADS, *a);
     });
 }
 
@@ -270,6 +311,32 @@ void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
         const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
         LAUNCH(stream, "swiglu_bwd", (aligned ? swiglu_bwd_kernel<T, VECTOR<T>> : swiglu_bwd_kernel<T, 1>),
                grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
+}
+
+void cuda_gate_fwd(struct stream *stream, const struct gate_fwd_args *a)
+{
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t size = sizeof(T);
+        const bool aligned = aligned16(a->y, a->x, a->gate, a->C * size, a->ld_gate * size);
+        LAUNCH(stream, "gate_fwd", (aligned ? gate_fwd_kernel<T, VECTOR<T>> : gate_fwd_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
+}
+
+void cuda_gate_bwd(struct stream *stream, const struct gate_bwd_args *a)
+{
+    if (a->M == 0)
+        return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t size = sizeof(T);
+        const bool aligned = aligned16(a->dx, a->dgate, a->dy, a->x, a->gate, a->C * size, a->ld_gate * size);
+        LAUNCH(stream, "gate_bwd", (aligned ? gate_bwd_kernel<T, VECTOR<T>> : gate_bwd_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
     });
 }
 
