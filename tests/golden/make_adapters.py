@@ -56,6 +56,7 @@ ADAPTERS = {
     "cohere2": ("cohere2", {"r": 4, "target_modules": "all-linear"}),
     "starcoder2": ("starcoder2", {"r": 4, "target_modules": [*QV, "c_fc"]}),
     "exaone4": ("exaone4", {"r": 4, "target_modules": QV}),
+    "qwen3_5_text": ("qwen3.5", {"r": 4, "target_modules": "all-linear"}),
     "seed_oss": ("seed-oss", {"r": 4, "target_modules": QV}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make generate.json: what transformers' generate answers, greedily, to a few prompts with the golden models.
 
-    python3 make_generate.py        (packages: torch, transformers, safetensors)
+    python3 make_generate.py [CASE ...]     (packages: torch, transformers, safetensors) CASE: only these anew
 
 It generates in float64. `margin` is the smallest distance of the two highest logits along the way, which tells in which
 dtypes the same tokens can be expected; a prompt whose margin is below LEAST is replaced by another one. `eos` is the
@@ -10,6 +10,7 @@ token that ends the text, where the case has one: the prompt then stops before i
 """
 import json
 import pathlib
+import sys
 
 import torch
 import transformers
@@ -18,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CASES = ["gpt2", "gpt2-inner", "llama", "llama-bias", "llama3-rope", "linear-rope", "mistral-window", "qwen2", "qwen3",
          "qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3",
          "glm", "glm4", "ministral3", "gptj", "gpt-neox", "gpt-neox-in-turn", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-         "seed-oss"]
+         "seed-oss", "qwen3.5"]
 LEAST = 2e-3
 PROMPTS = (1, 7)  # tokens
 
@@ -40,8 +41,11 @@ def generate(model, prompt, count, eos=None):
 
 def main():
     torch.manual_seed(0)
+    wanted = sys.argv[1:] or CASES
     found = []
-    for name in CASES:
+    if sys.argv[1:]:
+        found = [case for case in json.loads((HERE / "generate.json").read_text())["cases"] if case["case"] not in wanted]
+    for name in wanted:
         model = load(name)
         model.generation_config.eos_token_id = None
         context, vocab = model.config.max_position_embeddings, model.config.vocab_size

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 CASES = 10
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "bert", "gemma2",
             "gemma3_text", "glm", "glm4", "ministral3", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-            "seed_oss")
+            "seed_oss", "qwen3_5_text")
 LAYER_NORM = {"gptj": "layer_norm_epsilon", "gpt_neox": "layer_norm_eps", "phi": "layer_norm_eps", "cohere": "layer_norm_eps",
               "cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
@@ -81,7 +81,7 @@ def llama_like(r, i, family):
               "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
-    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "glm", "glm4", "ministral3", "starcoder2",
+    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "glm", "glm4", "ministral3", "qwen3_5_text", "starcoder2",
                                         "exaone4"):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
@@ -119,7 +119,7 @@ def llama_like(r, i, family):
     if family in ("cohere", "cohere2", "exaone4", "phi", "gpt_neox", "starcoder2"):
         config.pop("head_dim", None)
     own = {"glm": glm, "glm4": glm, "ministral3": ministral3, "gpt_neox": gpt_neox, "phi": phi, "cohere": cohere,
-           "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss}.get(family)
+           "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss, "qwen3_5_text": qwen3_5}.get(family)
     if own:
         own(i, config)
         if family not in ("ministral3", "gpt_neox"):
@@ -192,6 +192,14 @@ def exaone4(i, config):
                    {"sliding_window_pattern": "LLLG", "layer_types": ["sliding_attention", *layers[1:]]}][i % 4])
 
 
+def qwen3_5(i, config):
+    config.update(head_dim=[8, 16, 24][i % 3], partial_rotary_factor=[0.25, 0.5][i % 2], linear_num_key_heads=2,
+                  linear_num_value_heads=[2, 4, 6][i % 3], linear_key_head_dim=[8, 12][i % 2], linear_value_head_dim=10)
+    layers = config["num_hidden_layers"]
+    config.update([{}, {"full_attention_interval": 2}, {"attention_bias": True, "linear_conv_kernel_dim": 3},
+                   {"layer_types": ["full_attention"] + ["linear_attention"] * (layers - 1)}][i % 4])
+
+
 def seed_oss(i, config):
     config.update(pad_token_id=None)
     config.update([{}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True}][i % 4])
@@ -259,6 +267,9 @@ def case(family, config):
         inside = getattr(model, model.base_model_prefix)
         put_frequencies(out, family, cfg, type(inside.rotary_emb))
         if family in ("gptj", "gpt_neox"):
+            return out
+        if family == "qwen3_5_text":
+            out["delta"] = [kind == "linear_attention" for kind in cfg.layer_types]
             return out
         out["scale"] = model.model.layers[0].self_attn.scaling
         if family in ("gemma2", "gemma3_text"):

@@ -441,6 +441,7 @@ const struct op_case op_cases[] = {
     DELTA_CASES("delta_rule_fwd"),
     {.op = "delta_rule_fwd", .M = 1, .H = 4, .KV = 2, .D = 16, .P = 24, .lengths = {1}, .flags = RESIDUAL}, /* one token
                                                                                                              */
+    {.op = "delta_rule_fwd", .M = 576, .H = 4, .KV = 2, .D = 6, .P = 5, .lengths = {72, 72, 72, 72, 72, 72, 72, 72}},
     {.op = "delta_rule_fwd", .M = 75, .H = 2, .KV = 1, .D = 5, .P = 7, .lengths = {66, 9}, .flags = RESIDUAL},
     DELTA_CASES("delta_rule_bwd"),
     {.op = "delta_rule_bwd",

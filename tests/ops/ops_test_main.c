@@ -95,7 +95,10 @@ void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, in
     memset(&h->args, 0, sizeof h->args);
     op_drivers[op]->setup(h);
     size_t workspace = ops_workspace_bytes(h->device, &h->limits);
-    stream_set_workspace(h->stream, arena_take(&h->arena, MEM_WORKSPACE, workspace), workspace);
+    void *scratch = arena_take(&h->arena, MEM_WORKSPACE, workspace);
+    if (h->device->kind == DEVICE_CPU) /* what an op has not written is not a number */
+        memset(scratch, 0xff, workspace);
+    stream_set_workspace(h->stream, scratch, workspace);
     for (int i = 0; i < h->count; i++)
         if (!h->tensors[i].alias)
             h->timing ? fill_for_timing(h, &h->tensors[i]) : upload(h, &h->tensors[i]);

@@ -13,7 +13,8 @@ from harness import DATA, ROOT, USAGE, write_safetensors
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3", "glm", "glm4", "ministral3", "gptj",
-            "gpt-neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4", "seed-oss"]
+            "gpt-neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4", "seed-oss",
+            "qwen3.5"]
 
 
 def tensors_of(folder):

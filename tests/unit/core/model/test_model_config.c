@@ -83,9 +83,11 @@ static void check_case(const json_t *golden)
     assert_true(desc.norm_eps == json_number_value(json_object_get(golden, "eps")));
     for (size_t i = 0; i < json_array_size(windows); i++)
         assert_int_equal(desc.layers[i].window, json_integer_value(json_array_get(windows, i)));
-    const json_t *nope = json_object_get(golden, "no_rope");
-    for (int64_t i = 0; i < desc.num_layers; i++)
+    const json_t *nope = json_object_get(golden, "no_rope"), *delta = json_object_get(golden, "delta");
+    for (int64_t i = 0; i < desc.num_layers; i++) {
         assert_int_equal(desc.layers[i].no_rope, json_is_true(json_array_get(nope, (size_t)i)));
+        assert_int_equal(desc.layers[i].delta, json_is_true(json_array_get(delta, (size_t)i)));
+    }
     if (desc.rope.kind != ROPE_NONE) {
         check_rope(&desc, &desc.rope, json_object_get(golden, "inv_freq"));
         assert_true(fabs(desc.rope.attention_factor - json_number_value(json_object_get(golden, "rope_factor"))) <
@@ -183,8 +185,8 @@ static const struct {
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
-     "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4 and "
-     "seed_oss are"},
+     "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4, seed_oss "
+     "and qwen3_5_text are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
