@@ -65,7 +65,7 @@ static bool linear_in_unit(const struct model_desc *desc, int unit, int head, in
 {
     if (which == LINEAR_HEAD || which == LINEAR_POOLER || unit == 0 || unit == head)
         return unit == head && which >= LINEAR_HEAD;
-    const bool delta = desc->layers[unit - 1].delta;
+    const bool delta = desc->delta.taps && desc->layers[unit - 1].delta;
     return delta ? which != LINEAR_QKV && which != LINEAR_O : which != LINEAR_DELTA_IN && which != LINEAR_DELTA_O;
 }
 
@@ -87,7 +87,7 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
     double flops = 0;
     for (int unit = 0; unit <= head; unit++) {
         flops += 6 * adapter_parameters(table, unit);
-        if (unit > 0 && unit < head && desc->layers[unit - 1].delta)
+        if (unit > 0 && unit < head && desc->delta.taps && desc->layers[unit - 1].delta)
             flops += (unit >= first ? 3 : 1) * delta_flops(desc);
         else if (unit > 0 && unit < head) /* forward 2, backward 4 */
             flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;

@@ -132,8 +132,10 @@ def train(arguments, name, stage, ranks, dtype, mode, out):
 
 
 def bounds(name, dtype, mode):
-    """Those of check_golden.py; in 16 bits twice what PEFT's run in bf16 strays by, if that is more."""
+    """Those of check_golden.py; in 16 bits twice what PEFT's run in bf16 strays by, if that is more. The gradient of a
+    delta rule's short keys is large, and rounds otherwise in fp32."""
     allowed, rounding = golden.bounds(stored()[name], dtype, mode), stored()[name]["rounding"]["bf16"]
+    allowed["grad_norm"] = max(allowed["grad_norm"], 30 * stored()[name]["rounding"]["fp32"].get("norm", 0))
     if dtype != "fp32":
         allowed["grad_norm"] = max(allowed["grad_norm"], 2 * rounding["norm"] + 0.02)
         allowed["eval_loss"] = max(allowed["eval_loss"], 2 * rounding["eval"] + 0.005)

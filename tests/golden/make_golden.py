@@ -281,7 +281,26 @@ class Case:
         return least + (self.lr - least) * left
 
 
+class Doubles:
+    """torch for Qwen3.5's module in a run in float64: what it computes in float32 by name is computed in float64."""
+    float32 = float = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def keep_doubles(model):
+    if model.config.model_type == "qwen3_5_text":
+        exact = model.dtype == torch.float64
+        sys.modules["transformers.models.qwen3_5.modeling_qwen3_5"].torch = Doubles() if exact else torch
+        torch.Tensor.float = torch.Tensor.double if exact else FLOAT
+
+
+FLOAT = torch.Tensor.float
+
+
 def loss_sum(model, x, y, views=None):
+    keep_doubles(model)
     more = {n: t.to(model.dtype) if t.is_floating_point() else t for n, t in (views or {}).items()}
     logits = model(input_ids=x, use_cache=False, **more).logits
     if logits.dtype == torch.bfloat16:
