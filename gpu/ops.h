@@ -354,12 +354,6 @@ static inline struct delta_rule_fwd_args delta_forward_of(const struct delta_rul
     return forward;
 }
 
-/* Chunks of all sequences have places in their order; those of a sequence begin at this one. */
-static inline int64_t delta_first_chunk(int64_t start, int64_t sequence)
-{
-    return start / DELTA_CHUNK + sequence;
-}
-
 /* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F): F of gate, F of
  * up. */
 struct swiglu_fwd_args {

@@ -52,6 +52,25 @@ static size_t linear_workspace(const struct op_limits *limits, size_t memory)
     return cuda_gemm_workspace(memory) + (size_t)min64(by_rows, by_blocks) * sizeof(float) + CUDA_SCRATCH_ALIGN;
 }
 
+int64_t cuda_conv_parts(int64_t M)
+{
+    return min64(CUDA_CONV_PARTS, workspace_blocks(M, CUDA_CONV_ROWS));
+}
+
+/* Backward's: the states before each chunk and the gradients of those after it, X and the gradient of R
+ * (ops_cuda_delta.cu), and two sums of each chunk and head. */
+static size_t delta_workspace(const struct op_limits *limits)
+{
+    const struct delta_rule_fwd_args *a = &limits->delta_rule;
+    const size_t chunks = (size_t)(cuda_delta_chunks(a) * a->Hv),
+                 channels = (size_t)(2 * a->Hk * a->Dk + a->Hv * a->Dv);
+    const size_t states = cuda_scratch_size(chunks * (size_t)(a->Dk * a->Dv) * sizeof(float));
+    const size_t rows = cuda_scratch_size((size_t)(a->M * a->Hv * a->Dv) * sizeof(float));
+    const size_t conv = CUDA_CONV_PARTS * CONV_TAPS * channels * sizeof(float) + CUDA_SCRATCH_ALIGN;
+    const size_t rule = 2 * (states + rows) + cuda_scratch_size(2 * chunks * sizeof(float));
+    return !limits->delta_backward ? 0 : rule > conv ? rule : conv;
+}
+
 _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");
 
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
@@ -61,6 +80,7 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         embedding_workspace(limits),
         norm_workspace(limits),
         linear_workspace(limits, memory),
+        delta_workspace(limits),
         cuda_scratch_size(tokens * sizeof(double)),                    /* cross_entropy: a double for each row */
         cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention: the sums of out * dout */
         cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};

@@ -19,6 +19,8 @@ enum {
     CUDA_COLUMN_BLOCKS = 1024, /* of column sums: about eight for each multiprocessor, */
     CUDA_COLUMN_WIDTH = 256,   /* columns of each block */
     CUDA_COLUMN_ROWS = 64,     /* rows of each block, at least */
+    CUDA_CONV_PARTS = 256,     /* of the rows of a convolution, … */
+    CUDA_CONV_ROWS = 32,       /* each of so many rows at least */
     DELTA_SLICE = 32,          /* columns of a head's state that a block of the delta rule has */
 };
 
@@ -38,6 +40,16 @@ int64_t cuda_norm_parts(int64_t C);
 /* Ranges of rows that the sums of N columns of M rows are computed in, and the bytes of their partial sums. */
 int64_t cuda_column_ranges(int64_t M, int64_t N);
 size_t cuda_column_sums_bytes(int64_t M, int64_t N);
+
+/* Parts of the rows of a convolution that is not split by sequences. */
+int64_t cuda_conv_parts(int64_t M);
+
+/* Places of the chunks of all sequences: those of sequence s begin at seq_start[s] / DELTA_CHUNK + s; some are empty.
+ */
+static inline int64_t cuda_delta_chunks(const struct delta_rule_fwd_args *a)
+{
+    return a->M / DELTA_CHUNK + a->num_seqs;
+}
 
 /* Bytes that a stream needs for every op within the limits on a GPU with `memory` bytes, cuDNN's plans apart. */
 size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory);

@@ -20,6 +20,7 @@ static void conv_inputs(struct harness *h)
     const struct op_case *c = h->c;
     h->limits.delta_rule = (struct delta_rule_fwd_args){
         .M = c->M + 1, .Hk = 1, .Hv = 1, .Dk = 1, .Dv = c->N, .num_seqs = MAX_SEQS, .max_seq = c->M};
+    h->limits.delta_backward = true;
     h->x = input(h, "x", c->M * (c->N + c->pad));
     h->w = weight(h, "weight", c->N * c->K);
 }

@@ -474,6 +474,116 @@ void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct
            dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, static_cast<int>(a->C));
 }
 
+/* ---- RMSNorm of heads with a gate: a warp for each head ------------------ */
+
+enum { GATED_WARPS = 8, GATED_THREADS = GATED_WARPS * WARP_SIZE, GATED_SLOTS = CUDA_MAX_HEAD_DIM / WARP_SIZE };
+
+/* Calls visit(row, token, element) for each head, row by row, of this warp: row of all, its token, its first element.
+ */
+template <typename Visit> __device__ __forceinline__ void each_head(int64_t M, int64_t heads, int64_t D, Visit visit)
+{
+    const int64_t step = static_cast<int64_t>(gridDim.x) * GATED_WARPS;
+    for (int64_t row = blockIdx.x * GATED_WARPS + threadIdx.x / WARP_SIZE; row < M * heads; row += step)
+        visit(row, row / heads, row % heads * D);
+}
+
+__device__ __forceinline__ float gate_sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(GATED_THREADS) gated_norm_fwd_kernel(struct head_norm_fwd_args a)
+{
+    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
+        const T *x = static_cast<const T *>(a.x) + token * a.ld_x + first;
+        float values[GATED_SLOTS], square = 0;
+#pragma unroll
+        for (int i = 0; i < GATED_SLOTS; i++) {
+            const int d = lane + WARP_SIZE * i;
+            values[i] = d < a.D ? to_float(x[d]) : 0;
+            square += values[i] * values[i];
+        }
+        const float rstd = 1 / sqrtf(sum_over_lanes(square, WARP_SIZE) / static_cast<float>(a.D) + a.eps);
+        if (lane == 0)
+            a.rstd[row] = rstd;
+#pragma unroll
+        for (int i = 0; i < GATED_SLOTS; i++) {
+            const int d = lane + WARP_SIZE * i;
+            if (d >= a.D)
+                break;
+            const float z = to_float(static_cast<const T *>(a.gate)[token * a.ld_gate + first + d]);
+            const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
+            from_float(values[i] * rstd * w * z * gate_sigmoid(z), static_cast<T *>(a.y) + token * a.ld_y + first + d);
+        }
+    });
+}
+
+/* parts (gridDim.x, D): sums for dweight. */
+template <typename T>
+__global__ void __launch_bounds__(GATED_THREADS) gated_norm_bwd_kernel(struct head_norm_bwd_args a, float *parts)
+{
+    SHARED(float, sums, [GATED_WARPS][CUDA_MAX_HEAD_DIM]);
+    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    float dweight[GATED_SLOTS] = {};
+    each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
+        const float rstd = a.rstd[row];
+        float gradients[GATED_SLOTS], normed[GATED_SLOTS], sum = 0;
+#pragma unroll
+        for (int i = 0; i < GATED_SLOTS; i++) {
+            const int d = lane + WARP_SIZE * i;
+            gradients[i] = normed[i] = 0;
+            if (d >= a.D)
+                break;
+            const int64_t gate = token * a.ld_gate + first + d;
+            const float z = to_float(static_cast<const T *>(a.gate)[gate]), s = gate_sigmoid(z);
+            const float dy = to_float(static_cast<const T *>(a.dy)[token * a.ld_dy + first + d]);
+            const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
+            normed[i] = to_float(static_cast<const T *>(a.x)[token * a.ld_x + first + d]) * rstd;
+            from_float(dy * normed[i] * w * s * (1 + z * (1 - s)), static_cast<T *>(a.dgate) + gate);
+            dweight[i] += dy * z * s * normed[i];
+            gradients[i] = dy * z * s * w;
+            sum += gradients[i] * normed[i];
+        }
+        const float mean = sum_over_lanes(sum, WARP_SIZE) / static_cast<float>(a.D);
+#pragma unroll
+        for (int i = 0; i < GATED_SLOTS; i++) {
+            const int d = lane + WARP_SIZE * i;
+            if (d < a.D)
+                from_float(rstd * (gradients[i] - normed[i] * mean),
+                           static_cast<T *>(a.dx) + token * a.ld_dx + first + d);
+        }
+    });
+#pragma unroll
+    for (int i = 0; i < GATED_SLOTS; i++)
+        sums[threadIdx.x / WARP_SIZE][lane + WARP_SIZE * i] = dweight[i];
+    __syncthreads();
+    for (int64_t d = threadIdx.x; d < a.D; d += GATED_THREADS) {
+        float all = 0;
+        for (int warp = 0; warp < GATED_WARPS; warp++)
+            all += sums[warp][d];
+        parts[blockIdx.x * a.D + d] = all;
+    }
+}
+
+void gated_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
+{
+    ASSERT(a->D <= CUDA_MAX_HEAD_DIM);
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    const int64_t blocks = ceil_div(a->M * a->heads, GATED_WARPS), most = cuda_norm_parts(a->D);
+    const int count = static_cast<int>(blocks < most ? blocks : most), D = static_cast<int>(a->D);
+    const struct sum_outputs outputs = {{a->dweight, nullptr, nullptr}, {a->accumulate, false, false}};
+    float *parts = cuda_scratch_take<float>(&scratch, most * a->D);
+    if (count)
+        dispatch(a->dtype, [&](auto type) {
+            LAUNCH(stream, "gated_norm_bwd", gated_norm_bwd_kernel<decltype(type)>, static_cast<unsigned>(count),
+                   GATED_THREADS, *a, parts);
+        });
+    LAUNCH(stream, "sum_parts", norm_sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->D, WARP_SIZE)), 1),
+           dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, D);
+}
+
 } // namespace
 
 void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
@@ -493,6 +603,14 @@ void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     struct norm_fwd_args norm = {};
+    if (a->gate) {
+        ASSERT(a->D <= CUDA_MAX_HEAD_DIM);
+        dispatch(a->dtype, [&](auto type) {
+            LAUNCH(stream, "gated_norm_fwd", gated_norm_fwd_kernel<decltype(type)>,
+                   grid_of(stream, ceil_div(a->M * a->heads, GATED_WARPS), 16), GATED_THREADS, *a);
+        });
+        return;
+    }
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
@@ -511,6 +629,10 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
     struct norm_bwd_args norm = {};
+    if (a->gate) {
+        gated_norm_bwd(stream, a);
+        return;
+    }
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
