@@ -425,7 +425,6 @@ const struct op_case op_cases[] = {
     {.op = "causal_conv_fwd", .M = 263, .N = 80, .K = 4, .pad = 16, .lengths = {1, 63, 1, 2, 66, 130}},
     {.op = "causal_conv_fwd", .M = 70, .N = 33, .K = 3, .lengths = {31, 1, 38}},
     {.op = "causal_conv_fwd", .M = 0, .N = 8, .K = 4},
-    {.op = "causal_conv_fwd", .M = 256, .N = 1024, .K = 4, .lengths = {256}, .flags = COUNTED},
     {.op = "causal_conv_fwd", .M = 2048, .N = 6144, .K = 4, .lengths = {2048}, .flags = PERF},
     {.op = "causal_conv_fwd", .M = 8192, .N = 6144, .K = 4, .lengths = {4096, 4096}, .flags = GPU_PERF},
 

@@ -22,6 +22,7 @@ enum {
     SLICE = DELTA_SLICE,
     ROWS = 8,
     THREADS = CHUNK / ROWS * WARP_SIZE,
+    KEY_LD = DELTA_MAX_DIM + 4,       /* floats between rows of a tile of keys */
     SQUARE_LD = CHUNK + 4,            /* of a matrix of a chunk by a chunk */
     STAGED_LD = SLICE + 4,            /* of rows of a slice */
     SLICE_LD = SLICE + 1,             /* of a slice that lanes read by rows */
@@ -266,9 +267,11 @@ __device__ __forceinline__ void load_tokens(struct tokens *t, const Args &a, con
         }
     }
     __syncthreads();
-    if (i == 0)
+    if (i == 0) {
+#pragma unroll 8 /* not all: each would be a register */
         for (int j = 1; j < CHUNK; j++)
             t->sums[j] += t->sums[j - 1];
+    }
     __syncthreads();
 }
 
@@ -296,31 +299,30 @@ __device__ __forceinline__ float decay(const struct tokens &t, int later, int ea
 
 /* What both scans have in shared memory. */
 struct scan_memory {
-    float *tile;   /* (CHUNK, ld): K, or Q */
+    float *tile;   /* (CHUNK, KEY_LD): K, or Q */
     float *state;  /* (Dk in whole ROWS, SLICE) */
     float *square; /* (CHUNK, SQUARE_LD) */
     float *x;      /* (CHUNK, SLICE) */
-    int ld, Dk;    /* Dk in whole ROWS */
+    int Dk;        /* in whole ROWS */
 };
 
-__host__ __device__ inline int scan_ld(int64_t Dk)
-{
-    return static_cast<int>((Dk + ROWS - 1) / ROWS * ROWS) + 4;
-}
+enum {
+    SCAN_BYTES = 4 * (CHUNK * (KEY_LD + SQUARE_LD + SLICE) + DELTA_MAX_DIM * SLICE),
+    GRADIENT_BYTES = 4 * (CHUNK * (KEY_LD + 2 * SQUARE_LD + STAGED_LD) + DELTA_MAX_DIM * SLICE_LD)
+};
 
-__host__ __device__ inline int scan_floats(int64_t Dk)
+__device__ __forceinline__ int whole_keys(int64_t Dk)
 {
-    return CHUNK * scan_ld(Dk) + (scan_ld(Dk) - 4) * SLICE + CHUNK * (SQUARE_LD + SLICE);
+    return static_cast<int>(Dk + ROWS - 1) / ROWS * ROWS;
 }
 
 __device__ __forceinline__ struct scan_memory scan_memory_of(float *memory, int64_t Dk)
 {
     struct scan_memory m;
-    m.ld = scan_ld(Dk);
-    m.Dk = m.ld - 4;
+    m.Dk = whole_keys(Dk);
     m.tile = memory;
-    m.state = m.tile + CHUNK * m.ld;
-    m.square = m.state + m.Dk * SLICE;
+    m.state = m.tile + CHUNK * KEY_LD;
+    m.square = m.state + DELTA_MAX_DIM * SLICE;
     m.x = m.square + CHUNK * SQUARE_LD;
     return m;
 }
@@ -341,7 +343,7 @@ __device__ __forceinline__ void multiply_keys(const struct scan_memory &m, const
         load_rows(own, SQUARE_LD, rows, ld, factor, first, width, D, count);
         __syncwarp();
         add_products(values, own, SQUARE_LD, m.state + first * SLICE, SLICE, 1, SLICE, width);
-        add_products(products, own, SQUARE_LD, m.tile + first, 1, m.ld, CHUNK, width);
+        add_products(products, own, SQUARE_LD, m.tile + first, 1, KEY_LD, CHUNK, width);
     }
     __syncwarp();
 }
@@ -388,8 +390,8 @@ __device__ __forceinline__ void update_state(const struct scan_memory &m, float 
         for (int j = 0; j < CHUNK; j++) {
             const float x = factor[j] * m.x[j * SLICE + lane_of()];
             float left[ROWS];
-            load<4>(m.tile + j * m.ld + d, *reinterpret_cast<float(*)[4]>(left));
-            load<4>(m.tile + j * m.ld + d + 4, *reinterpret_cast<float(*)[4]>(left + 4));
+            load<4>(m.tile + j * KEY_LD + d, *reinterpret_cast<float(*)[4]>(left));
+            load<4>(m.tile + j * KEY_LD + d + 4, *reinterpret_cast<float(*)[4]>(left + 4));
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 sum[r] = fmaf(left[r], x, sum[r]);
@@ -466,6 +468,20 @@ __device__ __forceinline__ void decayed_square(const struct scan_memory &m, cons
     store_square(m.square, products, 1);
 }
 
+/* R, from own = K S. */
+template <typename T>
+__device__ __forceinline__ void right_side(float (&own)[ROWS][1], const struct delta_rule_fwd_args &a,
+                                           const struct tokens &t, const struct chunk &at, int64_t h, int64_t column)
+{
+    const T *const v = static_cast<const T *>(a.v) + at.row * a.ld_qkv + h * a.Dv + column;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int i = own_row() + r;
+        const float value = i < at.count && column < a.Dv ? to_float(v[i * a.ld_qkv]) : 0;
+        own[r][0] = t.beta[i] * (value - expf(t.sums[i]) * own[r][0]);
+    }
+}
+
 /* states (chunks, Hv, Dk, Dv) and saved_x (M, Hv, Dv) or NULL: what backward needs; then there is no out. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -487,7 +503,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         float products[ROWS][2], own[ROWS][1], out[ROWS][1];
         __syncthreads();
         load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * m.ld, m.ld, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
+        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
         if (threadIdx.x < CHUNK)
             factors[threadIdx.x] = decay(t, CHUNK - 1, static_cast<int>(threadIdx.x));
         if (states)
@@ -495,14 +511,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, own);
         decayed_square<false, false>(m, t, products);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int i = own_row() + r;
-            const bool exists = i < at.count && column < a.Dv;
-            const float v =
-                exists ? to_float(static_cast<const T *>(a.v)[(at.row + i) * a.ld_qkv + h * a.Dv + column]) : 0;
-            own[r][0] = t.beta[i] * (v - expf(t.sums[i]) * own[r][0]);
-        }
+        right_side<T>(own, a, t, at, h, column);
         solve<false>(m, own);
         if (a.out) {
             multiply_keys(m, q, a.ld_qkv, t.q, Dk, at.count, products, out);
@@ -551,7 +560,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         copy_state<true>(m, dstates + (at.place * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, column);
         load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * m.ld, m.ld, q, a.ld_qkv, t.q, 0, m.Dk, Dk, at.count);
+        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, q, a.ld_qkv, t.q, 0, m.Dk, Dk, at.count);
         load_rows(m.x + own_row() * SLICE, SLICE, static_cast<const T *>(a.dout) + at.row * a.ld_o + h * a.Dv, a.ld_o,
                   nullptr, static_cast<int>(column) - lane_of(), SLICE, static_cast<int>(a.Dv), at.count);
         if (threadIdx.x < CHUNK)
@@ -566,7 +575,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         update_state(m, expf(t.sums[CHUNK - 1]), factors);
         __syncthreads();
-        load_rows(m.tile + own_row() * m.ld, m.ld, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
+        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
         if (threadIdx.x < CHUNK)
             factors[threadIdx.x] *= -t.beta[threadIdx.x];
         __syncthreads();
@@ -590,22 +599,15 @@ __global__ void __launch_bounds__(THREADS, 1)
 /* What the block has in shared memory; `slice` is of a state, in whole ROWS of keys, or of a chunk. */
 struct gradient_memory {
     float *tile, *d_qk, *d_kk, *slice, *staged;
-    int ld, Dk;
+    int Dk;
 };
-
-static int gradient_floats(int64_t Dk)
-{
-    const int keys = scan_ld(Dk) - 4;
-    return CHUNK * (scan_ld(Dk) + 2 * SQUARE_LD + STAGED_LD) + (keys > CHUNK ? keys : CHUNK) * SLICE_LD;
-}
 
 __device__ __forceinline__ struct gradient_memory gradient_memory_of(float *memory, int64_t Dk)
 {
     struct gradient_memory m;
-    m.ld = scan_ld(Dk);
-    m.Dk = m.ld - 4;
+    m.Dk = whole_keys(Dk);
     m.tile = memory;
-    m.d_qk = m.tile + CHUNK * m.ld;
+    m.d_qk = m.tile + CHUNK * KEY_LD;
     m.d_kk = m.d_qk + CHUNK * SQUARE_LD;
     m.staged = m.d_kk + CHUNK * SQUARE_LD;
     m.slice = m.staged + CHUNK * STAGED_LD;
@@ -643,12 +645,12 @@ __device__ __forceinline__ void dot_rows(const float (&sum)[ROWS][KEYS], const T
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int row = own_row() + r;
+        const T *const from = x + row * ld + lane_of();
         float dot = 0;
 #pragma unroll
-        for (int c = 0; c < KEYS; c++) {
-            const int d = lane_of() + WARP_SIZE * c;
-            dot += row < count && d < D ? sum[r][c] * to_float(x[row * ld + d]) : 0;
-        }
+        for (int c = 0; c < KEYS; c++)
+            dot += row < count && lane_of() + WARP_SIZE * c < D ? sum[r][c] * to_float(from[WARP_SIZE * c]) : 0;
+        __syncwarp(); /* row by row: all at a time would not fit the registers */
         visit(r, sum_over_lanes(dot, WARP_SIZE) * factor[row]);
     }
 }
@@ -738,8 +740,8 @@ __device__ __forceinline__ void gradient_left(const struct delta_rule_bwd_args &
         __syncwarp();
         add_products(dk, staged, STAGED_LD, m.slice, 1, SLICE_LD, m.Dk, SLICE);
     }
-    add_products(dq, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, m.ld, 1, m.Dk, CHUNK);
-    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, m.ld, 1, m.Dk, CHUNK);
+    add_products(dq, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
+    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
 }
 
 /* Adds that to dk, and returns this thread's part of the products of the state after the chunk with its gradient. The
@@ -766,11 +768,11 @@ __device__ __forceinline__ float gradient_right(const struct delta_rule_bwd_args
         add_products(dk, staged, STAGED_LD, m.slice, 1, SLICE_LD, m.Dk, SLICE);
     }
     __syncthreads();
-    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, m.ld, 1, m.Dk, CHUNK);
+    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
     __syncthreads();
-    load_rows(m.tile + own_row() * m.ld, m.ld, q, a.ld_qkv, t.q, 0, m.Dk, static_cast<int>(a.Dk), count);
+    load_rows(m.tile + own_row() * KEY_LD, KEY_LD, q, a.ld_qkv, t.q, 0, m.Dk, static_cast<int>(a.Dk), count);
     __syncthreads();
-    add_products(dk, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, m.ld, 1, m.Dk, CHUNK);
+    add_products(dk, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
     return sum;
 }
 
@@ -805,12 +807,12 @@ __device__ __forceinline__ void store_rows(T *to, const float (&sum)[ROWS][KEYS]
     dot_rows(sum, x, ld, factor, D, count, [&](int r, float dot) {
         const int row = own_row() + r;
         const float by = factor[row], along = dot * by * by * square;
+        const T *const from = x + row * ld + lane_of();
+        T *const out = to + row * ld + lane_of();
 #pragma unroll
-        for (int c = 0; c < KEYS; c++) {
-            const int d = lane_of() + WARP_SIZE * c;
-            if (row < count && d < D)
-                from_float(by * sum[r][c] - along * to_float(x[row * ld + d]), to + row * ld + d);
-        }
+        for (int c = 0; c < KEYS; c++)
+            if (row < count && lane_of() + WARP_SIZE * c < D)
+                from_float(by * sum[r][c] - along * to_float(from[WARP_SIZE * c]), out + WARP_SIZE * c);
     });
 }
 
@@ -864,7 +866,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x < CHUNK)
             dsums[threadIdx.x] = dlog_beta[threadIdx.x] = 0;
         load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * m.ld, m.ld, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
+        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
         gradient_squares<T>(a, m, t, p, x, dr, dlog_beta);
         add_dots(gates, -1, -1, dk, k, a.ld_qkv, t.k, Dk, at.count);
         add_dots(gates, -1, 0, dq, q, a.ld_qkv, t.q, Dk, at.count);
@@ -941,22 +943,19 @@ static dim3 scan_grid(const struct delta_rule_fwd_args *a)
 
 void cuda_delta_rule_fwd(struct stream *stream, const struct delta_rule_fwd_args *a)
 {
-    const int bytes = scan_floats(a->Dk) * static_cast<int>(sizeof(float));
     float *const none = nullptr;
     if (a->M == 0)
         return;
     dispatch(a->dtype, [&](auto type) {
-        LAUNCH_SHARED(stream, "delta_rule_fwd", delta_scan_kernel<decltype(type)>, scan_grid(a), THREADS, bytes, *a,
-                      static_cast<int>(ceil_div(a->Dv, SLICE)), none, none);
+        LAUNCH_SHARED(stream, "delta_rule_fwd", delta_scan_kernel<decltype(type)>, scan_grid(a), THREADS, SCAN_BYTES,
+                      *a, static_cast<int>(ceil_div(a->Dv, SLICE)), none, none);
     });
 }
 
 void cuda_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd_args *a)
 {
     const struct delta_rule_fwd_args forward = delta_forward_of(a);
-    const int bytes = scan_floats(a->Dk) * static_cast<int>(sizeof(float)),
-              gradient_bytes = gradient_floats(a->Dk) * static_cast<int>(sizeof(float)),
-              slices = static_cast<int>(ceil_div(a->Dv, SLICE));
+    const int slices = static_cast<int>(ceil_div(a->Dv, SLICE));
     const int64_t chunks = cuda_delta_chunks(&forward), state = a->Hv * a->Dk * a->Dv, row = a->Hv * a->Dv;
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     float *states = cuda_scratch_take<float>(&scratch, chunks * state);
@@ -967,11 +966,11 @@ void cuda_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd_args
         dispatch(a->dtype, [&](auto type) {
             using T = decltype(type);
             const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(a->Hk));
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&forward), THREADS, bytes, forward,
-                          slices, states, x);
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&forward), THREADS, bytes, *a,
-                          slices, dstates, dr);
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_gradients_kernel<T>, grid, THREADS, gradient_bytes, *a,
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&forward), THREADS, SCAN_BYTES,
+                          forward, slices, states, x);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&forward), THREADS, SCAN_BYTES,
+                          *a, slices, dstates, dr);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_gradients_kernel<T>, grid, THREADS, GRADIENT_BYTES, *a,
                           states, dstates, x, dr, sums);
         });
     LAUNCH(stream, "delta_rule_bwd", delta_sums_kernel, dim3(static_cast<unsigned>(a->Hv), 2), WARP_SIZE, *a, sums,
