@@ -120,7 +120,7 @@ struct op_cost op_cost_delta_rule_fwd(const struct delta_rule_fwd_args *a)
 struct op_cost op_cost_delta_rule_bwd(const struct delta_rule_bwd_args *a)
 {
     const struct delta_rule_fwd_args forward = delta_forward_of(a);
-    const struct op_cost cost = {cost_delta(&forward, 8, 6, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
+    const struct op_cost cost = {cost_delta(&forward, 8, 7, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
     return cost;
 }
 

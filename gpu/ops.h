@@ -291,7 +291,7 @@ struct causal_conv_fwd_args {
     int64_t M, C, K;
     int64_t ld_x, ld_y; /* elements between rows */
     int64_t num_seqs;
-    const int32_t *seq_start; /* (num_seqs + 1) */
+    const int32_t *seq_start; /* (num_seqs + 1), from 0 to M */
     void *y;                  /* dt (M, C) */
     const void *x;            /* dt (M, C) */
     const void *weight;       /* dt (C, K) */

@@ -493,7 +493,7 @@ __device__ __forceinline__ float gate_sigmoid(float x)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GATED_THREADS) gated_norm_fwd_kernel(struct head_norm_fwd_args a)
+__global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_fwd_kernel(struct head_norm_fwd_args a)
 {
     const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
     each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
@@ -522,7 +522,7 @@ __global__ void __launch_bounds__(GATED_THREADS) gated_norm_fwd_kernel(struct he
 
 /* parts (gridDim.x, D): sums for dweight. */
 template <typename T>
-__global__ void __launch_bounds__(GATED_THREADS) gated_norm_bwd_kernel(struct head_norm_bwd_args a, float *parts)
+__global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct head_norm_bwd_args a, float *parts)
 {
     SHARED(float, sums, [GATED_WARPS][CUDA_MAX_HEAD_DIM]);
     const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;

@@ -46,6 +46,18 @@ static void products_count_outputs_in_their_dtype(void **state)
     check(op_cost_linear_bwd_input(&input), flops, 2 * x + w + y);
 }
 
+static void delta_rule_counts_half_of_a_chunks_squares(void **state)
+{
+    (void)state;
+    const double heads = 2.0 * M * 4, half = DELTA_CHUNK / 2.0,
+                 tokens = 2.0 * M * (2 * 2 * 8 + 4 * 16 + 2 * 4 + 4 * 16);
+    const struct delta_rule_fwd_args fwd = {.dtype = DTYPE_BF16, .M = M, .Hk = 2, .Hv = 4, .Dk = 8, .Dv = 16};
+    check(op_cost_delta_rule_fwd(&fwd), heads * (3 * 8 * 16 + half * (2 * 8 + 2 * 16)), tokens);
+    const struct delta_rule_bwd_args bwd = {.dtype = DTYPE_BF16, .M = M, .Hk = 2, .Hv = 4, .Dk = 8, .Dv = 16};
+    check(op_cost_delta_rule_bwd(&bwd), heads * (8 * 8 * 16 + half * (7 * 8 + 5 * 16)),
+          2 * tokens - 2.0 * M * 4 * 16); /* no out */
+}
+
 static void other_ops_count_what_they_touch(void **state)
 {
     (void)state;
@@ -78,6 +90,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_count_outputs_in_their_dtype),
+        cmocka_unit_test(delta_rule_counts_half_of_a_chunks_squares),
         cmocka_unit_test(other_ops_count_what_they_touch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
