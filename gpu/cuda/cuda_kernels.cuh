@@ -347,6 +347,19 @@ template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes
     return x;
 }
 
+/* Every thread of a block of THREADS gets the sum of x over it. */
+template <int THREADS, typename T> __device__ __forceinline__ T block_sum(T x, T *slots)
+{
+    x = sum_over_lanes(x, WARP_SIZE);
+    if (threadIdx.x % WARP_SIZE == 0)
+        slots[threadIdx.x / WARP_SIZE] = x;
+    __syncthreads();
+    x = 0;
+    for (int warp = 0; warp < THREADS / WARP_SIZE; warp++)
+        x += slots[warp];
+    return x;
+}
+
 __device__ __forceinline__ float max_over_lanes(float x)
 {
     for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2)

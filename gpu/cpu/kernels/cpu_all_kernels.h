@@ -9,6 +9,7 @@
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
+#include "gpu/decide_step.h"
 
 #include <stdatomic.h>
 

@@ -44,42 +44,19 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
 {
     (void)stream;
     heartbeat_beat();
-    struct step_state *s = a->state;
-    ptrdiff_t row = a->units + 1;
-    double total = 0, loss_sum = 0;
-    s->bad_unit = s->bad_loss_rank = -1;
+    const int64_t made = a->state->optimizer_step - a->schedule->base;
+    ASSERT(made >= 0 && made < STEP_RATES);
+    ASSERT(a->grad_factor > 0);
+    const ptrdiff_t row = a->units + 1;
+    double total = 0;
+    int bad_unit = -1;
     for (int u = 0; u < a->units; u++) {
-        double before = total;
         for (int r = 0; r < a->world; r++)
             total += a->reports[r * row + u];
-        if (isfinite(before) && !isfinite(total))
-            s->bad_unit = u;
+        if (bad_unit < 0 && !isfinite(total))
+            bad_unit = u;
     }
-    const int ranks = a->world / a->turns;
-    for (int r = 0; r < a->world; r++) {
-        double loss = a->reports[(r % ranks * a->turns + r / ranks) * row + a->units];
-        loss_sum += loss;
-        if (!isfinite(loss) && s->bad_loss_rank < 0)
-            s->bad_loss_rank = r;
-    }
-    int64_t made = s->optimizer_step - a->schedule->base;
-    ASSERT(made >= 0 && made < STEP_RATES);
-    const struct step_rates *rates = &a->schedule->rates[made];
-    ASSERT(a->grad_factor > 0);
-    double scale = s->scaler.scale * a->grad_factor, norm = sqrt(total) / scale;
-    s->loss_sum = loss_sum;
-    s->grad_norm = norm;
-    s->lr = rates->lr;
-    s->correction1 = rates->correction1;
-    s->correction2 = rates->correction2;
-    s->beta1 = rates->beta1;
-    s->beta2 = rates->beta2;
-    s->used_loss_scale = (float)s->scaler.scale;
-    s->skipped = !isfinite(total);
-    s->grad_scale = (float)((a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1) / scale);
-    s->optimizer_step += !s->skipped;
-    loss_scaler_update(&s->scaler, &a->scaler, s->skipped);
-    s->loss_scale = (float)s->scaler.scale;
+    decide_by_sum(a, total, bad_unit);
 }
 
 static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite_args *a)

@@ -41,19 +41,6 @@ template <int THREADS> __device__ __forceinline__ float block_max(float x, float
     return x;
 }
 
-/* Every thread gets the sum of x over the block. */
-template <int THREADS> __device__ __forceinline__ float block_sum(float x, float *slots)
-{
-    x = sum_over_lanes(x, WARP_SIZE);
-    if (threadIdx.x % WARP_SIZE == 0)
-        slots[threadIdx.x / WARP_SIZE] = x;
-    __syncthreads();
-    x = 0;
-    for (int warp = 0; warp < THREADS / WARP_SIZE; warp++)
-        x += slots[warp];
-    return x;
-}
-
 struct softmax_sum {
     float highest, sum; /* sum of exp(x - highest) */
 };

@@ -3,6 +3,7 @@
  * and the search for the first value that is not finite. */
 #include "core/quantization/dynamic_map.h"
 #include "gpu/cuda/cuda_kernels.cuh"
+#include "gpu/decide_step.h"
 
 namespace
 {
@@ -18,19 +19,6 @@ int sumsq_parts_of(int64_t n)
 {
     const int64_t wanted = ceil_div(n, PART_ELEMENTS);
     return static_cast<int>(wanted < MAX_PARTS ? wanted : static_cast<int64_t>(MAX_PARTS));
-}
-
-/* The sum over the block's threads, in a fixed order; thread 0 gets it. */
-__device__ __forceinline__ double optimizer_block_sum(double x, double *slots)
-{
-    x = sum_over_lanes(x, WARP_SIZE);
-    if (threadIdx.x % WARP_SIZE == 0)
-        slots[threadIdx.x / WARP_SIZE] = x;
-    __syncthreads();
-    x = 0;
-    for (int warp = 0; warp < WARPS && threadIdx.x == 0; warp++)
-        x += slots[warp];
-    return x;
 }
 
 /* parts[block] = the sum of the squares that the block reads. Grid and order depend on n only, not on x's alignment. */
@@ -53,7 +41,7 @@ __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const T *
         for (int v = 0; v < V; v++)
             sum = fma(static_cast<double>(at[v]), static_cast<double>(at[v]), sum);
     }
-    sum = optimizer_block_sum(sum, slots);
+    sum = block_sum<THREADS>(sum, slots);
     if (threadIdx.x == 0)
         parts[blockIdx.x] = sum;
 }
@@ -64,7 +52,7 @@ __global__ void __launch_bounds__(THREADS) sumsq_parts_kernel(double *out, const
     double sum = 0;
     for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
         sum += parts[part];
-    sum = optimizer_block_sum(sum, slots);
+    sum = block_sum<THREADS>(sum, slots);
     if (threadIdx.x == 0)
         *out = sum;
 }
@@ -76,8 +64,7 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
 {
     SHARED(double, sums, [THREADS]);
     const int row = a.units + 1, thread = static_cast<int>(threadIdx.x);
-    struct step_state *s = a.state;
-    double total = 0, loss_sum = 0;
+    double total = 0;
     int bad_unit = -1;
     for (int base = 0; base < a.units; base += THREADS) {
         double sum = 0;
@@ -92,33 +79,8 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
         }
         __syncthreads();
     }
-    if (thread != 0)
-        return;
-    int bad_loss_rank = -1;
-    const int ranks = a.world / a.turns;
-    for (int r = 0; r < a.world; r++) {
-        double loss = a.reports[static_cast<int64_t>(r % ranks * a.turns + r / ranks) * row + a.units];
-        loss_sum += loss;
-        if (bad_loss_rank < 0 && !isfinite(loss))
-            bad_loss_rank = r;
-    }
-    const struct step_rates *rates = &a.schedule->rates[s->optimizer_step == a.schedule->base ? 0 : 1];
-    const double scale = s->scaler.scale * a.grad_factor, norm = sqrt(total) / scale;
-    s->bad_unit = bad_unit;
-    s->bad_loss_rank = bad_loss_rank;
-    s->loss_sum = loss_sum;
-    s->grad_norm = norm;
-    s->lr = rates->lr;
-    s->correction1 = rates->correction1;
-    s->correction2 = rates->correction2;
-    s->beta1 = rates->beta1;
-    s->beta2 = rates->beta2;
-    s->used_loss_scale = static_cast<float>(s->scaler.scale);
-    s->skipped = bad_unit >= 0;
-    s->grad_scale = static_cast<float>((a.clip > 0 && norm > a.clip ? a.clip / (norm + 1e-6) : 1) / scale);
-    s->optimizer_step += bad_unit < 0;
-    loss_scaler_update(&s->scaler, &a.scaler, bad_unit >= 0);
-    s->loss_scale = static_cast<float>(s->scaler.scale);
+    if (thread == 0)
+        decide_by_sum(&a, total, bad_unit);
 }
 
 /* ---- the search ---------------------------------------------------------- */
