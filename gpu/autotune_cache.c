@@ -210,20 +210,11 @@ static bool autotune_cache_hex(const char **text, uint64_t *value)
     return found;
 }
 
-static bool autotune_cache_number(const char **text, int64_t *value)
-{
-    char *end;
-    errno = 0;
-    *value = strtoll(*text, &end, 10);
-    const bool found = end != *text && *end == ' ' && !errno;
-    *text = end + (*end == ' ');
-    return found;
-}
-
-/* line: without its newline. */
+/* line: without its newline. Its checksum stands for what is in it, save for ops and fusions that this build lacks. */
 static bool autotune_cache_parse(const char *line, struct entry *entry)
 {
     uint64_t checksum;
+    char *end;
     const char *last = strrchr(line, ' '), *text = last ? last + 1 : NULL;
     if (!last || !autotune_cache_hex(&text, &checksum) || *text || XXH64(line, (size_t)(last - line), 0) != checksum)
         return false;
@@ -235,16 +226,14 @@ static bool autotune_cache_parse(const char *line, struct entry *entry)
     if (op == AUTOTUNE_OPS)
         return false;
     entry->key = (struct autotune_key){.op = op};
-    text = line + name + 1;
-    for (int i = 0; i < ops[op].fields; i++)
-        if (!autotune_cache_number(&text, &entry->key.fields[i]))
-            return false;
-    if (!autotune_cache_number(&text, &config->fusion))
-        return false;
+    text = line + name;
+    for (int i = 0; i < ops[op].fields; i++, text = end)
+        entry->key.fields[i] = strtoll(text, &end, 10);
+    config->fusion = strtoll(text, &end, 10);
+    text = end + (*end == ' ');
     for (int i = 0; i < AUTOTUNE_KERNEL_WORDS; i++)
         if (!autotune_cache_hex(&text, &config->kernel[i]))
             return false;
-    char *end;
     config->microseconds = strtod(text, &end);
     return end == last && config->microseconds >= 0 && config->fusion >= 0 && config->fusion < AUTOTUNE_FUSIONS;
 }
