@@ -29,17 +29,18 @@ static const struct multimodal_facts {
 
 static void multimodal_check(struct config_reader *reader, const struct multimodal_facts *facts)
 {
+    const json_t *text = json_object_get(reader->object, "text_config");
     const char *class = json_string_value(json_array_get(json_object_get(reader->object, "architectures"), 0));
     if (class && strstr(class, "For") && !strstr(class, "ForConditionalGeneration"))
         reader_fail(reader, STATUS_USAGE,
                     "architectures \"%.100s\" is not supported with model_type '%s'; hint: its class "
                     "…ForConditionalGeneration is",
                     class, facts->type);
-    if (json_object_get(reader->object, "quantization_config"))
+    if (json_object_get(reader->object, "quantization_config") || json_object_get(text, "quantization_config"))
         reader_fail(reader, STATUS_USAGE,
                     "quantization_config is not supported with model_type '%s'; hint: use the original weights",
                     facts->type);
-    if (!facts->flat && !json_is_object(json_object_get(reader->object, "text_config")))
+    if (!facts->flat && !json_is_object(text))
         reader_fail(reader, STATUS_DATA, "text_config must be an object with the keys of the text model");
 }
 

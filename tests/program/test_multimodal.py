@@ -241,6 +241,7 @@ def with_config(folder, kind, change):
 @pytest.mark.parametrize("kind, code, words, change", [
     ("gemma3", USAGE, "ForConditionalGeneration", lambda c: c.update(architectures=["Gemma3ForSequenceClassification"])),
     ("gemma3", USAGE, "quantization_config", lambda c: c.update(quantization_config={"quant_method": "fp8"})),
+    ("gemma3", USAGE, "quantization_config", lambda c: c["text_config"].update(quantization_config={"quant_method": "fp8"})),
     ("gemma3", DATA, "text_config must be an object", lambda c: c.pop("text_config")),
     ("gemma3", DATA, "text_config: hidden_size must be an integer", lambda c: c["text_config"].update(hidden_size="x")),
     ("qwen2_5_vl", DATA, "config.json: hidden_size must be an integer", lambda c: c.update(hidden_size="x")),

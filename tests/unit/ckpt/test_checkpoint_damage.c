@@ -253,6 +253,7 @@ static const struct {
      "files[0].index_checksum: expected 16 hexadecimal digits"},
     {"\"world\": 2", "\"world\": 2, \"adapter\": 3", "adapter: expected an object"},
     {"\"world\": 2", "\"world\": 2, \"adapter\": {}", "base: expected an object"},
+    {"\"world\": 2", "\"world\": 2, \"base\": 3", "base: expected an object"},
     {"\"world\": 2", "\"world\": 2, \"adapter\": {}, \"base\": {\"seed\": 1}", "base.hash: expected a string"},
     {"\"world\": 2", "\"world\": 2, \"adapter\": {}, \"base\": {\"hash\": \"12\"}",
      "base.hash: expected 16 hexadecimal"},
