@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take th
 
 def pytest_addoption(parser):
     parser.addoption("--sample", type=int, default=1, metavar="N",
-                     help="run one test in N, chosen by its name: the same ones each time, whatever others there are")
+                     help="run one test in N, chosen by its name and $ZTRAIN_SAMPLE_SEED, whatever others there are")
     parser.addoption("--repeat-failed", type=int, default=0, metavar="N",
                      help="repeat up to N tests that fail, once each; one that then passes is reported, and has passed")
     parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N equal shares of the tests")
@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(config, items):
     share, shares = map(int, config.getoption("--shard").split("/"))
     if not 1 <= share <= shares:
         raise pytest.UsageError("--shard K/N: K is 1 to N")
-    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % most == 0][share - 1::shares]
+    seed = os.environ.get("ZTRAIN_SAMPLE_SEED", "")
+    kept = [item for item in items if zlib.crc32((item.nodeid + seed).encode()) % most == 0][share - 1::shares]
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept

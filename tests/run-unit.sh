@@ -4,10 +4,11 @@
 # its seconds for one that passed, and 'N passed, M failed' last.
 # UNIT_REPEATS=N in the environment: up to N programs that failed run once more, alone. Their first output is printed whatever becomes
 # of them, and a line 'failed once, was repeated: NAME', which scripts/parts.sh repeats at the end.
+# UNIT_SAMPLE=N in the environment: one program in N, chosen by its name and $ZTRAIN_SAMPLE_SEED.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 build=${1:-build} pattern=${2:-test_*}
-limit=${UNIT_SECONDS:-600} repeats=${UNIT_REPEATS:-0}
+limit=${UNIT_SECONDS:-600} repeats=${UNIT_REPEATS:-0} sample=${UNIT_SAMPLE:-1}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # spinning threads take the cores from the other programs
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
@@ -37,6 +38,10 @@ for program in "$build"/tests/$pattern; do
     case $program in *.d) continue ;; esac
     [ -x "$program" ] || continue
     name=$(basename "$program")
+    if [ "$sample" -gt 1 ]; then
+        read -r sum _ < <(cksum <<<"$name${ZTRAIN_SAMPLE_SEED:-}")
+        [ $((sum % sample)) = 0 ] || continue
+    fi
     [[ " ${longest[*]} " == *" ${name#test_} "* ]] && programs+=("$program") || others+=("$program")
 done
 programs+=(${others[@]+"${others[@]}"})

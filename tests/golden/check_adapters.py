@@ -211,7 +211,7 @@ def check(arguments, name, stage, ranks, dtype, mode, out):
 
 
 def runs_of(arguments, names):
-    """(adapter, dtype, stage, ranks, mode) of each run; of a sample those that their names choose, the same ones each time."""
+    """(adapter, dtype, stage, ranks, mode) of each run; of a sample those that their names and $ZTRAIN_SAMPLE_SEED choose."""
     for name, dtype, stage, ranks, mode in itertools.product(names, arguments.dtype, arguments.stage, arguments.ranks, arguments.mode):
         fixed = MODES[mode][0]
         if (fixed is not None and stage != arguments.stage[0]) or ("bf16" in mode and dtype != "bf16"):
@@ -219,7 +219,7 @@ def runs_of(arguments, names):
         if mode == "gradients" and dtype != "fp32" or mode == "merged" and (ranks > 1 or not stored()[name]["merged"]):
             continue
         one = name, dtype, stage if fixed is None else fixed, ranks, mode
-        if zlib.crc32(" ".join(map(str, one)).encode()) % arguments.sample == 0:
+        if zlib.crc32((" ".join(map(str, one)) + golden.SAMPLE_SEED).encode()) % arguments.sample == 0:
             yield one
 
 

@@ -51,6 +51,7 @@ SETTINGS = {"llama-mask": ["data.document_mask=false"]}
 NARROW = ["bf16.bf16_master_weights_and_grads=true", "bf16.bf16_optimizer_states=true"]
 TO_DISK = [*offload(optimizer="nvme", param="nvme"), "zero_optimization.offload_param.max_in_cpu=0"]
 # name: stage (None: --stage), settings
+SAMPLE_SEED = os.environ.get("ZTRAIN_SAMPLE_SEED", "")
 MODES = {
     "plain": (None, []),
     "optimizer-cpu": (2, offload(optimizer="cpu")),
@@ -253,12 +254,12 @@ def numbers(text):
 
 
 def runs_of(arguments, cases):
-    """(case, dtype, stage, ranks, mode) of each run; of a sample those that their names choose, the same ones each time."""
+    """(case, dtype, stage, ranks, mode) of each run; of a sample those that their names and $ZTRAIN_SAMPLE_SEED choose."""
     for case, dtype, stage, ranks, mode in itertools.product(cases, arguments.dtype, arguments.stage, arguments.ranks, arguments.mode):
         if MODES[mode][0] is not None and (stage != arguments.stage[0] or ("bf16" in mode and dtype != "bf16")):
             continue
         one = case, dtype, stage if MODES[mode][0] is None else MODES[mode][0], ranks, mode
-        if zlib.crc32(" ".join(map(str, one)).encode()) % arguments.sample == 0:
+        if zlib.crc32((" ".join(map(str, one)) + SAMPLE_SEED).encode()) % arguments.sample == 0:
             yield one
 
 
