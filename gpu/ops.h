@@ -43,7 +43,8 @@ struct embedding_fwd_args {
     const void *wse;      /* dt (S, C), of the types (segments) of tokens, or NULL */
 };
 
-/* dwte[tokens[i]] += scale · dout[i]; the same for dwpe by positions and dwse by types, in the order of i. */
+/* dwte[tokens[i]] += scale · dout[i], unless tokens[i] is `padding`; the same for dwpe by positions and dwse by types,
+ * in the order of i. */
 struct embedding_bwd_args {
     enum dtype dtype;
     int64_t M, C, V, P;
@@ -57,6 +58,7 @@ struct embedding_bwd_args {
     const int32_t *types; /* (M) with dwse */
     float *dwse;          /* (S, C) or NULL */
     bool accumulate_wse;
+    int64_t padding; /* a token, or -1: none */
 };
 
 /* Residual add and norm in one pass, over rows of C: x_out = x + delta_scale · delta; y = norm(x_out) · (weight_offset

@@ -29,8 +29,8 @@ CASES(embedding_fwd) = {{.args.embedding_fwd = {.dtype = SAME, .M = M, .C = C, .
 
 /* Tokens by one digit; then by two, and with types. */
 #define TABLES .dtype = SAME, .M = M, .C = C, .P = P, .scale = 1
-CASES(embedding_bwd) = {{.args.embedding_bwd = {TABLES, .V = V}},
-    {.args.embedding_bwd = {TABLES, .V = 600, .S = 3, .accumulate_wte = true, .dwpe = HERE, .types = HERE, .dwse = HERE}}};
+CASES(embedding_bwd) = {{.args.embedding_bwd = {TABLES, .V = V, .padding = -1}},
+    {.args.embedding_bwd = {TABLES, .V = 600, .padding = 7, .S = 3, .accumulate_wte = true, .dwpe = HERE, .types = HERE, .dwse = HERE}}};
 
 /* The last ones: rows of odd lengths; several warps to a row, and rows to a block; rows that are too long to be
  * held, in elements and in vectors. */

@@ -58,6 +58,10 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
         log_detail("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
     for (int i = 0; i < desc->notices.count; i++)
         log_info("model: %s", desc->notices.items[i]);
+    if (desc->padding_token >= 0 && !desc->bidirectional) /* an encoder's samples do not hold it */
+        log_info("model: pad_token_id %" PRId64 ": its embedding %s", desc->padding_token,
+                 desc->trains_padding ? "is trained like the others (model.train_pad_token)"
+                                      : "gets no gradient from the input; model.train_pad_token: true trains it");
     if (desc->pooler)
         snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
@@ -80,6 +84,7 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     TRY(engine_apply_task(spec, desc, err));
     if (spec->model.dropout >= 0)
         model_desc_set_dropout(desc, spec->model.dropout);
+    desc->trains_padding = spec->model.train_pad_token == SPEC_ON;
     if (notices)
         engine_log_model(spec, desc);
     if (spec->data.seq_length <= desc->max_positions)

@@ -517,7 +517,8 @@ static void read_dtype(struct config_reader *reader, struct model_desc *desc)
     }
 }
 
-/* pad_token_id: torch's Embedding starts that row as zeros, without a gradient. A negative one counts from the end. */
+/* pad_token_id: torch's Embedding starts that row as zeros and leaves it out of its gradient. A negative one counts
+ * from the end. */
 static void read_padding(struct config_reader *reader, struct model_desc *desc)
 {
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;
@@ -527,9 +528,11 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
         return;
     int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
     desc->padding_token = id < 0 ? id + V : id;
-    if (!desc->bidirectional) /* an encoder's samples do not hold it */
-        config_notice(desc, "pad_token_id %" PRId64 "%s: its embedding is trained like the others", id,
-                      by_default ? " by default" : "");
+}
+
+int64_t model_desc_untrained_token(const struct model_desc *desc)
+{
+    return desc->trains_padding ? -1 : desc->padding_token;
 }
 
 /* Granite's. attention_multiplier takes the place of 1/sqrt(head_dim). */

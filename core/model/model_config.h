@@ -162,7 +162,8 @@ struct model_desc {
     int64_t num_labels; /* rows of a classifier's head; 0: a language model, or a model without a head */
     bool new_head;      /* model_desc_classify() made it a classifier: folders of this config have no head for it */
     struct dropout_rates dropout;
-    int64_t padding_token; /* Llama family's pad_token_id: its embedding starts as zeros; -1: none */
+    int64_t padding_token; /* pad_token_id, but GPT-2's: its embedding starts as zeros; -1: none */
+    bool trains_padding;   /* its embedding gets a gradient from the lookup; else from a tied head only */
     bool multimodal;       /* the text model of a folder that takes images too, which `source` describes as a whole */
     json_t *source;        /* config.json as it was read (owned), for export */
     struct string_list notices; /* lines for the user ("logit_scale 2: this key has no effect") */
@@ -207,6 +208,9 @@ enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2lab
 
 /* The id of the token that transformers takes for padding in a classifier's input; -1: none. */
 int64_t model_desc_padding(const struct model_desc *desc);
+
+/* The id of the token whose embedding gets no gradient from the lookup; -1: none. */
+int64_t model_desc_untrained_token(const struct model_desc *desc);
 
 /* "LlamaForSequenceClassification"; in other causal folders: "LlamaForCausalLM", "GPT2LMHeadModel". */
 enum { MODEL_CLASS_MAX = 64 };

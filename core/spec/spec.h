@@ -50,6 +50,7 @@ struct run_spec {
         enum model_task task;
         int64_t num_labels;                        /* sequence_classification; 0: unset */
         double dropout;                            /* < 0: as config.json says */
+        enum spec_switch train_pad_token;          /* AUTO: off, or as a resumed run began */
         char *adapter;                             /* a PEFT folder to start the adapter from, or NULL */
         bool load_in_4bit;                         /* matrices of the base are quantized when they are read, … */
         struct quantization_settings quantization; /* … like this; its list is in the spec's arena */

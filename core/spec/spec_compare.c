@@ -60,6 +60,11 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             continue;
         json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = compare_value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
+        if (key->offset == offsetof(struct spec_full, spec.model.train_pad_token)) { /* "auto" is false */
+            json_decref(now);
+            now = json_boolean(spec->model.train_pad_token == SPEC_ON);
+            was = json_boolean(!was || json_is_true(was)); /* without the key it was trained */
+        }
         bool same =
             (!was && !now) || (was && now && same_spec_value(was, now)) || (!was && usual && json_equal(now, usual));
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);

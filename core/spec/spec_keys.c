@@ -157,6 +157,10 @@ const struct spec_key spec_keys[] = {
           "the rate of every dropout that the model has in training; GPT-2 has it on embeddings, attention weights and "
           "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
           "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
+    {USED(
+        "model.train_pad_token", SWITCH, spec.model.train_pad_token, "auto", ERROR,
+        "true: the embedding of config.json's pad_token_id is trained like the others; false: it gets no gradient from "
+        "the input, as in transformers (a tied head still trains it); auto: false, or as the resumed run began")},
     {USED("model.adapter", PLACE, spec.model.adapter, NULL, NOTICE,
           "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
           "gives peft, which must not say otherwise")},

@@ -277,6 +277,9 @@ void spec_resolve_resumed(struct run_spec *spec, const json_t *stored)
     const json_t *was = json_object_get(stored, "gradient_clipping"), *type = json_object_get(stored, "scheduler.type");
     const double clipping = json_number_value(was);
     spec_resolve_document_mask(spec, json_is_true(json_object_get(stored, "data.document_mask")));
+    was = json_object_get(stored, "model.train_pad_token");
+    if (spec->model.train_pad_token == SPEC_AUTO && (!was || json_is_true(was))) /* without the key it was trained */
+        spec->model.train_pad_token = SPEC_ON;
     if (full->unset_clipping && clipping != spec->gradient_clipping) {
         spec->gradient_clipping = clipping;
         spec_auto_origin(full, spec_key_find("gradient_clipping"), "the run as it began");

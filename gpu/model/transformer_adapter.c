@@ -337,7 +337,8 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
                                       .dout = t->lora_dxa,
                                       .tokens = pass->batch.tokens,
                                       .positions = pass->batch.positions,
-                                      .scale = t->embedding_scale * (float)a->lora_scale};
+                                      .scale = t->embedding_scale * (float)a->lora_scale,
+                                      .padding = model_desc_untrained_token(t->config.desc)};
     ADAPTER_PRODUCT(pass, bwd_weight, &weight);
     ADAPTER_PRODUCT(pass, bwd_input, &input);
     if (!pass->announces)

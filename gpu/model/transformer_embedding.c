@@ -83,6 +83,7 @@ enum status embedding_backward(const struct pass *pass)
             .types = pass->batch.types,
             .dwse = unit_grad(t, &unit, ROLE_WSE),
             .accumulate_wse = unit.to.adds,
+            .padding = model_desc_untrained_token(t->config.desc),
         };
         t->device->ops->embedding_bwd(pass->stream, &args);
         adapter_embed_backward(pass, &unit, dout);

@@ -153,6 +153,10 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=80, rope_theta=None,
         rope_parameters=rope("default", 1e4, partial_rotary_factor=0.5), linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=6, linear_value_head_dim=5, layer_types=["linear_attention", "full_attention"])),
+    "llama-pad": dict(family="llama", T=16, micro=2, seed=700, config=llama(pad_token_id=53)),
+    "qwen2-pad": dict(family="qwen2", T=16, micro=3, seed=710, style=4, config=llama(
+        hidden_size=28, num_attention_heads=7, num_key_value_heads=1, pad_token_id=45, tie_word_embeddings=True,
+        use_sliding_window=False)),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,

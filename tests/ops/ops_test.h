@@ -43,6 +43,7 @@ enum case_flags {
     BIDIRECTIONAL = 1 << 16,
     ERF = 1 << 17,      /* with GELU: in the form of erf */
     TYPES = 1 << 18,    /* embeddings of the tokens' types */
+    PADDING = 1 << 25,  /* token K / 2 has no gradient */
     GPU_PERF = 1 << 14, /* sized for timing on a GPU: its L2 cache does not hold the tensors */
     COUNTED = 1 << 19,  /* sized for counting bytes on the emulated GPU: the floor is all but what rows share */
     READS_AGAIN =

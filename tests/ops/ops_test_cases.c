@@ -156,6 +156,9 @@ const struct op_case op_cases[] = {
     {.op = "embedding_bwd", .M = 70, .N = 5, .K = 9, .P = 40, .flags = WPE | TYPES},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | TYPES},
     {.op = "embedding_bwd", .M = 170, .N = 50, .K = 9, .P = 1, .factor = 12.5},
+    {.op = "embedding_bwd", .M = 70, .N = 5, .K = 1, .P = 1, .flags = WPE | PADDING}, /* nothing else */
+    {.op = "embedding_bwd", .M = 300, .N = 264, .K = 3, .P = 40, .flags = WPE | PADDING},
+    {.op = "embedding_bwd", .M = 170, .N = 136, .K = 9, .P = 5, .factor = 0.5, .flags = TYPES | ACCUMULATE | PADDING},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE},
     {.op = "embedding_bwd", .M = 0, .N = 48, .K = 20, .P = 16, .flags = WPE | ACCUMULATE},
     {.op = "embedding_bwd", .M = 512, .N = 768, .K = 4001, .P = 512, .flags = WPE | COUNTED},

@@ -76,7 +76,8 @@ static void embedding_bwd_setup(struct harness *h)
                                                         TYPE_COUNT,
                                                         h->dtypes ? device_ints(h, h->index_c, c->M) : NULL,
                                                         h->dtypes ? h->dtypes->device : NULL,
-                                                        has(h, ACCUMULATE)};
+                                                        has(h, ACCUMULATE),
+                                                        has(h, PADDING) ? c->K / 2 : -1};
 }
 
 static void embedding_bwd_reference(struct harness *h)
@@ -91,7 +92,8 @@ static void embedding_bwd_reference(struct harness *h)
         for (int64_t j = 0; j < C; j++) {
             if (h->dtypes)
                 h->dtypes->expected[h->index_c[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
-            h->dw->expected[h->index_a[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
+            if (h->index_a[i] != h->args.embedding_bwd.padding)
+                h->dw->expected[h->index_a[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
             if (h->db)
                 h->db->expected[h->index_b[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
         }
@@ -102,6 +104,9 @@ static double embedding_loss(struct harness *h)
 {
     double *out = host_memory(h, (size_t)h->dout->n * sizeof *out);
     embedding_values(h, out);
+    for (int64_t i = 0; has(h, PADDING) && i < h->c->M; i++) /* its rows of the table are constants */
+        for (int64_t j = 0, C = h->c->N; h->index_a[i] == h->c->K / 2 && j < C; j++)
+            out[i * C + j] -= factor_of(h->c) * h->w->host[h->c->K / 2 * C + j];
     return sum_of_products(out, h->dout->host, h->dout->n);
 }
 

@@ -144,3 +144,34 @@ def test_kinds_of_models_are_refused_by_name(folder, model_type, kind):
 def test_an_unknown_model_type_gets_the_list(folder):
     done = folder.train({"model": {"config": {"model_type": "mamba"}}}, expect=USAGE)
     assert "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite" in done.err
+
+
+PAD = os.path.join(GOLDEN, "llama-pad")  # whose data have token 53, the config's pad_token_id
+
+
+def pad_row(folder, name):
+    folder.ztrain("export", folder.run_folder(name), "--out", folder.at(f"hf-{name}"), "--dtype", "bf16")
+    kind, (_, width), raw = tensors_of(folder.at(f"hf-{name}"))["model.embed_tokens.weight"]
+    assert kind == "BF16"
+    return raw[53 * width * 2:54 * width * 2]
+
+
+def test_the_embedding_of_the_padding_token(folder):
+    """It is trained on request only, and a resumed run goes on as it began."""
+    def train(name, more=(), **changes):
+        return folder.train({"model": {"config": None, "pretrained": PAD, **changes}, "train": {"max_steps": 4},
+                             "data": {"train": f"{PAD}/train", "validation": None, "seq_length": 16},
+                             "optimizer": {"params": {"lr": 1e-2, "weight_decay": 0.0}}, "checkpoint": {"interval_steps": 2}},
+                            name, more=more).out
+
+    assert "pad_token_id 53: its embedding gets no gradient from the input" in train("usual")
+    assert "pad_token_id 53: its embedding is trained like the others" in train("trained", train_pad_token=True)
+    first = pad_row(folder, "usual")
+    assert first == tensors_of(PAD)["model.embed_tokens.weight"][2][53 * 48:54 * 48] != pad_row(folder, "trained")
+    assert folder.metrics("usual").numbers() != folder.metrics("trained").numbers()
+    whole = folder.metrics("trained").numbers()
+    resumed = train("trained", more=["--resume", folder.at("runs", "trained", "checkpoints", "step-00000002")])
+    assert "is trained like the others" in resumed and folder.metrics("trained").numbers() == whole
+    back = folder.ztrain("--config", os.path.join(folder.run_folder("usual"), "run.yaml"), "--set", "model.train_pad_token=true", "--resume",
+                         folder.run_folder("usual"), expect=USAGE)
+    assert "'model.train_pad_token' was false in the checkpoint and is true now" in back.err

@@ -27,7 +27,7 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
 {
     for (int64_t i = 0; i < a->M; i++) {
         const void *dout = at(a->dout, i * a->C, dtype);
-        float *token = a->dwte ? a->dwte + a->tokens[i] * a->C : NULL;
+        float *token = a->dwte && a->tokens[i] != a->padding ? a->dwte + a->tokens[i] * a->C : NULL;
         float *position = a->dwpe ? a->dwpe + a->positions[i] * a->C : NULL;
         float *type = a->dwse ? a->dwse + a->types[i] * a->C : NULL;
         for (int64_t j = columns.first; j < columns.end; j += VF) {

@@ -158,6 +158,7 @@ __global__ void __launch_bounds__(THREADS)
 struct sorted_rows {
     const int *keys, *rows; /* (M) */
     int M, tiles;
+    int skipped; /* the key whose rows are not added, or -1 */
 };
 
 template <int V> __device__ __forceinline__ void add_to(float *to, const float (&x)[V])
@@ -185,6 +186,8 @@ __global__ void __launch_bounds__(THREADS)
     bool begins_here = first == 0 || sorted.keys[first - 1] != current;
     float sum[V] = {0};
     auto put = [&]() {
+        if (current == sorted.skipped)
+            return;
         if (begins_here)
             add_to(dw + static_cast<int64_t>(current) * C + column, sum);
         else
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(THREADS)
     add_carried_kernel(float *dw, const float *carried, struct sorted_rows sorted, int C)
 {
     const int tile = static_cast<int>(blockIdx.x), first = tile * TILE_ROWS, next = first + TILE_ROWS;
-    if (next >= sorted.M || sorted.keys[next] != sorted.keys[next - 1])
+    if (next >= sorted.M || sorted.keys[next] != sorted.keys[next - 1] || sorted.keys[next] == sorted.skipped)
         return;
     const int key = sorted.keys[next];
     if (sorted.keys[first] == key && first > 0 && sorted.keys[first - 1] == key)
@@ -254,13 +257,23 @@ int64_t embedding_sort_blocks(int64_t M)
     return ceil_div(M, SORT_ITEMS);
 }
 
-struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scratch *scratch, const int32_t *keys,
-                             int64_t M, int64_t keys_below)
+/* A table of the op, whose gradients are added up by key. */
+struct key_table {
+    float *dw; /* (rows, C); NULL: the op has none */
+    const int32_t *keys;
+    int64_t rows;
+    bool accumulate;
+    int64_t skipped;
+};
+
+struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scratch *scratch,
+                             const struct key_table &table, int64_t M)
 {
     const int n = static_cast<int>(M), blocks = static_cast<int>(embedding_sort_blocks(M));
-    struct sorted_rows sorted = {keys, NULL, n, static_cast<int>(ceil_div(M, TILE_ROWS))};
+    struct sorted_rows sorted = {table.keys, NULL, n, static_cast<int>(ceil_div(M, TILE_ROWS)),
+                                 static_cast<int>(table.skipped)};
     int to = 0;
-    for (int shift = 0; shift == 0 || (keys_below - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
+    for (int shift = 0; shift == 0 || (table.rows - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
         LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, shift);
         LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks);
         LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, scratch->keys[to], scratch->rows[to],
@@ -271,20 +284,20 @@ struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scrat
     return sorted;
 }
 
-/* dw[keys[i]] += scale · dout[i] */
+/* dw[keys[i]] += scale · dout[i] for keys that are not skipped */
 template <typename T>
 void add_rows(struct stream *stream, const struct embedding_bwd_args *a, const struct embedding_scratch *scratch,
-              float *dw, const int32_t *keys, int64_t keys_below)
+              const struct key_table &table)
 {
     const int C = static_cast<int>(a->C);
-    const bool aligned = aligned16(a->dout, dw, scratch->carried, a->C * static_cast<int64_t>(sizeof(T)));
+    const bool aligned = aligned16(a->dout, table.dw, scratch->carried, a->C * static_cast<int64_t>(sizeof(T)));
     const int columns = aligned ? C / VECTOR<T> : C;
-    struct sorted_rows sorted = sort_rows(stream, scratch, keys, a->M, keys_below);
+    struct sorted_rows sorted = sort_rows(stream, scratch, table, a->M);
     dim3 grid(static_cast<unsigned>(ceil_div(sorted.tiles, WARPS)),
               static_cast<unsigned>(ceil_div(columns, WARP_SIZE)));
     LAUNCH(stream, "sum_runs", (aligned ? sum_runs_kernel<T, VECTOR<T>> : sum_runs_kernel<T, 1>), grid,
-           dim3(WARP_SIZE, WARPS), dw, scratch->carried, static_cast<const T *>(a->dout), sorted, C, a->scale);
-    LAUNCH(stream, "add_carried", add_carried_kernel, static_cast<unsigned>(sorted.tiles), THREADS, dw,
+           dim3(WARP_SIZE, WARPS), table.dw, scratch->carried, static_cast<const T *>(a->dout), sorted, C, a->scale);
+    LAUNCH(stream, "add_carried", add_carried_kernel, static_cast<unsigned>(sorted.tiles), THREADS, table.dw,
            scratch->carried, sorted, C);
 }
 
@@ -301,14 +314,6 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
     scratch.carried = cuda_scratch_take<float>(&pieces, ceil_div(a->M, TILE_ROWS) * a->C);
     return scratch;
 }
-
-/* A table of the op, whose gradients are added up by key. */
-struct key_table {
-    float *dw; /* (rows, C); NULL: the op has none */
-    const int32_t *keys;
-    int64_t rows;
-    bool accumulate;
-};
 
 } // namespace
 
@@ -327,9 +332,9 @@ void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *
 void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
 {
     ASSERT(a->M <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
-    const struct key_table tables[] = {{a->dwte, a->tokens, a->V, a->accumulate_wte},
-                                       {a->dwpe, a->positions, a->P, a->accumulate_wpe},
-                                       {a->dwse, a->types, a->S, a->accumulate_wse}};
+    const struct key_table tables[] = {{a->dwte, a->tokens, a->V, a->accumulate_wte, a->padding},
+                                       {a->dwpe, a->positions, a->P, a->accumulate_wpe, -1},
+                                       {a->dwse, a->types, a->S, a->accumulate_wse, -1}};
     for (const struct key_table &table : tables)
         if (table.dw && !table.accumulate)
             stream_fill_zero(stream, table.dw, static_cast<size_t>(table.rows * a->C) * sizeof(float));
@@ -338,8 +343,6 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
     const struct embedding_scratch scratch = scratch_of(stream, a);
     for (const struct key_table &table : tables)
         if (table.dw)
-            dispatch(a->dtype, [&](auto type) {
-                add_rows<decltype(type)>(stream, a, &scratch, table.dw, table.keys, table.rows);
-            });
+            dispatch(a->dtype, [&](auto type) { add_rows<decltype(type)>(stream, a, &scratch, table); });
 }
 CUDA_MODULE(embedding, scan_digits_kernel)

@@ -378,7 +378,7 @@ static const struct {
      "rope_local_base_freq 5: has no effect in this family, as in transformers"},
     {"{" LLAMA ",\"hidden_activation\":\"gelu\"}",
      "hidden_activation \"gelu\": has no effect in this family, as in transformers"},
-    {"{" LLAMA ",\"pad_token_id\":0}", "pad_token_id 0: its embedding is trained like the others"},
+    {"{" LLAMA ",\"pad_token_id\":0}", ""},
     {"{" GPT2 ",\"pad_token_id\":0,\"attn_pdrop\":0,\"resid_pdrop\":0,\"embd_pdrop\":0}", ""},
 };
 
@@ -584,6 +584,9 @@ static void test_details(void **state)
     /* a negative padding token counts from the end */
     load_good("{" LLAMA ",\"vocab_size\":50,\"pad_token_id\":-1}", &desc);
     assert_int_equal(desc.padding_token, 49);
+    assert_int_equal(model_desc_untrained_token(&desc), 49);
+    desc.trains_padding = true;
+    assert_int_equal(model_desc_untrained_token(&desc), -1);
     model_desc_release(&desc);
     /* dtypes in both dialects */
     load_good("{" LLAMA ",\"torch_dtype\":\"float16\",\"dtype\":\"bfloat16\"}", &desc);

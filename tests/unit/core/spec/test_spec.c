@@ -1163,6 +1163,47 @@ static void test_document_mask(void **state)
     spec_free(before);
 }
 
+/* model.train_pad_token, "auto" and false of which are the same: what a run did, its checkpoint says; before there was
+ * the key, runs trained that embedding. */
+static void test_train_pad_token(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *was; /* NULL: the checkpoint has no such key */
+        const char *now;
+        enum spec_switch value;
+        bool same;
+    } cases[] = {
+        {"auto", "auto", SPEC_AUTO, true}, {"auto", "false", SPEC_OFF, true},  {"false", "auto", SPEC_AUTO, true},
+        {"true", "auto", SPEC_ON, true},   {"true", "false", SPEC_OFF, false}, {"auto", "true", SPEC_ON, false},
+        {NULL, "auto", SPEC_ON, true},     {NULL, "true", SPEC_ON, true},      {NULL, "false", SPEC_OFF, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char set[2][64];
+        const char *sets[2] = {set[0], set[1]};
+        snprintf(set[0], sizeof set[0], "model.train_pad_token=%s", cases[i].was ? cases[i].was : "auto");
+        snprintf(set[1], sizeof set[1], "model.train_pad_token=%s", cases[i].now);
+        struct run_spec *before = load_good(BASE, &sets[0], 1), *now = load_good(BASE, &sets[1], 1);
+        struct spec_report report = {0};
+        resolve(before);
+        resolve(now);
+        spec_resolve_document_mask(before, false);
+        json_t *stored = spec_to_json(before);
+        if (!cases[i].was)
+            json_object_del(stored, "model.train_pad_token");
+        spec_resolve_resumed(now, stored);
+        assert_int_equal(now->model.train_pad_token, cases[i].value);
+        assert_int_equal(spec_compare(now, stored, true, true, &report), cases[i].same ? STATUS_OK : STATUS_USAGE);
+        assert_int_equal(report.errors.count, !cases[i].same);
+        assert_true(cases[i].same || strstr(report.errors.items[0], "'model.train_pad_token' was "));
+        assert_int_equal(report.notices.count, 0);
+        spec_report_release(&report);
+        json_decref(stored);
+        spec_free(before);
+        spec_free(now);
+    }
+}
+
 /* The YAML and the JSON of a mixture read back to the same sources; what a resumed run has to have again. */
 static void test_mixture(void **state)
 {
@@ -1236,6 +1277,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_deepspeed_schedule),
         cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_train_pad_token),
         cmocka_unit_test(test_mixture),
         cmocka_unit_test(test_determinism_on_resume),
         cmocka_unit_test(test_logits_of_an_older_run),

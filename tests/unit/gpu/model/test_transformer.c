@@ -66,7 +66,8 @@ static const struct golden_name {
     {"gemma3", 24, false},     {"olmo3", 24, false},       {"glm", 16, false},         {"glm4", 16, false},
     {"ministral3", 24, false}, {"gptj", 18, false},        {"gpt-neox", 18, false},    {"gpt-neox-in-turn", 16, false},
     {"phi", 16, false},        {"cohere", 16, false},      {"cohere2", 24, false},     {"starcoder2", 24, false},
-    {"exaone4", 24, false},    {"seed-oss", 16, false},    {"qwen3.5", 72, false},
+    {"exaone4", 24, false},    {"seed-oss", 16, false},    {"qwen3.5", 72, false},     {"llama-pad", 16, false},
+    {"qwen2-pad", 16, false},
 };
 
 /* The verbs over whole units. Every call is recorded; the fail_at-th (from 1) fails. */
@@ -491,10 +492,12 @@ static bool is_in_out(const struct model_desc *desc, const struct tensor_info *b
     return desc->weights_in_out && base->unit > 0 && base->ndim == 2;
 }
 
-/* Every matrix, with ranks and scales that differ in a fused group; but not a tied embedding: the head has it too. */
+/* Every matrix, with ranks and scales that differ in a fused group; but not a tied embedding: the head has it too; nor
+ * one with a padding token, whose row B's gradient needs and the embedding's has not. */
 static struct adapter_choice adapts_all(const struct model_desc *desc, const struct tensor_info *tensor)
 {
-    const bool shared = tensor->role == ROLE_WPE || (tensor->role == ROLE_WTE && desc->tied);
+    const bool shared =
+        tensor->role == ROLE_WPE || (tensor->role == ROLE_WTE && (desc->tied || desc->padding_token >= 0));
     return tensor->ndim != 2 || shared
                ? (struct adapter_choice){ADAPTER_NONE, 0, 0}
                : (struct adapter_choice){ADAPTER_LORA, 2 + tensor->role % 3, 1 + tensor->role % 2};
