@@ -471,7 +471,7 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     if (num_prompt == 0)
         return error_set(err, STATUS_USAGE,
                          "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text");
-    if (num_prompt >= model->desc.max_positions) {
+    if (num_prompt >= model_desc_longest(&model->desc)) {
         error_set(err, STATUS_USAGE,
                   "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64 " has no room for one more",
                   num_prompt, model->desc.max_positions);
@@ -555,7 +555,7 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
     }
     TRY(check_prompt(model, task, err));
     const int64_t num_prompt = (int64_t)task->prompt.count;
-    const int64_t room = model->desc.max_positions - num_prompt;
+    const int64_t room = model_desc_longest(&model->desc) - num_prompt;
     *most = task->max_tokens < room ? task->max_tokens : room;
     return start_model(model, a, num_prompt, num_prompt + *most, err);
 }

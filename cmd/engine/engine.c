@@ -62,6 +62,13 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
         log_info("model: pad_token_id %" PRId64 ": its embedding %s", desc->padding_token,
                  desc->trains_padding ? "is trained like the others (model.train_pad_token)"
                                       : "gets no gradient from the input; model.train_pad_token: true trains it");
+    for (int k = 0; k < 2; k++) {
+        const struct rope_desc *rope = k ? &desc->local_rope : &desc->rope;
+        if (model_rope_is_stretched(rope, spec->data.seq_length))
+            log_info("model: data.seq_length %" PRId64 " is beyond the original %" PRId64 " positions: RoPE has %s",
+                     spec->data.seq_length, rope->original_max_positions,
+                     rope->kind == ROPE_DYNAMIC ? "dynamic NTK's base for this length" : "long_factor");
+    }
     if (desc->pooler)
         snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
@@ -87,7 +94,7 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     desc->trains_padding = spec->model.train_pad_token == SPEC_ON;
     if (notices)
         engine_log_model(spec, desc);
-    if (spec->data.seq_length <= desc->max_positions)
+    if (spec->data.seq_length <= model_desc_longest(desc))
         return STATUS_OK;
     error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
               spec->data.seq_length, desc->max_positions);

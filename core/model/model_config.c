@@ -786,6 +786,10 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
 void model_desc_release(struct model_desc *desc)
 {
     free(desc->layers);
+    for (struct rope_desc *rope = &desc->rope; rope; rope = rope == &desc->rope ? &desc->local_rope : NULL) {
+        json_decref(rope->short_factor);
+        json_decref(rope->long_factor);
+    }
     json_decref(desc->source);
     string_list_release(&desc->notices);
     string_list_release(&desc->quantization.skip);

@@ -64,20 +64,29 @@ static inline bool mlp_is_gated(enum mlp_kind kind)
 {
     return kind == MLP_SWIGLU || kind == MLP_GEGLU;
 }
-enum rope_kind { ROPE_NONE, /* learned positions instead */ ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+enum rope_kind {
+    ROPE_NONE, /* learned positions instead */
+    ROPE_PLAIN,
+    ROPE_LINEAR,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_DYNAMIC,
+    ROPE_LONGROPE
+};
 
 struct rope_desc {
     enum rope_kind kind;
     double theta;
-    double factor;                            /* linear, llama3, yarn */
+    double factor;                            /* linear, llama3, yarn, dynamic */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    int64_t original_max_positions;           /* llama3, yarn */
+    int64_t original_max_positions;           /* all but linear; dynamic: max_positions */
     double beta_fast, beta_slow;              /* yarn: turns within the original length */
     bool untruncated;                         /* yarn: the bounds of the blend are not rounded to whole pairs */
-    double attention_factor;                  /* multiplies cosines and sines: 1 but for yarn */
+    double attention_factor;                  /* multiplies cosines and sines: 1 but for yarn and longrope */
     /* Ministral 3: queries are multiplied by 1 + query_beta · log(1 + position / original_max_positions), the quotient
      * rounded down; 0: they are not */
     double query_beta;
+    json_t *short_factor, *long_factor; /* longrope: owned; rotary_dim / 2 numbers */
 };
 
 /* What may differ from layer to layer. */
@@ -226,7 +235,13 @@ const char *model_family_name(enum model_family family);
  * ("torch_dtype" if the source used that name, else "dtype"). Caller decrefs. */
 json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype);
 
-/* inv_freq (rotary_dim / 2): inverse frequencies with scaling, in transformers' roundings to float32. */
-void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, float *inv_freq);
+/* inv_freq (rotary_dim / 2): inverse frequencies with scaling, in transformers' roundings to float32. The longest
+ * sequence has `length` positions: beyond the original length, which model_rope_is_stretched() tells, dynamic and
+ * longrope have other frequencies, at every position. */
+void model_rope_frequencies(const struct rope_desc *rope, int64_t rotary_dim, int64_t length, float *inv_freq);
+bool model_rope_is_stretched(const struct rope_desc *rope, int64_t length);
+
+/* The most positions that a sequence may have. */
+int64_t model_desc_longest(const struct model_desc *desc);
 
 __END_DECLS

@@ -5,7 +5,10 @@
  * rope_parameters {rope_type, rope_theta, …}. rope_scaling wins; so do theta and the partial factor inside the object,
  * and original_max_position_embeddings outside. Gemma 3 and OLMo 3 have two RoPEs: rope_parameters has an object for
  * each type of layer, or rope_scaling is of layers without a window and Gemma's rope_local_base_freq the theta of the
- * others, which is 500,000 in OLMo 3 whatever rope_theta says (transformers 5.24). */
+ * others, which is 500,000 in OLMo 3 whatever rope_theta says (transformers 5.24).
+ *
+ * longrope and dynamic depend on the longest sequence. transformers goes by each batch; here the whole run goes by its
+ * data.seq_length, so that its numbers do not depend on the micro-batch. */
 #include "core/model/config_reader.h"
 
 #include <math.h>
@@ -63,30 +66,27 @@ static bool is_longrope(const char *type, const struct rope_facts *facts)
 
 static void read_type(struct rope_object object, struct rope_desc *rope)
 {
-    static const char *const NAMES[] = {[ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
+    static const char *const NAMES[] = {
+        [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
     struct config_reader *members = object.members;
     const char *type = reader_string(members, "rope_type", reader_string(members, "type", NULL));
     if (!type && reader_get(members, "factor"))
         reader_fail(members, STATUS_DATA, "%s has a factor but no rope_type", object.key);
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) /* all positions of text are equal */
         return;
-    if (is_longrope(type, object.facts)) {
-        reader_fail(members, STATUS_USAGE,
-                    "%s: LongRoPE (rope_type '%.60s') is not supported; hint: use the variant of the model for short "
-                    "contexts, whose rope_type is default",
-                    object.key, type);
-        return;
-    }
-    for (int kind = ROPE_LINEAR; kind <= ROPE_YARN && object.facts->scaling; kind++)
+    if (is_longrope(type, object.facts))
+        rope->kind = ROPE_LONGROPE;
+    for (int kind = ROPE_LINEAR; kind <= ROPE_DYNAMIC && object.facts->scaling; kind++)
         if (strcmp(type, NAMES[kind]) == 0)
             rope->kind = (enum rope_kind)kind;
     if (rope->kind == ROPE_PLAIN) {
         reader_fail(members, STATUS_USAGE, "%s: rope_type '%.60s' is not supported; hint: %s", object.key, type,
-                    object.facts->scaling ? "default, linear, llama3 and yarn are" : "default is");
+                    object.facts->scaling ? "default, linear, llama3, yarn, dynamic and longrope are"
+                                          : "default and longrope are");
         return;
     }
     rope->factor = reader_positive(members, "factor", 0);
-    if (rope->factor == 0)
+    if (rope->factor == 0 && rope->kind != ROPE_LONGROPE)
         reader_fail(members, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", object.key, type);
 }
 
@@ -124,6 +124,30 @@ static void read_yarn(struct rope_object object, struct rope_desc *rope)
         reader_fail(members, STATUS_DATA, "%s: rope_type 'yarn' needs a rope_theta other than 1", object.key);
 }
 
+static json_t *read_longrope_factors(struct rope_object object, const char *key, int64_t count)
+{
+    const json_t *list = reader_get(object.members, key);
+    bool good = json_array_size(list) == (size_t)count;
+    for (int64_t i = 0; good && i < count; i++)
+        good = json_number_value(json_array_get(list, (size_t)i)) > 0;
+    if (!good)
+        reader_fail(object.members, STATUS_DATA,
+                    "%s.%s must be a list of %lld numbers above 0, half of the elements that RoPE turns", object.key,
+                    key, (long long)count);
+    return json_incref((json_t *)list);
+}
+
+/* The members that only rope_type "longrope" has; see Ding and others 2024. */
+static void read_longrope(struct rope_object object, struct rope_desc *rope, const struct model_desc *desc)
+{
+    const double original = (double)rope->original_max_positions;
+    const double factor = rope->factor > 0 ? rope->factor : (double)desc->max_positions / original;
+    rope->short_factor = read_longrope_factors(object, "short_factor", desc->rotary_dim / 2);
+    rope->long_factor = read_longrope_factors(object, "long_factor", desc->rotary_dim / 2);
+    rope->attention_factor =
+        reader_positive(object.members, "attention_factor", factor <= 1 ? 1 : sqrt(1 + log(factor) / log(original)));
+}
+
 /* The members of the object; `reader` reads what stands outside of it. */
 static void read_object(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
 {
@@ -140,11 +164,20 @@ static void read_object(struct config_reader *reader, struct rope_object object,
         if (rope->query_beta == 0)
             reader_fail(object.members, STATUS_DATA, "%s.llama_4_scaling_beta is missing", object.key);
     }
-    if (rope->kind != ROPE_LLAMA3 && rope->kind != ROPE_YARN && rope->query_beta == 0)
+    if (rope->kind == ROPE_DYNAMIC)
+        rope->original_max_positions = desc->max_positions;
+    if (rope->kind == ROPE_DYNAMIC && desc->rotary_dim == 2)
+        reader_fail(object.members, STATUS_DATA, "%s: rope_type 'dynamic' needs heads of more than 2 elements",
+                    object.key);
+    if (rope->kind != ROPE_LLAMA3 && rope->kind != ROPE_YARN && rope->kind != ROPE_LONGROPE && rope->query_beta == 0)
         return;
+    enum { PHI3 = 4096 }; /* its configuration has this default, which wins over the object */
     const char *key = "original_max_position_embeddings";
-    rope->original_max_positions = reader_int(object.members, key, desc->max_positions, 1, INT32_MAX);
-    rope->original_max_positions = reader_int(reader, key, rope->original_max_positions, 1, INT32_MAX);
+    const int64_t least = rope->kind == ROPE_LONGROPE ? 2 : 1; /* its logarithm divides */
+    const int64_t inside = reader_int(object.members, key, desc->max_positions, least, INT32_MAX);
+    rope->original_max_positions = reader_int(reader, key, object.facts->scaling ? inside : PHI3, least, INT32_MAX);
+    if (rope->kind == ROPE_LONGROPE && object.members->status == STATUS_OK)
+        read_longrope(object, rope, desc);
     if (object.members->status == STATUS_OK)
         object.members->status = reader->status;
 }
@@ -280,19 +313,42 @@ static float yarn_frequency(const struct rope_desc *rope, struct yarn_range rang
     return 1 / ((float)rope->factor * power) * (1 - keep) + 1 / power * keep;
 }
 
+bool model_rope_is_stretched(const struct rope_desc *rope, int64_t length)
+{
+    return (rope->kind == ROPE_DYNAMIC || rope->kind == ROPE_LONGROPE) && length > rope->original_max_positions;
+}
+
+int64_t model_desc_longest(const struct model_desc *desc)
+{
+    return desc->rope.kind == ROPE_DYNAMIC ? INT32_MAX : desc->max_positions;
+}
+
+/* dynamic: the base grows with the length. */
+static float dynamic_base(const struct rope_desc *rope, int64_t dim, int64_t length)
+{
+    const float base = (float)rope->theta, turned = (float)dim / (float)(dim - 2);
+    if (!model_rope_is_stretched(rope, length))
+        return base;
+    const float times = (float)rope->factor * (float)length / (float)rope->original_max_positions;
+    return base * powf(times - (float)(rope->factor - 1), turned);
+}
+
 /* In float32, operation by operation as torch: models were trained with its roundings. */
-void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, float *inv_freq)
+void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, int64_t length, float *inv_freq)
 {
     ASSERT(rope->kind != ROPE_NONE && dim > 0 && dim % 2 == 0);
     struct yarn_range range = {0, 1};
+    const json_t *factors = model_rope_is_stretched(rope, length) ? rope->long_factor : rope->short_factor;
+    const float base = rope->kind == ROPE_DYNAMIC ? dynamic_base(rope, dim, length) : (float)rope->theta;
     if (rope->kind == ROPE_YARN)
         range = yarn_range_of(rope, dim);
     for (int64_t i = 0; i < dim / 2; i++) {
-        float power = powf((float)rope->theta, (float)(2 * i) / (float)dim), f = 1 / power;
+        float power = powf(base, (float)(2 * i) / (float)dim), f = 1 / power;
         switch (rope->kind) {
         case ROPE_LINEAR: f /= (float)rope->factor; break;
         case ROPE_LLAMA3: f = llama3_frequency(rope, f); break;
         case ROPE_YARN: f = yarn_frequency(rope, range, power, i); break;
+        case ROPE_LONGROPE: f = 1 / ((float)json_number_value(json_array_get(factors, (size_t)i)) * power); break;
         default: break;
         }
         inv_freq[i] = f;

@@ -104,16 +104,15 @@ static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 
 static void add_compared_rope(json_t *config, const struct rope_desc *rope, const char *prefix, const char *factor)
 {
-    static const char *const types[] = {[ROPE_NONE] = "none",
-                                        [ROPE_PLAIN] = "default",
-                                        [ROPE_LINEAR] = "linear",
-                                        [ROPE_LLAMA3] = "llama3",
-                                        [ROPE_YARN] = "yarn"};
-    json_t *keys = json_pack("{ss,sf,sf,sf,sI,sf,sf,sb,sf}", "rope_type", types[rope->kind], factor, rope->factor,
-                             "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,
-                             "original_max_position_embeddings", (json_int_t)rope->original_max_positions, "beta_fast",
-                             rope->beta_fast, "beta_slow", rope->beta_slow, "truncate", rope->untruncated,
-                             "attention_factor", rope->attention_factor);
+    static const char *const types[] = {
+        [ROPE_NONE] = "none", [ROPE_PLAIN] = "default",   [ROPE_LINEAR] = "linear",    [ROPE_LLAMA3] = "llama3",
+        [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic", [ROPE_LONGROPE] = "longrope"};
+    json_t *keys =
+        json_pack("{ss,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor, rope->factor,
+                  "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,
+                  "original_max_position_embeddings", (json_int_t)rope->original_max_positions, "beta_fast",
+                  rope->beta_fast, "beta_slow", rope->beta_slow, "truncate", rope->untruncated, "attention_factor",
+                  rope->attention_factor, "short_factor", rope->short_factor, "long_factor", rope->long_factor);
     const char *key;
     json_t *value;
     json_object_foreach(keys, key, value)

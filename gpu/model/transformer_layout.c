@@ -285,7 +285,7 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
         return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
                          (long long)P);
     float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
-    model_rope_frequencies(rope, t->R, frequency);
+    model_rope_frequencies(rope, t->R, P, frequency);
     for (int64_t p = 0; p < P; p++) {
         if (query_beta > 0)
             magnitude = (float)rope->attention_factor *

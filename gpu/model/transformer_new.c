@@ -161,7 +161,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->config = *config;
     if (!config->max_position)
         t->config.max_position = most->max_seq;
-    ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= desc->max_positions);
+    ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= model_desc_longest(desc));
     t->logits_dtype = desc->num_labels ? DTYPE_F32 : logits == DTYPE_COUNT ? config->dtype : logits; /* labels: few */
     ASSERT(t->logits_dtype == DTYPE_F32 || t->logits_dtype == config->dtype);
     t->device = device;

@@ -17,9 +17,10 @@ static void check_description(const struct model_desc *desc)
     ASSERT(desc->padding_token >= -1 && desc->padding_token < desc->vocab_size);
     if (desc->rope.kind != ROPE_NONE) {
         float *inv_freq = malloc((size_t)desc->rotary_dim / 2 * sizeof *inv_freq);
-        model_rope_frequencies(&desc->rope, desc->rotary_dim, inv_freq);
+        model_rope_frequencies(&desc->rope, desc->rotary_dim, 2, inv_freq);
+        model_rope_frequencies(&desc->rope, desc->rotary_dim, INT32_MAX, inv_freq);
         if (desc->local_rope.kind != ROPE_NONE)
-            model_rope_frequencies(&desc->local_rope, desc->rotary_dim, inv_freq);
+            model_rope_frequencies(&desc->local_rope, desc->rotary_dim, INT32_MAX, inv_freq);
         free(inv_freq);
     }
     json_t *config = model_desc_export_config(desc, DTYPE_BF16);

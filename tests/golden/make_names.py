@@ -241,12 +241,30 @@ def put_frequencies(out, family, cfg, rotary_class):
         rotary = rotary_class(cfg)
         out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
         out["rope_factor"] = rotary.attention_scaling
+        if cfg.rope_parameters["rope_type"] in ("dynamic", "longrope"):  # of a sequence beyond the original length
+            rotary(torch.zeros(1), torch.arange(5050)[None])
+            out["beyond"] = {"length": 5050, "inv_freq": [float(x) for x in rotary.inv_freq.double()]}
         return
     types, cfg.layer_types = cfg.layer_types, ["full_attention", "sliding_attention"]  # both, also where a model has one
     rotary, cfg.layer_types = rotary_class(cfg), types
     for prefix, kind in (("", "full_attention"), ("local_", "sliding_attention")):
         out[f"{prefix}inv_freq"] = [float(x) for x in getattr(rotary, f"{kind}_inv_freq").double()]
         out[f"{prefix}rope_factor"] = getattr(rotary, f"{kind}_attention_scaling")
+
+
+# RoPE that depends on the length of the longest sequence, "dynamic" and "longrope", as Phi-3 and Phi-4-mini have it
+BEYOND = {
+    "llama": [{"rope_scaling": {"type": "dynamic", "factor": 2.5}},
+              {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 6.0, "original_max_position_embeddings": 20,
+                                   "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [1.0, 3.5, 5.0, 9.0]}}],
+    "phi3": [{"rope_scaling": {"type": "su", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 7.5, 8],
+                                "original_max_position_embeddings": 30},
+              "original_max_position_embeddings": 20},
+             {"rope_scaling": {"type": "yarn", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 7.5, 8]}},
+             {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "attention_factor": 1.2, "partial_rotary_factor": 0.75,
+                                  "short_factor": [1, 1.1, 1.2], "long_factor": [1.5, 2.0, 7.5]},
+              "original_max_position_embeddings": 30}],
+}
 
 
 def case(family, config):
@@ -298,6 +316,8 @@ def main():
         configs.append({"n_layer": 1} if family in ("gpt2", "gptj") else {"num_hidden_layers": 1})
         if family == "ministral3":
             ministral3(0, configs[-1])
+        configs += [dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=20, vocab_size=50,
+                         max_position_embeddings=5000, pad_token_id=None, **more) for more in BEYOND.get(family, ())]
         if family == "bert":
             configs[-1]["architectures"] = ["BertForSequenceClassification"]
         cases = [case(family, c) for c in configs]

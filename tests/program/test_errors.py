@@ -133,7 +133,7 @@ def test_a_folder_and_a_device_as_spec(folder):
     ({"train_micro_batch_size_per_gpu": 5}, ["train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size"]),
     ({"model": {"pretrained": "x", "config": LLAMA}}, ["pretrained", "config"]),
     ({"model": {"config": {**LLAMA, "model_type": "mamba"}}}, ["mamba"]),
-    ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "longrope", "factor": 4.0}}}}, ["longrope"]),
+    ({"model": {"config": {**LLAMA, "rope_scaling": {"rope_type": "longrope", "factor": 4.0}}}}, ["rope_scaling.short_factor must be a list"]),
     ({"data": {"seq_length": 200}}, ["200", "64"]),
     ({"pipeline": {"stages": 2}}, ["pipeline", "zero_optimization stage 3"]),
     ({"train": {"epochs": -1}}, ["epochs"]),

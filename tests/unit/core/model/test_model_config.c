@@ -58,11 +58,12 @@ static void check_frequency(const float *inv_freq, int64_t i, double want)
         fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
 }
 
-static void check_rope(const struct model_desc *desc, const struct rope_desc *rope, const json_t *expected)
+static void check_rope(const struct model_desc *desc, const struct rope_desc *rope, int64_t length,
+                       const json_t *expected)
 {
     assert_int_equal(desc->rotary_dim / 2, json_array_size(expected));
     float *inv_freq = malloc((size_t)desc->rotary_dim / 2 * sizeof *inv_freq);
-    model_rope_frequencies(rope, desc->rotary_dim, inv_freq);
+    model_rope_frequencies(rope, desc->rotary_dim, length, inv_freq);
     for (int64_t i = 0; i < desc->rotary_dim / 2; i++) {
         check_frequency(inv_freq, i, json_real_value(json_array_get(expected, (size_t)i)));
     }
@@ -89,7 +90,12 @@ static void check_case(const json_t *golden)
         assert_int_equal(desc.layers[i].delta, json_is_true(json_array_get(delta, (size_t)i)));
     }
     if (desc.rope.kind != ROPE_NONE) {
-        check_rope(&desc, &desc.rope, json_object_get(golden, "inv_freq"));
+        const json_t *beyond = json_object_get(golden, "beyond"); /* the frequencies of a longer sequence */
+        check_rope(&desc, &desc.rope, beyond ? desc.rope.original_max_positions : 0,
+                   json_object_get(golden, "inv_freq"));
+        if (beyond)
+            check_rope(&desc, &desc.rope, json_integer_value(json_object_get(beyond, "length")),
+                       json_object_get(beyond, "inv_freq"));
         assert_true(fabs(desc.rope.attention_factor - json_number_value(json_object_get(golden, "rope_factor"))) <
                     1e-12);
     }
@@ -97,7 +103,7 @@ static void check_case(const json_t *golden)
     assert_int_equal(desc.local_rope.kind != ROPE_NONE, local != NULL);
     if (local) {
         const json_t *factor = json_object_get(golden, "local_rope_factor");
-        check_rope(&desc, &desc.local_rope, local);
+        check_rope(&desc, &desc.local_rope, 0, local);
         assert_true(fabs(desc.local_rope.attention_factor - json_number_value(factor)) < 1e-12);
     }
     for (int64_t i = 0; i < desc.num_layers; i++)
@@ -127,7 +133,7 @@ static void test_rope_rounding(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         float inv_freq[80];
         struct rope_desc rope = {ROPE_PLAIN, .theta = cases[i].theta};
-        model_rope_frequencies(&rope, cases[i].head_dim, inv_freq);
+        model_rope_frequencies(&rope, cases[i].head_dim, 0, inv_freq);
         check_frequency(inv_freq, cases[i].i, cases[i].want);
     }
 }
@@ -242,19 +248,30 @@ static const struct {
     {"{" LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling has a factor but no rope_type"},
     {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", STATUS_DATA, "rope_scaling.factor is missing"},
     {"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", STATUS_DATA, "rope_scaling.factor must be"},
-    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", STATUS_USAGE, "'dynamic' is not supported"},
+    {"{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", STATUS_DATA, "rope_scaling.factor is missing"},
+    {"{" LLAMA ",\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", STATUS_DATA,
+     "'dynamic' needs heads of more than 2 elements"},
     {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"ntk\",\"factor\":2}}", STATUS_USAGE,
      "hint: default, linear, llama3"},
-    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\"}}", STATUS_USAGE, "LongRoPE (rope_type 'longrope')"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1]}}", STATUS_DATA,
+     "rope_parameters.short_factor must be a list of 4 numbers above 0"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1]}}", STATUS_DATA,
+     "rope_parameters.long_factor must be a list of 4 numbers above 0"},
+    {"{" LLAMA
+     ",\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,0,1,1]}}",
+     STATUS_DATA, "rope_parameters.long_factor must be a list"},
+    {"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\",\"original_max_position_embeddings\":1}}", STATUS_DATA,
+     "original_max_position_embeddings is 1"},
     {"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", STATUS_DATA, "rope_scaling.factor is missing"},
     {"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"beta_fast\":-1}}", STATUS_DATA,
      "beta_fast must be"},
     {"{" LLAMA ",\"rope_theta\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_DATA,
      "other than 1"},
-    {"{" PHI3 ",\"rope_scaling\":{\"type\":\"su\"}}", STATUS_USAGE, "LongRoPE (rope_type 'su')"},
-    {"{" PHI3 ",\"rope_scaling\":{\"type\":\"yarn\"}}", STATUS_USAGE, "LongRoPE (rope_type 'yarn')"},
+    {"{" PHI3 ",\"rope_scaling\":{\"type\":\"su\"}}", STATUS_DATA, "rope_scaling.short_factor must be a list"},
+    {"{" PHI3 ",\"rope_scaling\":{\"type\":\"yarn\",\"short_factor\":[\"a\"]}}", STATUS_DATA,
+     "rope_scaling.short_factor must be a list"},
     {"{" PHI3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", STATUS_USAGE,
-     "'linear' is not supported; hint: default is"},
+     "'linear' is not supported; hint: default and longrope are"},
     {"{" PHI3 ",\"partial_rotary_factor\":0.4}", STATUS_DATA, "RoPE would turn 3 elements"},
     {"{" PHI3 ",\"partial_rotary_factor\":1.5}", STATUS_DATA, "RoPE would turn 12 elements"},
     /* layers without RoPE, multipliers */
@@ -304,8 +321,8 @@ static const struct {
      "rope_parameters must have the members full_attention and sliding_attention, not"},
     {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":{}},\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}",
      STATUS_DATA, "rope_scaling and rope_parameters contradict each other"},
-    {"{" GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"dynamic\",\"factor\":2}}}", STATUS_USAGE,
-     "rope_parameters.sliding_attention: rope_type 'dynamic' is not supported"},
+    {"{" GEMMA3 ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"ntk\",\"factor\":2}}}", STATUS_USAGE,
+     "rope_parameters.sliding_attention: rope_type 'ntk' is not supported"},
     {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\"}}}", STATUS_DATA,
      "rope_parameters.full_attention.factor is missing"},
     {"{" GEMMA3 ",\"rope_parameters\":{\"full_attention\":7}}", STATUS_DATA, "full_attention must be an object, not 7"},

@@ -21,6 +21,8 @@
 #define LLAMA3                                                                                               \
     ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4," \
     "\"original_max_position_embeddings\":100}"
+#define LONGROPE(factors) \
+    ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":" factors "}"
 
 /* Two configs: `base` followed by `was` or `now`; expected: the differences as "key: was -> now, …". */
 static const struct {
@@ -90,6 +92,10 @@ static const struct {
     {LLAMA, ",\"architectures\":[\"LlamaForSequenceClassification\"]",
      ",\"architectures\":[\"LlamaForSequenceClassification\"],\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"}",
      "num_labels: 2 -> 3"},
+    {LLAMA, "", ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}",
+     "rope_type: \"default\" -> \"dynamic\", rope_scaling.factor: unset -> 2.0, "
+     "original_max_position_embeddings: unset -> 2048"},
+    {LLAMA, LONGROPE("[1,1,1,2]"), LONGROPE("[1,1,1,3]"), "long_factor: [1,1,1,2] -> [1,1,1,3]"},
     /* differences that do not change the computation */
     {LLAMA, "", "", ""},
     {GPT2, "", ",\"hidden_size\":32,\"n_inner\":null", ""},
