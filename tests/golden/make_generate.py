@@ -19,9 +19,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 CASES = ["gpt2", "gpt2-inner", "llama", "llama-bias", "llama3-rope", "linear-rope", "mistral-window", "qwen2", "qwen3",
          "qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3",
          "glm", "glm4", "ministral3", "gptj", "gpt-neox", "gpt-neox-in-turn", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-         "seed-oss", "qwen3.5"]
+         "seed-oss", "qwen3.5", "phi3-longrope", "dynamic-rope"]
 LEAST = 2e-3
 PROMPTS = (1, 7)  # tokens
+BEYOND = {"phi3-longrope": (20,)}  # these begin beyond RoPE's original length, to which the others keep
 
 
 def load(name):
@@ -48,8 +49,10 @@ def main():
     for name in wanted:
         model = load(name)
         model.generation_config.eos_token_id = None
-        context, vocab = model.config.max_position_embeddings, model.config.vocab_size
-        for length in PROMPTS:
+        most, vocab = model.config.max_position_embeddings, model.config.vocab_size
+        original = min(most, getattr(model.config, "original_max_position_embeddings", most))
+        for length in PROMPTS + BEYOND.get(name, ()):
+            context = original if length < original else most
             while True:
                 prompt = torch.randint(vocab, (length,)).tolist()
                 tokens, margin = generate(model, prompt, context - length)

@@ -49,6 +49,11 @@ def rope(kind, theta, **more):
     return {"rope_type": kind, "rope_theta": theta, **more}
 
 
+LONGROPE = llama(num_attention_heads=3, num_key_value_heads=1, pad_token_id=NULL, rope_theta=None, tie_word_embeddings=True,
+                 original_max_position_embeddings=16, rope_parameters=rope(
+                     "longrope", 1e4, short_factor=[1.0, 1.2, 1.5], long_factor=[1.3, 2.5, 4.0], partial_rotary_factor=0.75,
+                     original_max_position_embeddings=16))
+
 # What is not DEFAULTS below. GPT-2's eps is large because its key biases have no gradient but rounding, which Adam with
 # a small eps would turn into full steps.
 CASES = {
@@ -157,6 +162,10 @@ CASES = {
     "qwen2-pad": dict(family="qwen2", T=16, micro=3, seed=710, style=4, config=llama(
         hidden_size=28, num_attention_heads=7, num_key_value_heads=1, pad_token_id=45, tie_word_embeddings=True,
         use_sliding_window=False)),
+    "phi3-longrope": dict(family="phi3", T=24, micro=3, seed=720, style=4, config=LONGROPE),
+    "phi3-longrope-short": dict(family="phi3", T=16, micro=2, seed=730, config=LONGROPE),
+    "dynamic-rope": dict(family="llama", T=24, micro=2, seed=740, config=llama(
+        max_position_embeddings=16, rope_theta=None, rope_parameters=rope("dynamic", 1e4, factor=3.0))),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,

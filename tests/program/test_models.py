@@ -14,7 +14,7 @@ from harness import DATA, ROOT, USAGE, write_safetensors
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 FAMILIES = ["qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3", "glm", "glm4", "ministral3", "gptj",
             "gpt-neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4", "seed-oss",
-            "qwen3.5"]
+            "qwen3.5", "phi3-longrope", "dynamic-rope"]
 
 
 def tensors_of(folder):
@@ -175,3 +175,23 @@ def test_the_embedding_of_the_padding_token(folder):
     back = folder.ztrain("--config", os.path.join(folder.run_folder("usual"), "run.yaml"), "--set", "model.train_pad_token=true", "--resume",
                          folder.run_folder("usual"), expect=USAGE)
     assert "'model.train_pad_token' was false in the checkpoint and is true now" in back.err
+
+
+@pytest.mark.parametrize("case, what", [("phi3-longrope", "long_factor"), ("dynamic-rope", "dynamic NTK's base for this length")])
+def test_rope_that_depends_on_the_length(folder, case, what):
+    """The start says what applies beyond the original length, for the whole run."""
+    place = os.path.join(GOLDEN, case)
+    for length in (16, 20):
+        out = folder.train({"model": {"config": None, "pretrained": place}, "train": {"max_steps": 1},
+                            "data": {"train": f"{place}/train", "validation": None, "seq_length": length}}, f"at-{length}").out
+        said = f"model: data.seq_length {length} is beyond the original 16 positions: RoPE has {what}"
+        assert (said in out) == (length > 16)
+    done = folder.ztrain("sample", place, "--prompt-tokens", ",".join(map(str, range(18))), "--max-tokens", "3")
+    assert len(done.out.split(",")) == 3
+
+
+def test_only_dynamic_rope_goes_beyond_the_models_positions(folder):
+    place = os.path.join(GOLDEN, "phi3-longrope")
+    done = folder.train({"model": {"config": None, "pretrained": place},
+                         "data": {"train": f"{place}/train", "validation": None, "seq_length": 33}}, expect=USAGE)
+    assert "data.seq_length 33 is longer than the model's 32 positions" in done.final_error
