@@ -42,6 +42,7 @@ ADAPTERS = {
     "qwen2": ("qwen2", {"r": 4}),
     "qwen3": ("qwen3-yarn", {"r": 5}),
     "phi3": ("phi3", {"r": 3, "target_modules": ["qkv_proj", "down_proj"]}),
+    "phi3-longrope": ("phi3-longrope", {"r": 3, "target_modules": ["qkv_proj", "down_proj"]}),
     "granite": ("granite", {"r": 4, "target_modules": QV}),
     "smollm3": ("smollm3", {"r": 4, "target_modules": QV}),
     "olmo2": ("olmo2", {"r": 4, "target_modules": QV}),
