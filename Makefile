@@ -292,11 +292,11 @@ check-format:
 	$(call say,CHECK,the format of $(words $(C_FILES)) files)
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
-#: doc            makes docs/run-spec*.md from the binary's table of keys
+#: doc            makes the tables of docs/run-spec*.md from the binary's table of keys
 doc: all
 	$(BUILD)/ztrain --help-spec --markdown > $(BUILD)/run-spec.md
-	rm -f docs/run-spec*.md
-	awk '/^<!-- run-spec.*\.md:/ { page = "docs/" substr($$2, 1, length($$2) - 1) } { print > page }' $(BUILD)/run-spec.md
+	sed -i '/^<!-- run-spec.*\.md:/,$$d' docs/run-spec*.md
+	awk '/^<!-- run-spec.*\.md:/ { page = "docs/" substr($$2, 1, length($$2) - 1) } { print >> page }' $(BUILD)/run-spec.md
 
 #: manual         build/share: the man page and the completion for bash, from the binary's own help
 MANUAL = $(BUILD)/share/man/man1/ztrain.1

@@ -227,7 +227,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
 /* Adds a line with both values for each key of config.json by which `now` computes something else than `was`. */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
-/* --help-spec; with --markdown: the pages docs/run-spec*.md, each behind a line that names its file. */
+/* --help-spec; with --markdown: the tables of docs/run-spec*.md, those of each page behind a line that names it. */
 void spec_print_help(FILE *out);
 void spec_print_pages(FILE *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_pages.c: --help-spec and --help-spec --markdown (the pages docs/run-spec*.md), made from the key table.
+/* spec_pages.c: --help-spec and --help-spec --markdown (the tables of docs/run-spec*.md), made from the key table.
  *
- * A page begins with a line that names its file, where `make doc` divides the output. A cell has at most
- * PAGE_CELL_WORDS words: the other clauses of a longer explanation are in a list below the table. */
+ * The tables of a page begin with a line that names its file; what stands above that line there is written by hand. A
+ * cell has at most PAGE_CELL_WORDS words: the other clauses of a longer explanation are in a list below the table. */
 #include "core/printable.h"
 #include "core/spec/spec_keys.h"
 
@@ -119,8 +119,6 @@ void spec_print_help(FILE *out)
             fprintf(out, "%s: now %s\n", key->path, key->fallback);
 }
 
-/* ---- prose of the pages -------------------------------------------------- */
-
 enum { PAGE_CELL_WORDS = 25, PAGE_MAX_SECTIONS = 6 };
 
 struct spec_page {
@@ -128,92 +126,10 @@ struct spec_page {
     const char *sections[PAGE_MAX_SECTIONS]; /* whose keys are on the page; TOP_LEVEL: the keys without a section */
     void (*print)(FILE *out);                /* NULL: their tables */
     const char *about;                       /* for the index */
-    const char *opening;                     /* title, what the page is for, a command */
 };
 
 #define TOP_LEVEL "At top level"
 #define TOP_LEVEL_HELP "sizes of batches, clipping, output"
-
-static const char how_to_read[] =
-    "## An example\n\n"
-    "```yaml\n"
-    "model:\n"
-    "  config: models/tiny.json        # or pretrained: a Hugging Face folder\n"
-    "data:\n"
-    "  train: data/train               # data/train.bin and data/train.idx\n"
-    "  validation: data/train-validation\n"
-    "  seq_length: 1024\n"
-    "train:\n"
-    "  epochs: 1\n"
-    "train_batch_size: 64\n"
-    "train_micro_batch_size_per_gpu: 4\n"
-    "gradient_clipping: 1.0\n"
-    "optimizer: {type: AdamW, params: {lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1}}\n"
-    "scheduler: {type: Cosine, params: {warmup_steps: 100, min_lr: 3e-5}}\n"
-    "bf16: {enabled: true}\n"
-    "zero_optimization: {stage: 3}\n"
-    "```\n\n"
-    "`run`, `model`, `data`, `train`, `comm` and most of `checkpoint` are ztrain's own. The other keys\n"
-    "have DeepSpeed's names and meaning, with a few more. They may also come from a DeepSpeed\n"
-    "configuration (`--deepspeed ds_config.json`): JSON or, as DeepSpeed reads it, Hjson (comments, keys\n"
-    "without quotes, trailing commas).\n\n"
-    "## How the spec is read\n\n"
-    "- ztrain reports all errors at once, as `file:line:column: message; hint`, and exits with 2. An\n"
-    "  unknown key is an error, and so is a key that is set twice, or to different values in two files.\n"
-    "  1:1 is the place of an absent key.\n"
-    "- Paths are relative to the current folder. `~` or `~/` at the beginning is the home folder (HOME),\n"
-    "  also in `--set`.\n"
-    "- `--set a.b.c=VALUE` replaces a value after the files are read and before anything is checked.\n"
-    "  VALUE is YAML (`[0.9, 0.95]`, `true`, `5e8`, `{stage: 3}`). `null` unsets a key that has no\n"
-    "  default, and drops an unknown key of a file. The last `--set` of a key wins.\n"
-    "- `5e8`, `1e-5` and `5E+8` are numbers, and `5e8` may be an integer. NaN and infinity are refused.\n"
-    "  Truth values are `true` and `false`; DeepSpeed's keys also take 1 and 0.\n"
-    "- Every key of DeepSpeed's takes `\"auto\"`. A value in the other file counts, as Trainer's arguments\n"
-    "  do. If there is none, a key whose table says \"or auto\" follows from other keys, the ranks, the\n"
-    "  model or the data, and any other has its default. The start prints each `KEY: auto → VALUE, from\n"
-    "  ORIGIN`.\n"
-    "- `optimizer.params.lr` has no default.\n"
-    "- `gradient_clipping` is 1.0 with `--deepspeed` if neither file sets it, as in DeepSpeed since\n"
-    "  0.19.3.\n"
-    "- YAML anchors, aliases, tags and merge keys are refused. A file has at most 4 MiB and 64 levels.\n"
-    "- `--dry-run` prints the effective spec. `run.yaml` in the run's folder holds it too.\n\n"
-    "## Batch sizes\n\n"
-    "`train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks. Two\n"
-    "of the three sizes determine the third. If only `train_batch_size` or the micro-batch is set,\n"
-    "accumulation is 1. Sizes that do not fit together are an error, which names the nearest values that\n"
-    "do.\n\n"
-    "A resumed run keeps its `train_batch_size` on any number of ranks, and accumulation adapts. The\n"
-    "micro-batch may become smaller, but not larger unless the run spec sets it. If the batch cannot be\n"
-    "split, the error lists the numbers of ranks that can.\n\n"
-    "With `train.virtual_ranks: W` the formula has W in the place of the ranks. All sizes then stay when\n"
-    "the number of ranks changes, which must divide W ([the same bits](determinism.md)).\n\n"
-    "## Length of a run\n\n"
-    "| set | the run ends |\n"
-    "|---|---|\n"
-    "| `train.epochs` | after so many passes over the training data; 1.5: half the steps of the last, rounded up |\n"
-    "| `train.max_steps` | after so many steps; the data repeat until then |\n"
-    "| both | with whichever comes first |\n"
-    "| neither | after one epoch |\n\n"
-    "An epoch consists of whole global batches. A rest of the data that does not fill one is dropped, and\n"
-    "the next epoch has a new order.\n\n"
-    "## Resuming with a changed spec\n\n"
-    "A resume compares the spec with the checkpoint's. The column \"resume\" says what a changed value\n"
-    "means:\n\n"
-    "| resume | a changed value |\n"
-    "|---|---|\n"
-    "| error | is refused, since it would silently turn the run into another one |\n"
-    "| notice | is allowed; both values are printed |\n"
-    "| contents | is a path, and allowed if its contents are the same |\n"
-    "| - | is allowed |\n\n"
-    "The same contents are:\n\n"
-    "- token shards of the same sizes, in the same order, with the same tokens as far as samples of them\n"
-    "  show;\n"
-    "- a model with the same config, and for `model.pretrained` a folder of the same name (a base model\n"
-    "  and its fine-tuned versions have the same config).\n\n"
-    "Configs are compared by their meaning, wherever they are stored: another `rope_theta` in the\n"
-    "`config.json` of the same folder is an error. The keys of transformers 4 and 5 are equivalent. Keys\n"
-    "without effect on the computation (names, token ids, initialisation, dtypes of files) are not\n"
-    "compared.\n";
 
 static const char *const resume_names[] = {
     [RESUME_SILENT] = "-", [RESUME_NOTICE] = "notice", [RESUME_CONTENTS] = "contents", [RESUME_ERROR] = "error"};
@@ -361,77 +277,24 @@ static void page_print_without_effect(FILE *out)
 
 /* ---- pages --------------------------------------------------------------- */
 
-#define SEE_RUN_SPEC                                                              \
-    "\n[run-spec.md](run-spec.md) says how a spec is read, and what the column\n" \
-    "[resume](run-spec.md#resuming-with-a-changed-spec) means.\n"
-
 static void page_print_first(FILE *out);
 
-#define PAGE(file_, print_, about_) .file = file_, .print = print_, .about = about_
-#define KEY_PAGE(file_, ...) .file = file_, .sections = {__VA_ARGS__}
-
 static const struct spec_page pages[] = {
-    {PAGE("run-spec.md", page_print_first, NULL),
-     .opening =
-         "# The run spec\n\n"
-         "One YAML file describes a run. This page says how it is read, and [where each key is](#the-sections).\n\n"
-         "    ztrain --config run.yaml --dry-run       # prints the effective spec, or all errors\n"
-         "    ztrain --help-spec                       # every key\n\n"},
-    {KEY_PAGE("run-spec-model.md", "model", "peft"),
-     .opening =
-         "# The run spec: the model\n\n"
-         "This page has the keys of the model, its tokenizer, its task and an adapter. To see what a model is:\n\n"
-         "    ztrain plan --config run.yaml --set model.pretrained=Qwen/Qwen2.5-0.5B\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-data.md", "data"),
-     .opening = "# The run spec: data\n\n"
-                "This page has the keys that choose the data and cut them into samples. A dry run shows them:\n\n"
-                "    ztrain --config run.yaml --set data.packing=first_fit --dry-run\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-train.md", "run", "train", TOP_LEVEL),
-     .opening = "# The run spec: the run, its length and its batches\n\n"
-                "This page has the keys of the run's folder, length, evaluation, device and batches. To try one:\n\n"
-                "    ztrain --config run.yaml --set train.max_steps=100 --set run.name=short\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-optimizer.md", "optimizer", "scheduler", "bf16", "fp16", "data_types"),
-     .opening = "# The run spec: optimizer, schedule, precision\n\n"
-                "This page has the keys of the optimizer, the learning rate and the types that a run computes in.\n"
-                "A dry run prints the first learning rates:\n\n"
-                "    ztrain --config run.yaml --set scheduler.type=Cosine --dry-run\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-zero.md", "zero_optimization", "aio", "activation_checkpointing"),
-     .opening = "# The run spec: sharding, offload, recomputation\n\n"
-                "This page has the keys that make a model fit: ZeRO, offload to host memory and disk, recomputation.\n"
-                "The plan searches for the fastest settings that fit:\n\n"
-                "    ztrain plan --fit --config run.yaml --world 8 --memory 80GiB\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-checkpoint.md", "checkpoint", "comm"),
-     .opening = "# The run spec: checkpoints, communication\n\n"
-                "This page has the keys that say when checkpoints are written, which ones stay, and when a silent\n"
-                "rank is given up. To see a run's checkpoints:\n\n"
-                "    ztrain inspect runs/run\n" SEE_RUN_SPEC},
-    {KEY_PAGE("run-spec-monitors.md", "comms_logger", "flops_profiler", "tensorboard", "csv_monitor"),
-     .opening = "# The run spec: monitors and profiles\n\n"
-                "This page has the keys of DeepSpeed's monitors and profilers. To profile one step:\n\n"
-                "    ztrain --config run.yaml --set flops_profiler.enabled=true --set "
-                "flops_profiler.profile_step=5\n" SEE_RUN_SPEC},
-    {PAGE("run-spec-deepspeed.md", page_print_without_effect, "keys of DeepSpeed and PEFT without effect here"),
-     .opening = "# The run spec: keys without effect\n\n"
-                "This page lists keys of DeepSpeed and PEFT that ztrain accepts and does not need. A dry run\n"
-                "prints a notice for each:\n\n"
-                "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
-                "[run-spec-refused.md](run-spec-refused.md) lists the keys that are errors.\n"},
-    {PAGE("run-spec-refused.md", page_print_refused, "keys of DeepSpeed and PEFT that are errors"),
-     .opening = "# The run spec: keys that are refused\n\n"
-                "This page lists features of DeepSpeed and PEFT that ztrain does not have. A dry run names each\n"
-                "one:\n\n"
-                "    ztrain --config run.yaml --deepspeed ds_config.json --dry-run\n\n"
-                "A section that is switched off (`enabled: false`) is always accepted.\n"},
-    {PAGE("run-spec-names.md", spec_print_names, "names of Trainer, Accelerate, LLaMA-Factory, axolotl and torchtune"),
-     .opening = "# The run spec: names of other trainers\n\n"
-                "This page translates the names of Hugging Face's Trainer and Accelerate, LLaMA-Factory, axolotl\n"
-                "and torchtune. In a run spec they are errors, whose hint is a row of this table:\n\n"
-                "    ztrain --config run.yaml --dry-run\n"},
+    {"run-spec.md", {NULL}, page_print_first, NULL},
+    {"run-spec-model.md", {"model", "peft"}, NULL, NULL},
+    {"run-spec-data.md", {"data"}, NULL, NULL},
+    {"run-spec-train.md", {"run", "train", TOP_LEVEL}, NULL, NULL},
+    {"run-spec-optimizer.md", {"optimizer", "scheduler", "bf16", "fp16", "data_types"}, NULL, NULL},
+    {"run-spec-zero.md", {"zero_optimization", "aio", "activation_checkpointing"}, NULL, NULL},
+    {"run-spec-checkpoint.md", {"checkpoint", "comm"}, NULL, NULL},
+    {"run-spec-monitors.md", {"comms_logger", "flops_profiler", "tensorboard", "csv_monitor"}, NULL, NULL},
+    {"run-spec-deepspeed.md", {NULL}, page_print_without_effect, "keys of DeepSpeed and PEFT without effect here"},
+    {"run-spec-refused.md", {NULL}, page_print_refused, "keys of DeepSpeed and PEFT that are errors"},
+    {"run-spec-names.md", {NULL}, spec_print_names, "names of Trainer, Accelerate, LLaMA-Factory, axolotl, torchtune"},
 };
 
 static void page_print_first(FILE *out)
 {
-    fputs(how_to_read, out);
     fputs("\n## The sections\n\n| section | |\n|---|---|\n", out);
     for (size_t i = 0; i < COUNT_OF(pages); i++) {
         for (const char *const *section = pages[i].sections; *section; section++) {
@@ -447,8 +310,8 @@ static void page_print_first(FILE *out)
 void spec_print_pages(FILE *out)
 {
     for (size_t i = 0; i < COUNT_OF(pages); i++) {
-        fprintf(out, "<!-- %s: made by `make doc` from the key table in core/spec/spec_keys.c -->\n%s", pages[i].file,
-                pages[i].opening);
+        fprintf(out, "<!-- %s: what follows is made by `make doc` from the key table in core/spec/spec_keys.c -->\n",
+                pages[i].file);
         if (pages[i].print)
             pages[i].print(out);
         else

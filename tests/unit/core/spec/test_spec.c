@@ -1262,7 +1262,7 @@ static void test_help(void **state)
         for (const struct spec_key *key = spec_keys; key->path; key++)
             if (key->type != KEY_SECTION)
                 assert_non_null(strstr(text, key->path));
-        assert_true((strstr(text, "## How the spec is read") != NULL) == (markdown == 1));
+        assert_true((strstr(text, "## The sections") != NULL) == (markdown == 1));
         free(text);
     }
 }
