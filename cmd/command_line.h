@@ -33,14 +33,12 @@ struct command_line {
     size_t count;
 };
 
-/* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each of its words; the strings are
- * borrowed; the caller releases lists, after an error too. STATUS_HELPED: the text of --help is printed; STATUS_USAGE
- * names the word that is wrong or absent. */
+/* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each word; strings are borrowed;
+ * the caller releases lists, after an error too. STATUS_HELPED: --help is printed; STATUS_USAGE names the word. */
 enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
                                struct error *err);
 
-/* Whether --out can write `out`: its folder is there, and no other file, unless `force`. A pipe or a device is not a
- * file. STATUS_USAGE otherwise. */
+/* Whether --out can write there: the folder exists, and no other regular file, unless `force`. Else STATUS_USAGE. */
 enum status command_check_out(const char *out, bool force, struct error *err);
 
 /* The option that `word` names as --NAME or --NAME=VALUE (*value, else NULL); NULL: none. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commands.h: the commands of ztrain. argv[0] is the command's name. Each returns the process's exit code as a status,
- * or STATUS_HELPED, and its error in *err for main() to print. */
+/* commands.h: the commands of ztrain; argv[0] is the name. Each returns the exit code as a status, or STATUS_HELPED. */
 #pragma once
 
 #include "core/status.h"
@@ -20,6 +19,5 @@ enum status cmd_train(int argc, char **argv, struct error *err); /* ztrain --con
 struct options;
 enum status train_with(const struct options *options, char **argv, enum status status, struct error *err);
 
-/* For version and doctor: a line per library, after `indent`: name, version in use, version it was built with if that
- * differs, and with `paths` the file it was loaded from. */
+/* A line per library after `indent`: name, version in use, the one built with if another; with `paths` its file. */
 void version_print_libraries(const char *indent, bool paths);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.c: `ztrain data PREFIX…` prints what token shards hold, and documents as a model sees them, with what is learned
- * marked: in green on a terminal, else between ⟦ and ⟧, as ztrain-tokenize does. */
+/* data.c: `ztrain data PREFIX…`: what token shards hold, and documents with what is learned in green or ⟦⟧. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/terminal.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, and what `device: auto`
- * would take. Lines of "name  value" under headings. It changes nothing, and reports as unknown what it cannot find
- * out. */
+/* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, what `device: auto`
+ * would take. It changes nothing, and reports as unknown what it cannot find out. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/engine/gpu_test.h"

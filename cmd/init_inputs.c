@@ -79,8 +79,7 @@ static enum status init_ask(struct init *t, const char *question, const char *us
     return error_hint(err, "flags answer as well: ztrain init --help");
 }
 
-/* A flag: `given`, else the answer to `question` on a terminal (NULL: none is asked), else `usual`. STATUS_USAGE: there
- * is none of these, or no right answer in three. */
+/* A flag: `given`, else the answer to `question` on a terminal (NULL: none), else `usual`. STATUS_USAGE: none. */
 static enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question,
                                   const char *usual, init_take *take, struct error *err)
 {

@@ -27,9 +27,8 @@ static const struct {
 
 static const char self[] = "/proc/self/exe";
 
-/* OpenMP's threads spin for milliseconds while they wait, which costs most of a step beside another busy process. Here
- * they soon sleep (docs/performance.md). The run time reads its settings when it is loaded, so the program starts
- * itself again with them. A user's own setting stays. */
+/* OpenMP's waiting threads spin, which costs most of a step beside another busy process; here they soon sleep. The run
+ * time reads its settings when it is loaded: the program starts itself again with them. A user's own stay. */
 static void main_lets_threads_sleep(char **argv)
 {
     const char *name = (const char *)getauxval(AT_EXECFN);

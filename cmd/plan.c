@@ -39,8 +39,7 @@ static void plan_print_batch(const struct run_spec *spec, int world, const char 
     printf("world size %d (%s)\n", world, source);
 }
 
-/* What a rank computes and reduces in a step. Without virtual ranks stages 0 and 1 reduce once, after the last
- * micro-batch. */
+/* What a rank computes and reduces in a step. Without virtual ranks stages 0 and 1 reduce once. */
 static void plan_print_virtual_ranks(const struct engine *t)
 {
     int64_t gathered, reduced, without;

@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.h: what `ztrain plan` and --dry-run print of a run: its memory, and estimates for GPUs that need not be here.
- * The spec's batch sizes are resolved. */
+/* plan.h: what `ztrain plan` and --dry-run print. The spec's batch sizes are resolved. */
 #pragma once
 
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/engine/simulated_run.h"
 
-/* --dry-run, for `world` ranks that share `cores`. Reads the headers of the data and, unless the run resumes, of the
- * model's files, with a run's errors; missing data are no error. */
+/* --dry-run, for `world` ranks that share `cores`. Reads headers with a run's errors; missing data are no error. */
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
 
-/* --speed: how fast the run would be. price: of a GPU's hour ("2.5"), NULL: not known. STATUS_USAGE: see
- * simulated_machine_find(); a price that is not a number. */
+/* --speed. price: of a GPU's hour ("2.5"), NULL: not known. STATUS_USAGE: it is no number; simulated_machine_find(). */
 enum status plan_speed(const struct machine_question *question, const char *price, struct run_spec *spec,
                        struct error *err);
 
-/* --fit. memory: "80GiB" of each GPU; NULL: train.memory_limit, else what the GPU has. node_memory: of each node's host
- * memory; NULL: enough. row: of the table, whose lines are printed; 0: the first. STATUS_USAGE: see
- * simulated_machine_find(); a malformed size; no such row. STATUS_DEVICE: nothing fits;
- * the message has the smallest need. */
+/* --fit. memory: of each GPU ("80GiB"), NULL: train.memory_limit, else all; node_memory: of a node's host, NULL:
+ * enough; row: whose lines are printed, 0: the first. STATUS_USAGE: simulated_machine_find(), a malformed size, no such
+ * row. STATUS_DEVICE: nothing fits; the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err);
 

@@ -100,8 +100,7 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
     return STATUS_OK;
 }
 
-/* Whether it is hardly the fastest: two larger micro-batches fit with the same tunables, or a candidate that recomputes
- * or offloads less, with all else equal. */
+/* Whether it is hardly the fastest: two larger micro-batches fit, or one that recomputes or offloads less. */
 static bool is_hopeless(const struct fit_plan *p, const struct fit_candidate *c)
 {
     int larger = 0;
@@ -267,8 +266,7 @@ static void print_fit_table(const struct fit_plan *p, const struct fit_candidate
         printf("  * rounds differently\n");
 }
 
-/* Prints "a.b.c=v" as YAML below the sections that are open: those of the path of the line before. ours: the spec names
- * no folder on a disk, so that a path is the table's. */
+/* Prints "a.b.c=v" as YAML below the open sections, those of the line before. ours: nvme_path is the table's. */
 static void plan_fit_print_yaml(char *open, const char *line, bool ours)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";

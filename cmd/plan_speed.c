@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_speed.c: `ztrain plan --speed`. The cost of an overhead is the difference from a walk (simulated_run.h) in which
- * it is assumed away. */
+/* plan_speed.c: `ztrain plan --speed`. An overhead costs the difference from a walk that assumes it away. */
 #include "cmd/plan.h"
 
 #include "core/printable.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a trained model: a checkpoint, the newest or best
- * one of a run, a Hugging Face folder, or a PEFT folder with its base. */
+/* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a checkpoint, a run's, or a model folder. */
 #include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"

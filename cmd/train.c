@@ -90,8 +90,7 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     return restart_after(&last, &rules, &failure);
 }
 
-/* A supervisor, which forks later, keeps the run spec as it is now for the ranks of all its starts. Of a rank, no
- * thread waits for a reader of the output from here on. */
+/* A supervisor keeps the run spec as it is now for all its starts. A rank's threads wait for no reader from here on. */
 static enum status train_before_reading(const struct options *options, bool supervises, struct error *err)
 {
     const int error = supervises ? 0 : output_start();
@@ -147,8 +146,7 @@ static enum status train_start_together(const struct options *options, struct bo
     return err->code;
 }
 
-/* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints the errors; the
- * ranks of a supervisor read a spec that the supervisor has checked already. */
+/* Reads the run spec, if the command line is in order (`status`, err). Of several ranks one prints the errors. */
 static enum status train_read_spec(const struct options *options, struct bootstrap *boot, enum status status,
                                    struct run_spec **spec, struct error *err)
 {

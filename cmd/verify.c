@@ -18,8 +18,7 @@ static const char USAGE[] =
 
 enum verify_outcome { OUTCOME_OK, OUTCOME_DAMAGED, OUTCOME_UNREAD, OUTCOME_GONE };
 
-/* Prints the line of a folder that is intact; err has what is wrong with others. listed: among the checkpoints of a
- * run, where a folder with others in it is damage. */
+/* Prints an intact folder's line; err has others' faults. listed: among checkpoints, where others are damage. */
 static enum verify_outcome verify_one(const char *folder, bool listed, struct error *err)
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
@@ -93,8 +92,7 @@ static enum status nothing_to_verify(const char *dir, struct error *err)
     return status;
 }
 
-/* Verifies all checkpoints, newest first; the first fault becomes the command's error. If all that were listed are
- * gone, the run has written others: it lists them again. */
+/* Verifies all, newest first; the first fault is the command's. If all that were listed are gone, it lists again. */
 static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};

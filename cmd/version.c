@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* version.c: `ztrain version`: the versions of ztrain, its compiler and its libraries, one a line: at run time, next to
- * those of the headers that ztrain was built with. */
+/* version.c: `ztrain version`: ztrain, its compiler, its libraries at run time and those that it was built with. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "core/version.h"
 #include "cmd/command_line.h"

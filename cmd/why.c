@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* why.c: `ztrain why RUN` reads the flight records of a run's ranks, and names the rank that died, stood still or
- * diverged, with what it did last. It changes nothing, and works while the run lasts. */
+/* why.c: `ztrain why RUN` names the rank that died, stood still or diverged, by the flight records; at any time. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "core/clock.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* edit_distance.c: the distance of Damerau and Levenshtein (restricted: no letter moves twice), by dynamic programming
- * over the last three rows of the table. */
+/* edit_distance.c: Damerau and Levenshtein's (no letter moves twice), over the last three rows of the table. */
 #include "core/edit_distance.h"
 
 #include "core/round_up.h"

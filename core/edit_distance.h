@@ -4,13 +4,11 @@
 
 #include <stddef.h>
 
-/* The number of insertions, deletions, replacements and swaps of neighbours that turn one name into the other, ignoring
- * case; 99 for names of more than 64 bytes. */
+/* Insertions, deletions, replacements and swaps between two names, ignoring case; 99: one is above 64 bytes. */
 int edit_distance(const char *a, const char *b);
 
 /* The largest distance at which another name is still suggested. */
 int edit_distance_limit(const char *text);
 
-/* The one of `names` whose spelling is nearest to `word`, if it is near enough to be meant; else NULL. Dashes before
- * and "=VALUE" after `word` do not count. */
+/* The nearest of `names` to `word`, without dashes before and "=VALUE" after it; NULL: none is near enough. */
 const char *nearest_name(const char *word, const char *const *names, size_t count);

@@ -4,8 +4,7 @@
 
 #include "core/status.h"
 
-/* Sets *on if the variable is 1; it is off if the variable is 0, empty or unset. Any other value is STATUS_USAGE.
- * `meaning`: the meaning of 1, for the hint. */
+/* *on: the variable is 1; 0, empty and unset are off; else STATUS_USAGE. `meaning`: of 1, for the hint. */
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err);
 
 /* The index of the variable's value among `count` words; -1: unset or empty. STATUS_USAGE: any other value. */

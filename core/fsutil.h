@@ -33,8 +33,7 @@ bool fs_is_absent(const char *path);
  * (a file, a link to nothing), here or in place of a folder above it; a disk that does not answer. */
 enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err);
 
-/* Opens a regular file with these flags of open() and O_CLOEXEC, mode 0666. A folder, pipe or device is refused; a pipe
- * is not waited for. *fd is -1 after an error. */
+/* Opens a regular file with flags of open() and O_CLOEXEC, mode 0666; refuses others at once. *fd -1: an error. */
 enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
 
 /* The same; *facts: of the file. */
@@ -72,6 +71,5 @@ bool named_file_is_special(const char *path);
 /* The name that `path` leads to: itself unless it is a link. The target of a link need not exist. */
 enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum status code, struct error *err);
 
-/* Writes a whole file as fs_write_file() does; of a link it replaces the target; into a pipe or a device it writes. A
- * pipe that nobody reads is an error. */
+/* fs_write_file() that replaces a link's target, and writes into a pipe, which has a reader, or a device. */
 enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heartbeat.c: the calls in progress form a list of structs on their callers' stacks, under one mutex,
- * which is never held longer than a walk along the list. */
+/* heartbeat.c: the calls in progress are a list of structs on their callers' stacks, under one mutex. */
 #include "core/heartbeat.h"
 
 #include "core/clock.h"
@@ -130,8 +129,7 @@ static bool count_device_call(double seconds)
     return inside && device_calls.seconds < DEVICE_CALL_SECONDS;
 }
 
-/* Adds `seconds` to all calls. Returns whether one of them keeps the rank alive; *stuck is one that no longer does and
- * has not been reported yet. */
+/* Adds `seconds` to all calls. Whether one keeps the rank alive; *stuck: one that no longer does, not yet reported. */
 static bool heartbeat_count(double seconds, struct slow_call **stuck)
 {
     bool alive = count_device_call(seconds);

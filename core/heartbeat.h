@@ -53,8 +53,7 @@ bool heartbeat_is_patient(void);
 /* text = "reading '/data/x.bin'", the call in progress that began first; "" if there is none. */
 void heartbeat_slow_describe(char *text, size_t size);
 
-/* Starts the heartbeat thread: every beat_seconds it beats if a device call or a slow call younger than limit_seconds
- * is in progress. For an older slow call it calls stuck(), once; text names the operation and the file. There is one
- * thread at a time. Returns 0 or an errno. */
+/* Starts the heartbeat thread, one at a time: every beat_seconds it beats if a device call or a slow call younger than
+ * limit_seconds is in progress. An older one is named to stuck(), once. Returns 0 or an errno. */
 int heartbeat_thread_start(double beat, double limit, void (*stuck)(const char *text, void *context), void *context);
 void heartbeat_thread_stop(void);

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* The body of a wrapper: makes `call`, which returns `type`; `doing` names the operation on the file at `path` or, if
- * that is NULL, on the file of `fd`. */
+/* A wrapper's body: `call`, which returns `type`; `doing` names the operation on `path`, or NULL: the file of `fd`. */
 #define SLOW_CALL(type, doing, path, fd, call)             \
     do {                                                   \
         struct slow_call slow_;                            \

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io.h: the POSIX system calls on files, for a rank whose peers wait for it. Each function makes the system call of its
- * name inside a slow call (core/heartbeat.h). Results and errno are those of the system call. Calls that may fail on
- * purpose in test builds go through core/faults.h. Calls without a wrapper here (stdio, glob) are put between
- * heartbeat_slow_begin() and heartbeat_slow_end(). */
+/* io.h: POSIX calls on files, for a rank whose peers wait for it: each makes the system call of its name inside a slow
+ * call (core/heartbeat.h), with its result and errno. Calls that fail on purpose in test builds: core/faults.h. Others
+ * (stdio, glob) stand between heartbeat_slow_begin() and heartbeat_slow_end(). */
 #pragma once
 
 #include <dirent.h>

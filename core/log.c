@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.c: lines from before the log file is open are kept and begin the file, so that a refused start does
- * not create a file, and the log of a run still has its first lines. */
+/* log.c: lines from before the log file is open are kept, and begin it. A refused start creates no file. */
 #include "core/log.h"
 
 #include "core/fsutil.h"
@@ -98,8 +97,7 @@ static void log_keep_line(const char *prefix, const char *text, enum output_kind
     }
 }
 
-/* Writes a line to `terminal` (OUTLET_FILE: not to a terminal) with `prefix` and, unless the text begins with it, the
- * rank; and to the file. The caller holds no lock. */
+/* Writes a line with `prefix`, and the rank unless the text has it, to `out` and to the file. No lock is held. */
 static void log_put_line(enum outlet out, const char *prefix, bool name_rank, const char *raw, enum output_kind kind)
 {
     char escaped[2 * TEXT_BYTES];

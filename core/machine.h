@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* machine.h: the memory and the CPUs that this process may use: those of the machine, within the limits of the
- * process's control groups (version 1 or 2, from its own group up to the root). Each call reads /proc and /sys again;
- * any thread. What cannot be read counts as unlimited. */
+/* machine.h: the memory and the CPUs that this process may use, within the limits of its control groups (version 1 or
+ * 2, up to the root). Each call reads /proc and /sys again; any thread. What cannot be read is unlimited. */
 #pragma once
 
 #include "core/status.h"
@@ -33,8 +32,7 @@ uint64_t machine_process_room(void);
 /* Bytes of this process in memory; 0: unknown. */
 int64_t machine_resident_bytes(void);
 
-/* The state of a process as in proc(5): 'T' stopped or traced, 'X' ended or not in /proc, '?' unknown. *began: its
- * start in clock ticks since the boot, as pids are reused; 0: not in /proc. */
+/* A process's state as in proc(5): 'T' stopped, 'X' ended or absent, '?' unknown. *began: clock ticks, 0: unknown. */
 char machine_process(int64_t pid, int64_t *began);
 
 /* The cores that the affinity mask allows; at least 1. */

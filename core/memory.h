@@ -23,8 +23,7 @@ void *memory_resize(void *old, size_t bytes) __attribute__((returns_nonnull));
 char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* open_memstream() whose text is never cut short: after fflush() or fclose() *text has *bytes bytes and a NUL. The
- * caller frees it after fclose(). */
+/* open_memstream() whose text is never cut: *bytes bytes and a NUL after fflush() or fclose(); freed after fclose(). */
 FILE *memory_stream(char **text, size_t *bytes);
 
 /* libc's functions of these names. NULL never means a lack of memory. */
@@ -45,9 +44,8 @@ void memory_set_final_error(void (*print)(const struct error *err));
 /* Sets the function that is called after it; NULL: none. It must not ask for memory. */
 void memory_on_exhausted(void (*tell)(const struct error *err));
 
-/* Makes jansson use this allocator. From now on a library that calls exit() ends the process with a final error and
- * word to the peers: the OpenMP run time, which does so without memory or threads, as memory_exhausted(); others with
- * STATUS_BROKEN. Called once, before any other thread is started. */
+/* jansson uses this allocator. A library that calls exit() from now on ends the process with an error and word to the
+ * peers: OpenMP as memory_exhausted(), others with STATUS_BROKEN. Once, before any other thread. */
 void memory_serve_libraries(void);
 
 /* The exit() that follows is the program's own. */

@@ -97,8 +97,7 @@ static void output_push_missing(struct queue *queue)
     output_push(queue, queue->missed_by, text, (size_t)n);
 }
 
-/* Whether a text may be put. After a loss the queue must first be half empty; otherwise a slow reader would get a
- * notice for every few lines. */
+/* Whether a text may be put. After a loss the queue must be half empty, or a slow reader gets many notices. */
 static bool has_room(const struct queue *queue, size_t bytes, enum output_kind kind)
 {
     static const size_t notice = sizeof(struct record) + 128;

@@ -36,8 +36,7 @@ enum {
 /* Starts the threads of stdout and stderr, which then stay. Returns 0 or an errno. */
 int output_start(void);
 
-/* output_open() makes OUTLET_FILE write to fd and own it. Returns 0, or an errno, and then the caller still owns fd.
- * output_close() drains, and closes the file if there is one. */
+/* OUTLET_FILE writes to fd, which it then owns. Returns 0 or an errno. output_close() drains it and closes the file. */
 int output_open(int fd);
 void output_close(void);
 

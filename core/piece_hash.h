@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues `hash` (0: begins) by `bytes` of memory: of each 64 MiB, the last of them shorter, it becomes the XXH3,
- * with itself as the seed, of the XXH3s of the pieces of 1 MiB. The number of threads changes no bit; where the memory
- * is cut into calls does. Beats. */
+/* Continues `hash` (0: begins) by memory: of each 64 MiB (the last may be shorter) it becomes the XXH3, seeded with
+ * itself, of the XXH3s of pieces of 1 MiB. Threads change no bit; where calls cut the memory does. Beats. */
 uint64_t piece_hash(uint64_t hash, const void *memory, size_t bytes);

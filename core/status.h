@@ -107,8 +107,7 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
             return try_status_;                 \
     } while (0)
 
-/* Both set a local `enum status status`. Unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, which only failures reach,
- * and TRY_END to `end:`, the cleanup that success and failure share. */
+/* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)     \
     do {                         \
         status = (expression);   \

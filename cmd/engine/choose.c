@@ -189,8 +189,7 @@ static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels
             kept, had, cpu_isa_name(best));
 }
 
-/* With other kernels, replicas that each rank updates would drift apart. A run continues with the kernels that it began
- * with, as far as they are available here. */
+/* With other kernels replicas would drift apart. A run keeps those that it began with, as far as they are here. */
 static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
@@ -203,8 +202,7 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */
 
-/* With auto, a GPU gives up a sixth of its multiprocessors at most. Only at stage 3 all products run beside collectives
- * (docs/plan-speed.md). */
+/* With auto, at most a sixth of a GPU's multiprocessors. Only at stage 3 all products run beside collectives. */
 enum { AUTO_SHARE = 6 };
 
 /* What NCCL uses through NVLink's switches: on Hopper 16 blocks, on compute capability 10 24. */
@@ -215,8 +213,7 @@ struct gpu_size {
     char name[sizeof((struct device *)NULL)->name];
 };
 
-/* The smallest GPU of all ranks; of equal ones that of the lowest rank. Its ctas are the fewest of all ranks. A plan
- * has one. */
+/* The smallest GPU of all ranks, of equal ones the lowest rank's; with the fewest ctas of all. A plan has one. */
 static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *smallest, struct error *err)
 {
     struct gpu_size own;
@@ -274,8 +271,7 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     return STATUS_OK;
 }
 
-/* Limits the device's products, unless ranks share a GPU, whose collectives pass through host memory. A run with
- * virtual ranks has the same kernels there. */
+/* Limits the device's products, unless ranks share a GPU: their collectives pass through host memory. */
 static void choose_sms(const struct engine *t, int ctas)
 {
     const int all = t->device->multiprocessors;
@@ -292,8 +288,7 @@ static void choose_sms(const struct engine *t, int ctas)
 
 /* ---- cores --------------------------------------------------------------- */
 
-/* Those near the GPU that this rank may use; none: it stays where it is. A supervisor has divided its cores among its
- * ranks before they had GPUs: they may use its own. */
+/* Those near the GPU that this rank may use, of a supervisor's all; none: it stays where it is. */
 static void find_near_cores(const struct device *device, cpu_set_t *cores)
 {
     const char *root = "";
@@ -368,12 +363,10 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
 
 /* ---- CUDA graphs --------------------------------------------------------- */
 
-/* Launches of a layer in a step; the host's seconds for one; the share of its peak that a GPU reaches; the peak of an
- * unknown GPU. */
+/* Launches of a layer; the host's seconds for one; the share of its peak that a GPU reaches; an unknown GPU's peak. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
 
-/* Whether the host needs about as long to launch a micro-batch as the GPU to compute it. A GPU that takes twice the
- * host's time still waits for short kernels that follow long ones. */
+/* Whether launching a micro-batch takes the host as long as the GPU: twice, as short kernels follow long ones. */
 static bool choose_launch_bound(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;

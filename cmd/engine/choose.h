@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choose.h: what the ranks of a job decide together before they compute: devices, kernels of the CPU, multiprocessors
- * that are left to NCCL; and whether steps are CUDA graphs. */
+/* choose.h: what the ranks decide together: devices, kernels of the CPU, multiprocessors for NCCL, CUDA graphs. */
 #pragma once
 
 #include "core/status.h"
 
 struct engine;
 
-/* Opens engine->device and attaches the communicator to it: one kind of device for all ranks, and a different GPU for
- * each rank of a node. With train.device: cuda STATUS_DEVICE if a rank has no GPU, STATUS_USAGE if a node has more
- * ranks than GPUs; with auto all use the CPU if one has no GPU. On the CPU all compute with the best kernels that all
- * support. Collective. */
+/* Opens engine->device and attaches the communicator: one kind of device for all ranks, a GPU for each rank of a node.
+ * train.device cuda: STATUS_DEVICE without a GPU, STATUS_USAGE with more ranks than GPUs; auto: all use the CPU if one
+ * has no GPU, with the best kernels that all support. Collective. */
 enum status choose_device(struct engine *engine, int threads, struct error *err);
 
 /* A block of NCCL's kernels holds a multiprocessor until the collective has ended; a product that counts on all of them

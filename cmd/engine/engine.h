@@ -32,15 +32,13 @@ struct train_sources {
     struct data_fingerprint fingerprint; /* of all data in order, and of the weights or epochs of a mixture */
 };
 
-/* Opens what data.train names, checks a sample of every shard against the vocabulary, and reads a classifier's labels.
- * STATUS_DATA. On failure too, the caller releases `sources`. */
+/* Opens data.train, checks samples of every shard, reads labels. STATUS_DATA. The caller always releases `sources`. */
 enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, struct train_sources *sources,
                                struct error *err);
 void train_sources_release(struct train_sources *sources); /* all zero: nothing */
 bool train_sources_have_mask(const struct train_sources *sources);
 
-/* train.samples: the prompts that the model continues, greedily, at each evaluation. Generation uses the transformer's
- * activations between two steps: the bits of training do not change. */
+/* train.samples: prompts that the model continues at each evaluation, greedily, in the transformer's activations. */
 struct engine_samples {
     int count;
     struct token_list *prompts;  /* owned (count) */
@@ -69,8 +67,7 @@ struct engine {
     struct run_spec *spec; /* borrowed */
     int rank, world;
 
-    /* Several adapters (spec->next): each has an engine. The first one's has the device, its stream, the memory and the
-     * base, which the others, its followers, use. */
+    /* Several adapters have an engine each. The first one's has the device, its stream, the memory and the base. */
     struct engine *first; /* borrowed; NULL: this is the first */
     struct engine *next; /* of the next adapter; set before engine_build() and borrowed, or else made by it and owned */
     bool is_owned;
@@ -121,8 +118,7 @@ struct engine {
     int64_t steps_per_epoch, total_steps;
 };
 
-/* Reads the config of the model that the spec names. notices: logs what the config asks for and ztrain ignores. *desc
- * was all zero; the caller releases it, after an error too. */
+/* Reads the config of the spec's model. notices: logs what ztrain ignores. The caller always releases *desc. */
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,
                                   struct error *err);
 
@@ -135,29 +131,25 @@ enum status engine_build(struct engine *engine, struct run_spec *spec, int rank,
 enum status engine_activation_bytes(const struct engine *engine, enum recompute policy, size_t *bytes,
                                     struct error *err);
 
-/* Opens the token shards; fills steps_per_epoch and total_steps. STATUS_DATA: they do not fit the spec, the model or
- * each other. engine_close_data() closes what is open; engine_release() calls it. */
+/* Opens the shards; fills steps_per_epoch and total_steps. STATUS_DATA: they do not fit. engine_release() closes. */
 enum status engine_open_data(struct engine *engine, struct error *err);
 void engine_close_data(struct engine *engine);
 
 /* Returns `status`. The error of one of several adapters begins with its name. */
 enum status engine_name_error(const struct engine *engine, enum status status, struct error *err);
 
-/* Whether data.train has a loss mask, by the names and headers of its files. Data that cannot be opened count as data
- * without one: engine_open_data() reports the error. */
+/* Whether data.train has a loss mask, by the names and headers of its files. Data that cannot be opened have none. */
 bool engine_probe_mask(const struct run_spec *spec);
 
 /* *labels: of a classifier's data.train, the most that any source has. */
 enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err);
 
-/* Fills this rank's slices: from `checkpoint` if it is not NULL, else from the Hugging Face folder that the spec names,
- * else by initialisation. An adapter's base never comes from the checkpoint; without one the adapter itself comes from
- * model.adapter, if that is set. Their bits depend on neither world size nor ZeRO stage. zero_params_changed() is
- * next. */
+/* Fills this rank's slices from `checkpoint`, or (NULL) the Hugging Face folder, or by initialisation; an adapter's
+ * base never from the checkpoint, an adapter without one from model.adapter. The bits depend on neither world size nor
+ * ZeRO stage. zero_params_changed() is next. */
 enum status engine_weights_load(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
-/* Collective, after engine_weights_load() on all ranks: fills engine->base. STATUS_CHECKPOINT: the checkpoint was
- * written on another base. Nothing without an adapter. */
+/* After engine_weights_load(): fills engine->base. STATUS_CHECKPOINT: it was written on another base. Collective. */
 enum status engine_weights_check_base(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
 
 /* huggingface_check() of the folder that the spec names, if it names one, and peft_check() of model.adapter. */

@@ -24,9 +24,8 @@ static struct {
 
 enum gpu_fault_test { GPU_TEST_RIGHT, GPU_TEST_WRONG, GPU_TEST_UNKNOWN };
 
-/* Runs `PROGRAM doctor --gpu-test --gpu INDEX`. It is wrong if an op is, if it faults, or if it takes too long; unknown
- * if it could not run, for example without memory. A failure that runs avoid is no evidence against the GPU, because
- * this run avoided it. said = ": " and the test's error. */
+/* Runs `PROGRAM doctor --gpu-test --gpu INDEX`. Wrong: an op is, it faults, or it takes too long; unknown: it could not
+ * run. A failure that runs avoid is no evidence: this run avoided it. said = ": " and the test's error. */
 static enum gpu_fault_test gpu_fault_test(const char *program, int index, int seconds, char *said, size_t size)
 {
     static const char before[] = "error: ";

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_fault.h: whose fault it is that work on this rank's GPU has failed. An illegal address, a misaligned one, a
- * failed launch and their like come from wrong kernels, ours or a library's, and from broken GPUs. The GPU is broken
- * only if NVML has reported an Xid of the hardware or an ECC error since the start, or if a self-test in a new process
- * fails: STATUS_BROKEN, after which scripts leave out the node. Else it is a fault of software: STATUS_PEER and
- * FAILURE_SOFTWARE. */
+/* gpu_fault.h: whose fault it is that work on this rank's GPU has failed: wrong kernels cause illegal addresses and
+ * failed launches, and so do broken GPUs. The GPU is broken (STATUS_BROKEN: scripts leave out the node) only if NVML
+ * has reported an Xid of the hardware or an ECC error since the start, or a self-test in a new process fails. Else it
+ * is a fault of software: STATUS_PEER and FAILURE_SOFTWARE. */
 #pragma once
 
 #include "gpu/device.h"

@@ -10,21 +10,18 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
-/* A flat object of strings, numbers and booleans, owned by the caller (json_decref). After the device's memory is laid
- * out: it may open libraries until then. */
+/* A flat JSON object, owned by the caller. After the device's memory is laid out: it may open libraries until then. */
 json_t *machine_record_to_json(const struct device *device);
 
 /* After ops_prepare(), of a run: adds what else decides its bits with virtual ranks. MACHINE_LOST_KERNEL: what a kernel
- * of the run's is missing for on this GPU; the caller deletes it when it is compared, as the next resume may have it.
- */
+ * of the run's is missing for here; the caller deletes it once it is compared. */
 #define MACHINE_LOST_KERNEL "lost_kernel"
 void machine_record_add_choices(json_t *machine, const struct device *device, const struct run_spec *spec);
 
 /* The CPU kernels that a checkpoint was computed with. False: it does not record them, or was not computed on a CPU. */
 bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels);
 
-/* The differences that change bits: "isa: avx512, now avx2; …"; "": none is recorded. Returns text. With virtual ranks
- * NCCL does not count: it only carries what the ranks add in order. */
+/* What changes bits: "isa: avx512, now avx2; …", "": nothing. Returns text. With virtual ranks NCCL counts not. */
 enum { MACHINE_DIFFERENCES = 1024 };
 const char *machine_record_differences(const struct checkpoint *checkpoint, const json_t *now,
                                        const struct run_spec *spec, char *text, size_t size);

@@ -34,8 +34,7 @@ struct search {
     struct found least;      /* of all, whether it fits or not */
 };
 
-/* The bytes that the run would take with another spec, of a rank's device and of a node's host memory. A GPU is
- * assumed: planning on the GPU itself would compile kernels. */
+/* The bytes that the run would take with another spec, of a rank's device and of a node. A GPU is assumed. */
 static enum status measure_memory_plan(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
                                        struct error *err)
 {

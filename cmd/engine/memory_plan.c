@@ -108,8 +108,7 @@ static size_t memory_plan_rank_host(const struct engine *t)
     return plan->host.used + (t->device->kind == DEVICE_CPU ? plan->local.used + plan->shared.used : 0);
 }
 
-/* What the snapshot does not fit into; NULL: it fits. Only a run, not a plan, asks what is free on this machine and
- * what the process may allocate. */
+/* What the snapshot does not fit into; NULL: it fits. Only a run asks what is free here. */
 static const char *memory_snapshot_obstacle(const struct engine *t)
 {
     const double share = t->spec->checkpoint.decoupled == SPEC_AUTO ? memory_auto_share : 1;

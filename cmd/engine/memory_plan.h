@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_plan.h: the memory of a rank. One function lays out everything that a step uses in three arenas: dry for the
- * plan, then in memory of exactly that size. */
+/* memory_plan.h: the memory of a rank: three arenas, laid out dry for the plan, then in memory of that size. */
 #pragma once
 
 #include "core/status.h"
@@ -40,12 +39,10 @@ uint64_t memory_plan_node_limit(const struct engine *engine);
  * (checkpoint.writer.decoupled). Collective in a run. STATUS_DEVICE: there has to be one, and it does not fit. */
 enum status memory_plan_make(struct engine *engine, struct error *err);
 
-/* Lets the device load libraries and choose kernels (ops_prepare()), which takes memory of its own: before
- * memory_plan_allocate(), and not in a plan. */
+/* Lets the device load libraries and choose kernels (ops_prepare()): before memory_plan_allocate(), not in a plan. */
 enum status engine_prepare_ops(struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory and lays everything out in it, but for a snapshot that memory_snapshot_take() will take.
- * Collective, if the plan has a shared segment: the communicator owns that. */
+/* Allocates the plan's memory and lays all out, but for memory_snapshot_take(). A shared segment: collective. */
 enum status memory_plan_allocate(struct engine *engine, struct error *err);
 
 /* Also after a failure; engine_release() calls it. */
@@ -55,18 +52,15 @@ void memory_plan_free(struct engine *engine);
 enum { MEMORY_SUMMARY = 384 };
 void memory_plan_summary(const struct engine *engine, char text[MEMORY_SUMMARY]);
 
-/* Logs the plan (log_detail()) as a table in GiB, with `bytes` in bytes: the total of each rank, then its parts by
- * kind; device memory with the reserve, host memory, disk. Warns of what does not fit. */
+/* Logs the plan in GiB or bytes: of each rank in all, by kind, by place. Warns of what does not fit. */
 void memory_plan_print(const struct engine *engine, bool bytes);
 
 /* ---- the snapshot -------------------------------------------------------- */
 
-/* The memory of a rank's copy of its slices, from which checkpoints are written in the background. The plan counts it,
- * but it lies outside of the arenas: with checkpoint.writer.decoupled auto it is taken when the first save is due
- * (cmd/save/background_save.c), and with true before the first step. */
+/* The memory of a rank's copy of its slices, for checkpoints in the background: in the plan, outside of the arenas.
+ * With checkpoint.writer.decoupled auto it is taken when a save is due, with true before the first step. */
 
-/* The share of a node's memory that a plan with a snapshot may take with checkpoint.writer.decoupled auto: cached files
- * and other processes take some as well. */
+/* The share of a node's memory that a plan with a snapshot may take with checkpoint.writer.decoupled auto. */
 static const double memory_auto_share = 0.8;
 
 /* Whether the node has room for all of its ranks' snapshots now, before any of them is taken. */
@@ -75,8 +69,7 @@ bool memory_snapshot_fits(const struct engine *engine);
 /* Maps and touches the snapshot's memory, which takes seconds. Any thread. STATUS_DEVICE: there is not so much. */
 enum status memory_snapshot_take(struct engine *engine, struct error *err);
 
-/* Pins it, or allocates pinned memory where it is not taken, and gives it to ZeRO. The device's thread, with no step
- * under way: pinning may wait for the GPU. STATUS_DEVICE: the system refuses. */
+/* Pins it, or allocates pinned memory, and gives it to ZeRO, with no step under way. STATUS_DEVICE: it is refused. */
 enum status memory_snapshot_place(struct engine *engine, struct error *err);
 
 /* Also where none was taken. ZeRO no longer uses it. */
@@ -92,8 +85,7 @@ enum status memory_limit_check(const struct engine *engine, struct error *err);
  * or its control group may use. Not collective, and machines may differ: the caller agrees. */
 enum status memory_node_check(const struct engine *engine, struct error *err);
 
-/* When libraries are loaded and communicators connected, before an arena is allocated: STATUS_DEVICE if the arenas of
- * the ranks on this GPU take more than is free; the message names other processes on it, and settings that fit. Warns
- * if they leave less than kernels and NVLS buffers take, which come later. Collective; results may differ: the caller
- * agrees. */
+/* Before an arena is allocated, libraries loaded and communicators connected: STATUS_DEVICE if the arenas of the ranks
+ * on this GPU take more than is free, with its other processes and settings that fit. Warns if little is left for
+ * kernels and NVLS buffers. Collective; results may differ: the caller agrees. */
 enum status memory_free_check(const struct engine *engine, struct error *err);

@@ -36,8 +36,7 @@ struct memory_tunable {
 };
 extern const struct memory_tunable memory_tunables[TUNABLE_COUNT];
 
-/* A point of the search: samples of a micro-batch, and the value of each tunable. -1: one that is not in the table, and
- * that no search changes. */
+/* A point of the search: samples of a micro-batch, and each tunable's value; -1: not in the table, never changed. */
 struct memory_setting {
     int64_t micro;
     int values[TUNABLE_COUNT];
@@ -50,8 +49,7 @@ void memory_setting_of(const struct run_spec *spec, struct memory_setting *setti
 void memory_setting_apply(const struct memory_setting *setting, const struct run_spec *spec, int world,
                           struct run_spec *copy);
 
-/* The next setting that ztrain can run at the spec's train_batch_size; after micro 0 the first one. false: there are no
- * more. */
+/* The next setting that ztrain can run at the spec's train_batch_size; after micro 0 the first. false: no more. */
 bool memory_setting_next(const struct run_spec *spec, int world, struct memory_setting *setting);
 
 /* How much a setting costs next to the spec's, for advice. samples: of a step on each rank. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulated_run.c: the transformer and ZeRO run on simulated_device.h and transport_simulated.h. A later step is
- * measured: the first has no work left over from a step before. */
+/* simulated_run.c: the transformer and ZeRO run on simulated devices and transports. A later step is measured. */
 #include "cmd/engine/simulated_run.h"
 
 #include "core/log.h"
@@ -199,8 +198,7 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
     return STATUS_OK;
 }
 
-/* Walks through steps of this many micro-batches; the times are those of the last one, which pays for the work left
- * over from steps before: with a disk also for writes that those before have left. */
+/* Walks through steps of this many micro-batches; the times are the last one's, which pays for those before. */
 static enum status walk_steady_step(struct simulated_run *w, int64_t micro_batches, struct simulated_times *times,
                                     struct error *err)
 {
@@ -238,9 +236,8 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
     return STATUS_OK;
 }
 
-/* GPUs of one model differ, and a step waits for the slowest. Spread: the standard deviation of their speeds that
- * explains what LLM.Q loses from one H100 to eight, 2 to 3.5 % of a step, beside its transfers. The factor is about the
- * expected maximum of `world` numbers of a normal distribution. */
+/* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
+ * eight, beside its transfers. The factor is about the expected maximum of `world` numbers of a normal distribution. */
 static void add_slowest(int world, struct simulated_times *times)
 {
     const double spread = 0.018, most = sqrt(2 * log(world)) - 0.6;

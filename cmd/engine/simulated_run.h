@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulated_run.h: walks through the step of a run on GPUs that need not be here, and finds how long it takes.
- * Estimated, not measured. */
+/* simulated_run.h: walks through a step on GPUs that need not be here, and finds its time. Estimated, not measured. */
 #pragma once
 
 #include "cmd/engine/engine.h"
@@ -43,8 +42,7 @@ struct simulated_run {
     int64_t steps; /* walked so far */
 };
 
-/* Builds the run of a spec whose batch sizes are resolved, with its memory plan; the spec is borrowed. quiet: without
- * notices. A walk that is all zeros, or whose building failed, can be released. */
+/* Builds the run of a spec with resolved batch sizes, borrowed, with its plan. Zeros and failures can be released. */
 enum status simulated_run_build(struct simulated_run *walk, const struct simulated_machine *machine,
                                 struct run_spec *spec, bool quiet, struct error *err);
 void simulated_run_release(struct simulated_run *walk);

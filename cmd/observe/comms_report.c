@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comms_report.c: see reports.h. Bandwidths are those of NCCL's tests, without the wait for the last rank: the
- * algorithm's is the bytes of all ranks' slices over the time, the bus bandwidth (N-1)/N of it, which is what each rank
- * sends and receives. */
+/* comms_report.c: see reports.h. Bandwidths as in NCCL's tests, without the wait for the last rank: the algorithm's is
+ * the bytes of all ranks' slices over the time, the bus bandwidth (N-1)/N of it. */
 #include "cmd/observe/reports.h"
 
 #include "comm/comm_log.h"

@@ -24,8 +24,7 @@ enum status flight_recorder_start(struct run *run, struct error *err);
  * seconds at most. Any thread. Nothing happens if no recorder runs, here and below. */
 void flight_recorder_fail(enum status status, const struct error *err);
 
-/* The step had a non-finite loss or gradient. first: the one before had none; rank: that contributed it, -1: unknown.
- */
+/* The step had a non-finite loss or gradient. first: the one before had none; rank: whose it was, -1: unknown. */
 void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor);
 
 /* Ends the thread; waits a second for it at most. After a failure the record stays. */

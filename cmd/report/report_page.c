@@ -55,8 +55,7 @@ static json_t *page_thin(const struct thin *thin, int tokens, int time)
                      page_values(thin, tokens, MAX), "time", page_values(thin, time, MAX), "series");
 }
 
-/* A series: its means, where buckets hold several rows the extremes, with their places if they are drawn, and [bucket,
- * count] of the values that are not finite. */
+/* A series: its means; of buckets with several rows the extremes, with places if drawn; [bucket, count] not finite. */
 static void page_add_series(json_t *curves, const char *name, const struct thin *thin, int series, bool places)
 {
     static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};

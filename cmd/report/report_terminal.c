@@ -200,8 +200,7 @@ static char *report_one_line(const char *text)
     return line;
 }
 
-/* A prompt and its continuation on one line. Where it has no room for both, the prompt loses its beginning, down to
- * half of the line, and then the continuation its end. */
+/* A prompt and its continuation on one line. The prompt loses its beginning first, down to half of the line. */
 static void put_sample(const struct report_sample *sample)
 {
     const int columns = terminal.columns - 4;
@@ -272,8 +271,7 @@ static void put_row(enum ink ink, const int widths[FIELDS], char fields[FIELDS][
     }
 }
 
-/* The widths of the table's fields, with 0 for those that the terminal has no room for. Returns their sum, with two
- * blanks for each. */
+/* The widths of the table's fields, 0 for those without room. Returns their sum, with two blanks for each. */
 static int choose_report_widths(const struct watched_run *runs, int count, int widths[FIELDS])
 {
     char fields[FIELDS][FIELD_TEXT];

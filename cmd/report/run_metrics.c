@@ -140,8 +140,7 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-/* values: (STEP_SERIES); NAN also for null, "not finite". Returns the bits of those that the line has. A loss without
- * targets is absent. */
+/* values: (STEP_SERIES); NAN also for null. Returns the bits of those that are there; a loss without targets is not. */
 static uint64_t metrics_step_values(const json_t *object, double *values)
 {
     uint64_t present = 0;

@@ -89,8 +89,7 @@ struct run_metrics {
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode);
 void run_metrics_release(struct run_metrics *metrics);
 
-/* Reads the lines that were added since the last call, or all of a file that has replaced the one before; *changed:
- * there were any. STATUS_CHECKPOINT: the file is absent or cannot be read. */
+/* Reads what was added since the last call, or a new file; *changed: any. STATUS_CHECKPOINT: it cannot be read. */
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err);
 
 /* NAN: no step has the value and its time. */

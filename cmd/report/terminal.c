@@ -39,8 +39,7 @@ void terminal_start(void)
     terminal.colour = isatty(STDOUT_FILENO) && !dumb && !(no_colour && *no_colour);
 }
 
-/* Columns of the first character by the locale: two of a Chinese one, none of an accent that is put on the one before;
- * one in a locale without UTF-8. *bytes: its length. */
+/* Columns of the first character by the locale: 0 to 2; one in a locale without UTF-8. *bytes: its length. */
 static int terminal_character_width(const char *text, int *bytes)
 {
     mbstate_t state = {0};

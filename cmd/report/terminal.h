@@ -28,9 +28,8 @@ const char *terminal_tail(const char *text, int columns);
  * `columns` is negative, else to its left end. Characters that are not ASCII become "?" without UTF-8. */
 void terminal_put(enum ink ink, int columns, const char *text);
 
-/* A line of at most `columns` characters: the mean of each part of a series; "×" ("!" without UTF-8) where one has a
- * value that is not finite, a blank where it has none. log_scale counts where all values are positive. The caller frees
- * it. */
+/* A line of at most `columns` characters: the mean of each part of a series, "×" ("!") where a value is not finite, a
+ * blank where there is none. log_scale counts if all values are positive. The caller frees it. */
 char *sparkline(const struct thin *thin, int series, int columns, bool log_scale, bool utf8);
 
 enum { FIGURE_MAX = 40 };

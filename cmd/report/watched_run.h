@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watched_run.h: a run folder as the report sees it: metrics.jsonl, spec, newest checkpoint, and whether the run goes
- * on. Nothing in it is changed. */
+/* watched_run.h: a run folder as the report sees it: metrics.jsonl, spec, newest checkpoint. Nothing is changed. */
 #pragma once
 
 #include "cmd/report/run_metrics.h"
@@ -45,8 +44,7 @@ struct watched_run {
     int num_formers;
 };
 
-/* STATUS_CHECKPOINT: there is no such folder or no metrics.jsonl in it, or none of its lines is sound. Damaged lines
- * and a missing run.yaml are warnings. */
+/* STATUS_CHECKPOINT: no such folder, no metrics.jsonl, or no sound line in it. A missing run.yaml is a warning. */
 enum status watched_run_open(struct watched_run *run, const char *folder, struct error *err);
 
 /* Reads what was added; *changed: something was. */
@@ -59,6 +57,5 @@ bool watched_run_is(const struct watched_run *run, const struct watched_run *oth
 /* Gives several runs names that tell them apart. */
 void watched_runs_name(struct watched_run *runs, int count);
 
-/* The keys in which the specs of runs differ, in the order of their files, without run.name and run.dir. The caller
- * releases the list. */
+/* The keys in which the runs' specs differ, but for run.name and run.dir. The caller releases the list. */
 struct string_list watched_runs_differences(const struct watched_run *runs, int count);

@@ -34,8 +34,7 @@ static void console_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* The terminal must not wrap the line, or it could not be renewed: it loses first the norm and the rate, then its end.
- */
+/* The terminal must not wrap the line, or it could not be renewed: it loses norm and rate, then its end. */
 static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
 {
     struct winsize size;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* console.h: rank 0's display of the progress: on a terminal one line that is renewed, else plain lines, as in its log
- * file; and the summary of a run that is finished. */
+/* console.h: rank 0's display: one line that is renewed on a terminal, else plain lines; and the run's summary. */
 #pragma once
 
 #include "core/metrics/metrics.h"
@@ -24,8 +23,7 @@ void console_step(struct console *console, const struct step_metrics *m);
 /* Ends an open progress line, before anything else is printed. */
 void console_break(struct console *console);
 
-/* Logs how long the run's steps took, over all starts, and its best evaluation (by checkpoint.metric and
- * checkpoint.mode) with the checkpoint nearest to it, from metrics.jsonl. process_seconds: how long this process has
- * run. Failing to read a file is a warning. */
+/* Logs from metrics.jsonl how long the run's steps took, over all starts, and its best evaluation with the checkpoint
+ * nearest to it. process_seconds: of this process. A file that cannot be read is a warning. */
 void console_summary(const struct run_spec *spec, const char *metrics_path, const char *checkpoints,
                      double process_seconds);

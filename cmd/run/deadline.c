@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deadline.c: see deadline.h. squeue may take long or hang: it is a program on some file server that asks a daemon on
- * another machine. So a thread starts it and waits for it, one at a time. */
+/* deadline.c: see deadline.h. squeue may take long or hang, so a thread starts it and waits, one at a time. */
 #include "cmd/run/deadline.h"
 
 #include "core/clock.h"
@@ -42,8 +41,7 @@ struct squeue {
     double end; /* seconds since 1970 */
 };
 
-/* Parses SLURM_JOB_END_TIME's "1795282200" or squeue's "2026-11-21T17:30:00" (local time); false for any other text
- * ("NONE", "N/A"). *end: seconds since 1970. */
+/* Parses "1795282200" or "2026-11-21T17:30:00" (local time); false for other text. *end: seconds since 1970. */
 static bool squeue_parse_end(const char *text, double *end)
 {
     char *rest;

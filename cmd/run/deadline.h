@@ -19,8 +19,7 @@ struct deadline {
     struct squeue *squeue; /* owned; NULL: not in a Slurm job */
 };
 
-/* Finds and logs the end, and starts a thread that asks again every `period` seconds. expected_checkpoint: seconds,
- * until a checkpoint is measured. Outside of Slurm there is no deadline. */
+/* Finds and logs the end; a thread asks again every `period` seconds. expected_checkpoint: seconds, until measured. */
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period);
 
 /* Ends the thread. A deadline that is all zero is allowed. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* monitor.h: writes the metrics for TensorBoard and as DeepSpeed's csv_monitor. A monitor that cannot write is given up
- * with a warning. The tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own; as with
- * DeepSpeed their axis counts the samples that were trained on. */
+/* monitor.h: metrics for TensorBoard and DeepSpeed's csv_monitor, over the samples trained on. One that cannot write is
+ * given up with a warning. Tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own. */
 #pragma once
 
 #include "core/metrics/eval_metric.h"
@@ -10,9 +9,8 @@
 
 struct monitor;
 
-/* Opens the monitors that the spec enables; NULL: it enables none. run: the run's folder; step: after which the run
- * begins (0) or continues; evaluation_due: this step's evaluation is still to come. What a resumed run repeats is
- * dropped. */
+/* Opens the monitors that the spec enables; NULL: none. run: the folder; step: after which the run begins (0) or
+ * continues; evaluation_due: of this step. What a resumed run repeats is dropped. */
 struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due);
 
 void monitor_step(struct monitor *monitor, const struct step_metrics *m); /* NULL is allowed, here and below */

@@ -214,10 +214,9 @@ static enum status places_ask_driver(struct place_list *list, struct error *err)
                  : error_set(err, STATUS_DEVICE, "the GPU driver has not listed its GPUs within %g s", driver_patience);
 }
 
-/* The GPUs that a new process sees, in its order; on the CPU device, and where ranks share a GPU, `most` processes. The
- * driver is asked in a child, since it may be gone, may hang, and keeps its first answer. If it has no GPU, the places
- * are processes, whose ranks say why, unless the start before ran on GPUs (were_gpus). STATUS_DEVICE: the driver does
- * not answer. */
+/* The GPUs that a new process sees, in its order; on the CPU device, and if ranks share a GPU, `most` processes. A
+ * child asks the driver, which may be gone or hang, and keeps its first answer. Without a GPU places are processes,
+ * whose ranks say why, unless the start before had GPUs (were_gpus). STATUS_DEVICE: no answer. */
 static enum status places_list(enum spec_device device, int most, bool were_gpus, struct place_list *list,
                                struct error *err)
 {

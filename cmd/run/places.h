@@ -51,8 +51,7 @@ struct places_wish {
     int64_t step;          /* of that checkpoint, for the message; -1: not known, or none */
 };
 
-/* Asks for the GPUs, and sets `count` and `used` for the next start; logs a line if it has fewer than `most` ranks, or
- * more than before. STATUS_DEVICE if fewer than `least` ranks are possible. */
+/* Asks for the GPUs, sets `count` and `used`; logs a change of ranks. STATUS_DEVICE: fewer than `least` can be. */
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err);
 
 /* CUDA_VISIBLE_DEVICES of this start's ranks; NULL: as it is. The caller frees it. */

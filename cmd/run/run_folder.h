@@ -22,8 +22,7 @@ struct run_folder {
 /* Fills in the paths. Makes nothing. */
 void run_folder_init(struct run_folder *folder, const struct run_home *home);
 
-/* Rank 0 makes the folder and locks it: run_lock_take(), run_home_check(). A disk that is full or fails is
- * STATUS_CHECKPOINT, here and below. */
+/* Rank 0 makes the folder and locks it. STATUS_CHECKPOINT, here and below: a disk that is full or fails. */
 enum status run_folder_open(struct run_folder *folder, const struct run_home *home, struct error *err);
 
 /* run_lock_check() on rank 0. folder: a struct run_folder, for checkpoint_writer and metrics_ask_owner(). */
@@ -32,8 +31,7 @@ enum status run_folder_still_ours(void *folder, struct error *err);
 /* Opens this rank's log file, once rank 0 has locked the run folder. */
 enum status run_folder_open_log(const struct run_folder *folder, int rank, struct error *err);
 
-/* Waits for an owner file with rank 0's run_lock_nonce() to appear. STATUS_USAGE: this node sees another folder.
- * rank_0: the host of rank 0. */
+/* Waits for an owner file with rank 0's nonce. STATUS_USAGE: this node sees another folder than rank_0, its host. */
 enum status run_folder_check_shared(const struct run_folder *folder, const char *nonce, const char *rank_0,
                                     struct error *err);
 

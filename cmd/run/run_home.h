@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_home.h: the folder that a run lives in, and how the run relates to its contents. Rank 0 or a dry run decides; the
- * struct holds no pointers, so that it can be broadcast. */
+/* run_home.h: the folder that a run lives in. Rank 0 or a dry run decides; the struct is broadcast: no pointers. */
 #pragma once
 
 #include "core/fsutil.h"
@@ -21,10 +20,9 @@ struct run_home {
 /* --resume RUN_HOME_AUTO: from the newest checkpoint of the run's folder, or from the beginning if it holds none. */
 #define RUN_HOME_AUTO "auto"
 
-/* The folder is <run.dir>/<run.name>. If that does not exist and `resume` (--resume DIR; NULL: not given) lies in a run
- * folder whose run.yaml has the same run.name, that folder has been moved, and the run continues in it. Links are
- * followed. STATUS_USAGE: the path is too long, or run.dir is not a folder; STATUS_CHECKPOINT: its checkpoints cannot
- * be listed. */
+/* The folder is <run.dir>/<run.name>; or, if that is absent, the run folder with the same run.name that `resume` (NULL:
+ * not given) lies in: it has been moved. Links are followed. STATUS_USAGE: the path is too long, or run.dir is no
+ * folder; STATUS_CHECKPOINT: its checkpoints cannot be listed. */
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err);
 
 /* What --resume DIR (or auto, or NULL) is for one adapter of several: DIR/NAME, in `path`; auto, if it has no

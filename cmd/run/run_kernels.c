@@ -70,8 +70,7 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
     char path[FS_PATH_MAX], name[NAME_SIZE], real[PATH_MAX], *text = NULL;
     int word;
     kernels_file_name(device, name);
-    /* the file of the checkpoint's run, whose folder is another one where a run branches off, and may be behind a link
-     */
+    /* the checkpoint's run's, whose folder is another one if a run branches off, and may be behind a link */
     const bool found =
         checkpoint &&
         (home->start == RUN_RESUMED ? kernels_file_in(home->path, name, path)

@@ -51,8 +51,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* Seconds. Ranks of a run that was killed may end a moment later than their supervisor, hence the patience; the last is
- * between writing and reading back where no lock keeps other takers away. */
+/* Seconds. Killed ranks may end after their supervisor, hence the patience; the last is between write and read back. */
 static const double USUAL_PERIOD = 10, USUAL_PATIENCE = 5, SETTLE = 1;
 enum { SILENT_PERIODS = 3, OWNER_MAX_BYTES = 1 << 14, ESTALE_TRIES = 10 };
 
@@ -556,8 +555,7 @@ enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
     return lock->lost ? run_lock_check(lock, err) : STATUS_OK;
 }
 
-/* The owner file goes first: until `lock` is gone, a taker finds it locked. A file server keeps deleted files that are
- * open under other names, hence the folder goes last. */
+/* The owner file goes first, so that a taker finds `lock` locked; the folder last: a server may keep deleted files. */
 void run_lock_release(struct run_lock *lock, bool folder)
 {
     struct error err;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_lock.h: one job at a time writes in a folder, on any file system and from any node: rank 0 of a run in the run
- * folder, an export in the folder that it works in. run_lock.c describes the protocol. */
+/* run_lock.h: one job at a time writes in a folder, on any file system and from any node (run_lock.c). */
 #pragma once
 
 #include "core/status.h"
@@ -43,9 +42,8 @@ void run_lock_config_init(struct run_lock_config *config);
 
 struct run_lock;
 
-/* Takes the lock of `folder`, which exists; waits where that may help.
- * STATUS_USAGE: another run uses the folder (named), or it cannot be locked; STATUS_CHECKPOINT: the disk is full or
- * fails; STATUS_REQUEUE: asked to stop while it waited. */
+/* Takes the lock of `folder`, which exists; may wait. STATUS_USAGE: another run uses it (named), or it cannot be
+ * locked; STATUS_CHECKPOINT: the disk is full or fails; STATUS_REQUEUE: asked to stop while it waited. */
 enum status run_lock_take(struct run_lock **lock, const char *folder, const struct run_lock_config *config,
                           struct error *err);
 

@@ -30,12 +30,10 @@ struct pending_step {
     double start; /* seconds */
 };
 
-/* Seconds of patience, at most, for a disk that training can do without: that of a checkpoint which is not the run's
- * last, of one to resume from, or of metrics.jsonl. */
+/* The most seconds of patience for a disk that training can do without: a checkpoint, metrics.jsonl. */
 enum { PATIENCE_INTERVAL = 30 };
 
-/* The ranks vote on whether to stop at the end of each step, and within a step after `interval` micro-batches, which
- * rank 0 chooses at each vote by its clock. */
+/* The ranks vote on a stop after each step, and in it after `interval` micro-batches, which rank 0 chooses. */
 struct vote {
     int64_t interval, left; /* micro-batches */
     double at;              /* rank 0: seconds; time of the last vote */
@@ -120,8 +118,7 @@ void run_speaks(const struct run *run);
 /* agree() (comm/agree.h) on the outcome so far. */
 enum status run_agree(struct run *run, enum status status, struct error *err);
 
-/* STATUS_DIVERGED where a run that ends at this position, or a checkpoint of it, has no use: no step has changed the
- * model, or the evaluation that belongs to it has no finite loss. */
+/* STATUS_DIVERGED where a run that ends here has no use: no step has changed the model, or the loss is not finite. */
 enum status run_check_history(const struct train_position *position, struct error *err);
 
 /* The value; a NaN that would print as "-nan" as NAN. */
@@ -130,6 +127,5 @@ double run_number(double value);
 /* The mean loss of `targets` targets; NaN (null in metrics.jsonl) if there are none. */
 double run_mean_loss(double sum, double targets);
 
-/* The bytes that this rank has moved since the last call: of one step approximate, as operations may still be under
- * way; run->moved, their sum, is exact. */
+/* The bytes that this rank has moved since the last call, approximate; run->moved, their sum, is exact. */
 void run_read_volume(struct run *run, struct comm_stats *volume);

@@ -90,8 +90,7 @@ static float stepper_loss_scale(const struct batch *batch)
     return batch->step_targets ? (float)(1.0 / (double)batch->step_targets) : 0.0f;
 }
 
-/* Forward and backward of a micro-batch, whose losses are added to those of its turn. loaded: load_all() has the scale
- * in memory. */
+/* Forward and backward of a micro-batch; losses are added to its turn's. loaded: load_all() has the scale in memory. */
 static struct train_job stepper_job(struct engine *t, const struct batch *batch, bool loaded)
 {
     fault_in_step(t->rank, batch->step);
@@ -236,8 +235,7 @@ static enum status run_loaded(struct stepper *s, struct error *err)
     return zero_finish_step(t->zero, t->loss_sum, t->compute, err);
 }
 
-/* Captures the loaded step. If that fails, returns to the state before and leaves s->graph NULL; from the next step on
- * blocks are graphs, which hold no collectives and one stream only. */
+/* Captures the loaded step. If that fails, leaves s->graph NULL; from the next step on blocks are graphs. */
 static enum status capture(struct stepper *s, struct error *err)
 {
     struct engine *t = s->engine;

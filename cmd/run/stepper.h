@@ -14,8 +14,7 @@
 struct stepper_calls {
     /* Between the micro-batches of a step that is not a graph: sets *stop to break it off. */
     enum status (*look)(void *context, bool *stop, struct error *err);
-    /* Before the update of a step that is computed twice: compares the two passes. losses: this rank's sums (2, turns).
-     */
+    /* Before the update of a step computed twice: compares the passes. losses: this rank's sums (2, turns). */
     enum status (*compare)(void *context, const double *losses, struct error *err);
     void *context;
 };
@@ -46,8 +45,7 @@ struct stepper {
 enum status stepper_init(struct stepper *stepper, struct engine *engine, struct error *err);
 void stepper_release(struct stepper *stepper); /* before the engine's release */
 
-/* Waits until the device has reached the point of the previous look, before a look asks the other ranks: a host far
- * ahead of its device would vote to stop at a point that the device reaches much later. */
+/* Waits until the device has reached the previous look: a host far ahead would vote to stop much later. */
 void stepper_keep_up(struct stepper *stepper);
 
 struct train_step {
@@ -61,12 +59,10 @@ struct train_step {
     bool counted;        /* the communicator has counted its operations, which it does not for a launched graph */
 };
 
-/* Enqueues the next step of a token stream; or those of several adapters (at most TRAIN_JOBS), none as a graph or
- * twice: their micro-batches are computed side by side, so that each unit of their base is gathered once. All are
- * broken off, or none. Collective. */
+/* Enqueues the next step of a token stream; or those of several adapters (TRAIN_JOBS at most), not as a graph nor
+ * twice, side by side, so that each unit of the base is gathered once. All are broken off, or none. Collective. */
 enum status stepper_enqueue(struct train_step *steps, int count, struct error *err);
 
-/* Seconds on the device of the oldest step whose time was not asked for, and which is done: between its end and its own
- * beginning, after a pause, or the end of the step before it. When the host looks changes nothing. NaN: the device does
- * not know. */
+/* Seconds on the device of the oldest step that is done and was not asked for: from its own beginning, after a pause,
+ * or the end of the step before. NaN: the device does not know. */
 double stepper_seconds(struct stepper *stepper, bool after_pause);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stop_signal.h: SIGTERM, SIGINT, SIGHUP (the terminal is gone; ignored under nohup) and SIGUSR1 ask a run to stop with
- * a checkpoint and exit 75. A second SIGINT ends it at once with 130. */
+/* stop_signal.h: SIGTERM, SIGINT, SIGHUP, SIGUSR1 ask for a checkpoint and exit 75; a second SIGINT ends with 130. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +24,7 @@ void stop_signal_note(int signal_number);
  * SIGINT twice. speaks: this process prints on stderr that a second SIGINT ends it at once, and then that it did. */
 void stop_signal_count_interrupts(bool speaks);
 
-/* Whether a SIGINT that comes `seconds` after the last one is a second request: timeout(1), or a terminal together with
- * a wrapper, delivers one twice. */
+/* Whether a SIGINT `seconds` after the last one is a second request: timeout(1) delivers one twice. */
 bool stop_signal_is_another(double seconds);
 
 /* What is printed at the first SIGINT. */

@@ -233,8 +233,7 @@ enum status background_save_expect(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* Waits until the memory is there, or known not to come. Collective, with no step under way: pinning may wait for the
- * GPU. */
+/* Waits until the memory is there, or will not come. Collective, with no step under way: pinning may wait for it. */
 static enum status settle_memory(struct run *run, struct error *err)
 {
     struct background_save *b = run->background;
@@ -371,8 +370,7 @@ static enum status complete_save(struct run *run, double since, struct error *er
     return STATUS_OK;
 }
 
-/* Seconds for which attempts may continue, not past the job's end. Only a run's last checkpoint, for which training
- * waits, has all of checkpoint.retry_seconds. */
+/* Seconds for which attempts may go on, not past the job's end. Only a run's last save has all of retry_seconds. */
 static double save_patience_left(const struct run *run)
 {
     const struct background_save *b = run->background;

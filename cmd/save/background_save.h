@@ -32,8 +32,7 @@
 /* Starts the writer's thread, if the plan has a snapshot. Makes run->background. Not collective. */
 enum status background_save_start(struct run *run, struct error *err);
 
-/* Collective: a checkpoint that is not the run's last is due after the steps that are under way. The first time a
- * thread begins to take the memory of the copy, with checkpoint.writer.decoupled auto. */
+/* Collective: a checkpoint, not the last, is due soon. The first time with decoupled auto, a thread takes memory. */
 enum status background_save_expect(struct run *run, struct error *err);
 
 /* Collective, with no step under way: writes a checkpoint of run->position, or begins to. last: the run ends with it,
@@ -51,12 +50,10 @@ void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
 /* Moves the save on if the sums over the ranks show that no writer works. Collective; all ranks have the same error. */
 enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
 
-/* Collective: returns when no checkpoint is under way. last: the run ends with the next one, so one that fails is not
- * tried again. Sets run->stop if a rank is asked to stop meanwhile. */
+/* Collective: returns when no save is under way. last: the run ends with the next one. Sets run->stop if asked to. */
 enum status background_save_wait(struct run *run, bool last, struct error *err);
 
-/* Ends the threads, and frees run->background. false: one still works after `seconds`, so the process has to end
- * without freeing what it uses. */
+/* Ends the threads, and frees run->background. false: one still works after `seconds`, and nothing is freed. */
 bool background_save_end(struct run *run, double seconds);
 
 struct checkpoint_keep save_keep_of(const struct run *run);

@@ -59,8 +59,7 @@ static const char *resumed_folder_name(const char *path, size_t *length)
     return path + begin;
 }
 
-/* Whether model.pretrained may be the folder that the run began with, moved elsewhere. The config of a tuned model is
- * that of its base model; the folder's name is not. */
+/* Whether model.pretrained may be the folder that the run began with, moved: it has the same name. */
 static bool resume_same_pretrained(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     const char *was = json_string_value(json_object_get(checkpoint->spec, "model.pretrained"));
@@ -73,8 +72,7 @@ static bool resume_same_pretrained(const struct checkpoint *checkpoint, const st
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
-/* Whether data.train names the data that the run began with, wherever they are now. False for data that cannot be read
- * and for checkpoints without a fingerprint: other checks judge those. */
+/* Whether data.train is the data that the run began with, wherever they are. False if it cannot be told. */
 static bool resume_same_data(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
     json_t *whole = spec_to_json(spec);
@@ -229,8 +227,7 @@ static enum status open_named(const struct together *all, const char *path, stru
     return status;
 }
 
-/* Verifies this rank's share, unless it has failed already, and exchanges the outcomes: all ranks have the error of the
- * lowest rank that failed. *unknown: that rank could not open the checkpoint. */
+/* Verifies this rank's share, unless it has failed, and exchanges: all have the lowest failed rank's error. */
 static enum status resume_verify_share(const struct together *all, const struct checkpoint *checkpoint,
                                        enum status status, bool *unknown, struct error *err)
 {
@@ -277,8 +274,7 @@ static enum status resume_verify_together(void *context, const struct checkpoint
     return STATUS_PEER; /* ends the search: an older checkpoint is not an answer to this */
 }
 
-/* Rank 0: opens the checkpoint, in a run folder the newest whose contents all ranks have verified, then tells the
- * others what to take. */
+/* Rank 0: opens the checkpoint, of a run folder the newest that all ranks have verified, and tells the others. */
 static enum status lead(struct together *all, const char *resume, struct checkpoint **checkpoint, struct error *err)
 {
     struct error failure;

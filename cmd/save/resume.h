@@ -33,8 +33,7 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
 enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err);
 
-/* The position at which training continues; steps_per_epoch and data_fingerprint are those of the data now. A run that
- * has ended early continues if `rules` have a larger patience now. */
+/* Where training continues, with the data of now. A run that ended early continues with a larger patience. */
 enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
                             int64_t steps_per_epoch, const struct data_fingerprint *data_fingerprint,
                             struct train_position *position, struct error *err);

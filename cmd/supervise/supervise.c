@@ -46,8 +46,7 @@ static const struct {
     int from, to;
 } forwarded[] = {{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGUSR1, SIGUSR1}, {SIGHUP, SIGTERM}, {SIGQUIT, SIGQUIT}};
 
-/* Copies a rank's output into the queues of core/output.h line by line, each with the rank in front: "[2] …". A line
- * longer than the buffer is broken. */
+/* Copies a rank's output line by line into the queues of core/output.h, with "[2] " in front. Long lines are broken. */
 enum { PUMP_BYTES = 16384, PUMP_FRONT = 16 };
 struct line_pump {
     int from; /* non-blocking, owned; -1: ended */
@@ -113,8 +112,7 @@ static void write_lines(struct line_pump *pump, bool all)
     pump->used -= start;
 }
 
-/* Copies the whole lines that can be read without waiting. At the end of the input, or after these if it is the last
- * time, it copies the rest as well, and closes `from`. */
+/* Copies the whole lines that are there; at the end of the input, or the last time, the rest too, and closes `from`. */
 static void line_pump_run(struct line_pump *pump, bool last)
 {
     enum { READS = 64 }; /* at a time, so that one rank's flood does not keep the others waiting */

@@ -38,8 +38,7 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
     e->counts = e->sums + 1;
 }
 
-/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run, which begins
- * with the first virtual rank's. */
+/* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run. */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
 {

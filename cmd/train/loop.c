@@ -84,8 +84,7 @@ static enum status loop_within_step(void *context, bool *stop, struct error *err
     return STATUS_OK;
 }
 
-/* Enqueues the next optimizer step of each run. *broken_off: the ranks have agreed to stop in it, and it counts as not
- * begun. */
+/* Enqueues the next step of each run. *broken_off: the ranks have agreed to stop in it; it counts as not begun. */
 static enum status loop_train_step(struct run *const *runs, int count, bool *broken_off, struct error *err)
 {
     struct train_step steps[TRAIN_JOBS];
@@ -351,8 +350,7 @@ static enum status loop_report_early_stop(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* An evaluation may end the run, but not while steps are skipped, and makes a checkpoint due if it is one of the best.
- */
+/* An evaluation may end the run, unless steps are skipped, and makes a checkpoint due if it is among the best. */
 static enum status loop_judge_evaluation(struct run *run, struct due *due, struct error *err)
 {
     struct train_position *position = &run->position;

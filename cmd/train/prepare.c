@@ -342,8 +342,7 @@ static enum status prepare_share_choices(struct run *run, struct error *err)
     return shared;
 }
 
-/* Rank 0 chooses kernels first, on a resume those that the run has computed with, then the others take its choices: a
- * step's bits do not depend on the machine that a sample was given to. */
+/* Rank 0 chooses kernels, on a resume the run's own, and the others take them: no machine changes a step's bits. */
 static enum status prepare_choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
     struct error failure = {.code = STATUS_OK};
@@ -390,8 +389,7 @@ end:
     return status;
 }
 
-/* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing where that is not known. Of a
- * tiny model nearly all of the time goes into launches: less than 1 % then. */
+/* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing if that is not known. */
 static void prepare_attention_price(const struct engine *t, char *text, size_t size)
 {
     double seconds[2];
@@ -417,8 +415,7 @@ static const char *prepare_attention_obstacle(const struct engine *t)
     return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
 }
 
-/* On rank 0 of GPUs, after the run's products are prepared: a warning where cuDNN could compute attention, else a line.
- */
+/* On rank 0 of GPUs, after products are prepared: a warning if cuDNN could compute attention, else a line. */
 static void prepare_warns_of_attention(const struct engine *t)
 {
     char price[160];

@@ -120,8 +120,7 @@ static void rank_abort_exhausted(const struct error *err)
         nanosleep(&moment, NULL);
 }
 
-/* In a thread that watches over this rank, when a file or a device has blocked it for too long. The job may have failed
- * for another reason, which a restart may not cure. */
+/* In the watchdog's thread: a file or a device blocks this rank. Another cause may be one that a restart cures not. */
 static void end_blocked_rank(void *context, const char *text)
 {
     struct run *run = context;

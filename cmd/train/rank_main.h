@@ -8,28 +8,23 @@
 
 #include "cmd/run/run_state.h"
 
-/* Runs this process as a rank (or the only one) of a connected job. Leaves the job in order if all ranks end alike. The
- * error is printed here. */
+/* Runs this process as a rank of a connected job. It leaves in order if all ranks end alike. Prints the error. */
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err);
 
-/* Prints the error, unless another rank of this node has printed it, and marks it as printed. Then gives the other
- * ranks a moment for theirs, as the launcher may end all ranks when this one ends. */
+/* Prints the error, unless a rank of this node has, marks it, and waits a moment for the others' errors. */
 void early_error_print(const struct bootstrap *boot, struct error *err);
 
-/* Ends a rank that has no communicator, as the ranks did not all meet: prints the error (early_error_print()) and has
- * the launcher end the other ranks. */
+/* Ends a rank without a communicator: the ranks did not all meet. Prints the error; the launcher ends the others. */
 void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err);
 
 /* ---- its stations; all are collective ------------------------------------ */
 
-/* Takes a run, and those after it, with the fields under "Given" set and all others zero; builds the rest. A run folder
- * that exists is locked before anything in it is read; a new one is made last, when nothing can refuse the run any
- * more. The caller releases what was built, also after a failure. */
+/* Takes a run, and those after it, with the fields under "Given" set, all others zero; builds the rest. A run folder is
+ * locked before it is read; a new one is made last. The caller releases what was built, after a failure too. */
 enum status run_prepare(struct run *first, struct error *err);
 
-/* Trains from run->position to the last step, with evaluations and checkpoints. STATUS_REQUEUE: stopped on request or
- * before the job's end, with a checkpoint written. */
+/* Trains to the last step, with evaluations and checkpoints. STATUS_REQUEUE: stopped, with a checkpoint written. */
 enum status run_steps(struct run *run, struct error *err);
 
 /* With no step under way: computes the mean loss over the validation set (or its train.eval_batches first batches);

@@ -54,8 +54,7 @@ static struct replay_record *replay_record_of(const struct replay *replay, int64
 
 /* ---- rank 0: what there is ----------------------------------------------- */
 
-/* Of the first checkpoint that follows the steps: its ranks have computed them. If it is of the last step, its hashes
- * are to be compared, if they are of the canonical slices that this replay has. */
+/* Of the first checkpoint after the steps: its ranks have computed them. If it is the last step's, with its hashes. */
 static void replay_note_end(struct run *run, const struct checkpoint *checkpoint)
 {
     struct replay *replay = run->replay;
@@ -174,8 +173,7 @@ static void replay_take_line(struct replay *replay, const json_t *line, int64_t 
     record->hashed = digits && hash_digits_parse(digits, &record->hash);
 }
 
-/* Of several lines of a step the last one counts. Sets replay->world as well: a line of a resume has its ranks, but not
- * one by an earlier ztrain; then those that wrote the next checkpoint count. */
+/* Of several lines of a step the last counts. Sets replay->world: a resume's line, else the next checkpoint, has it. */
 static void replay_read_lines(struct replay *replay, struct metrics_reader *line)
 {
     const int after = replay->world;

@@ -21,8 +21,7 @@ enum status replay_begin(const struct run *run, struct error *err);
 /* Whether the record of this step has a hash. */
 bool replay_wants_hash(const struct run *run, int64_t step);
 
-/* Compares a step with its record; rank 0 prints a line. STATUS_DIVERGED: they differ. Not collective, but the outcome
- * is the same on all ranks. */
+/* Compares a step with its record; rank 0 prints a line. STATUS_DIVERGED: they differ, on all ranks alike. */
 enum status replay_compare_step(const struct run *run, const struct step_metrics *m, struct error *err);
 
 /* Compares the state after the last step with its checkpoint, and prints the verdict. Collective. */

@@ -22,8 +22,7 @@ struct data_summary {
     struct length_summary lengths;
 };
 
-/* Reads all tokens and masks of a set: seq_length is the limit of lengths. STATUS_DATA as token_set_read();
- * STATUS_DEVICE: no memory for 8 bytes of each document. */
+/* Reads all tokens and masks. seq_length: limit of lengths. Errors: token_set_read(); STATUS_DEVICE: no memory. */
 enum status data_summary_read(const struct token_set *set, int64_t seq_length, struct data_summary *summary,
                               struct error *err);
 

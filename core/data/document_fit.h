@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* document_fit.h: how whole documents fit into samples: packed into them (data.packing first_fit), or one each, and
- * what is lost where they are longer. */
+/* document_fit.h: how whole documents fit into samples: packed (first_fit) or one each, and what is cut off. */
 #pragma once
 
 #include "core/data/token_set.h"
@@ -14,8 +13,7 @@ struct first_fit {
     int64_t tokens; /* in all samples */
 };
 
-/* Packs the documents of a set that are not empty into samples of at most seq_length tokens. Reads the whole index.
- * Takes up to 24 bytes for each document and keeps 4 of them, and 8 for each sample. */
+/* Packs the documents into samples of at most seq_length tokens. Takes up to 24 bytes a document, and keeps 4. */
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
 void first_fit_free(struct first_fit *fit); /* may be NULL */
 
@@ -26,6 +24,5 @@ struct cut_count {
     bool target_left;  /* in some document a target is kept */
 };
 
-/* Reads the whole index, the mask of what is cut off, and the mask of what is kept up to the first target. Beats.
- * Errors as for token_set_document() and token_set_read_mask(). */
+/* Reads the index and masks. Beats. Errors as for token_set_document() and token_set_read_mask(). */
 enum status cut_count(const struct token_set *set, int64_t seq_length, struct cut_count *count, struct error *err);

@@ -26,9 +26,8 @@ struct label_set {
     int64_t pairs;                     /* documents that have a second text */
 };
 
-/* Reads the labels of all documents of `tokens` (borrowed during the call). STATUS_DATA names the file and the byte: a
- * file is missing, has another size than the shard asks for, or holds a negative label or types that are no pair; the
- * shards name their labels differently; a document has no tokens. */
+/* Reads the labels of all documents of `tokens`, borrowed here. STATUS_DATA names file and byte: a file is missing or
+ * has a wrong size, a negative label or types that are no pair; label names differ; a document has no tokens. */
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err);
 void label_set_close(struct label_set *labels); /* NULL: nothing */
 

@@ -49,8 +49,7 @@ void interleave_begin(struct interleave_cursor *cursor, const struct interleave 
 /* The source of the sample at this place; moves the cursor past it. */
 int interleave_next(struct interleave_cursor *cursor);
 
-/* Moves the cursor to a place, from the beginning of the place's period or, if that is nearer, from where it is: some
- * nanoseconds a sample and source. Beats. */
+/* Moves the cursor to a place, from its period's beginning or from here: nanoseconds a sample and source. Beats. */
 void interleave_seek(struct interleave_cursor *cursor, int64_t place);
 
 /* A source of samples; mixtures and streams borrow the members. */

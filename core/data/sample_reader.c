@@ -17,8 +17,7 @@ static enum status locate(const struct sample_reader *reader, int64_t number, in
     return STATUS_OK;
 }
 
-/* Reads `count` tokens of a sample from token `first` of the set on, and their mask, to `position` of the sample;
- * read_tokens false: the mask only. */
+/* Reads `count` tokens of a sample from `first` on, and their mask, to `position`; read_tokens false: the mask. */
 static enum status read_part(struct sample_reader *reader, int64_t first, int64_t count, bool read_tokens,
                              int64_t position, struct error *err)
 {

@@ -19,8 +19,7 @@ struct sample_reader {
     int num_ends;
 };
 
-/* Reads a sample of the source, its documents one after the other: *length tokens in all; notes where its sequences
- * end. read_tokens false: the mask and the ends only. STATUS_DATA as token_set_read(). */
+/* Reads a sample's documents: *length tokens; notes where sequences end. read_tokens false: mask and ends only. */
 enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *length,
                         struct error *err);
 

@@ -41,8 +41,7 @@ enum status shard_file_read(const struct shard_file *file, int64_t offset, int64
 /* The bytes from `at` on that these parts of an opened index take by their own account; *bytes = 0: there are none. */
 enum status shard_digests_size(const struct shard_file *idx, int64_t at, int64_t *bytes, struct error *err);
 
-/* Compares the files of a shard with the digests at byte `at` of its index: all sizes, and up to `blocks` blocks of
- * each file, which `seed` chooses. bin and mask (path NULL: there is none) are open; the others are found by the path
- * of bin. STATUS_DATA names the file that is missing or differs. */
+/* Compares a shard's files with the digests at byte `at` of its index: sizes, and `blocks` blocks of each, which `seed`
+ * chooses. bin and mask (path NULL: none) are open. STATUS_DATA names the file that is missing or differs. */
 enum status shard_digests_check(const struct shard_file *idx, int64_t at, const struct shard_file *bin,
                                 const struct shard_file *mask, int64_t blocks, uint64_t seed, struct error *err);

@@ -132,8 +132,7 @@ static void token_shard_release(struct shard *shard)
     free(shard->mask.path);
 }
 
-/* Adds the shard that `path` names to the set. A shard added since `own` (by the same glob) counts once; one added
- * before is refused. */
+/* Adds the shard `path`. One added since `own` (by the same glob) counts once; one added before is refused. */
 static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
 {
     struct shard shard;

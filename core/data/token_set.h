@@ -43,9 +43,8 @@ struct data_fingerprint {
 /* Whether what is known of both is equal: checkpoints of earlier versions have no `sampled`. */
 bool data_fingerprint_equal(const struct data_fingerprint *a, const struct data_fingerprint *b);
 
-/* Reads the first tokens of every shard, and blocks of up to half a million tokens at places that a keyed permutation
- * chooses, at least one a shard: a set made for another vocabulary is refused before the run begins. *fingerprint (may
- * be NULL): of what was read. Errors as for token_set_read(). */
+/* Reads the first tokens of every shard, and blocks at places that a keyed permutation chooses: a set for another
+ * vocabulary is refused early. *fingerprint (may be NULL): of what was read. Errors as for token_set_read(). */
 enum status token_set_check(const struct token_set *set, int64_t vocab_size, struct data_fingerprint *fingerprint,
                             struct error *err);
 

@@ -82,8 +82,7 @@ struct batch_limits token_stream_limits(const struct token_stream_config *config
         limits.max_tokens = count * length;
         limits.max_seqs = (int32_t)count;
     } else {
-        /* `count` sequences of at most T tokens have count to count · (T - 1) inputs; a filler sequence follows them if
-         * any such number is not a multiple of `multiple` */
+        /* `count` sequences of at most T tokens; a filler follows if the inputs may be no multiple of `multiple` */
         const int64_t inputs = config->classification ? length : length - 1;
         const bool filler = multiple > 1 && (config->classification || length > 2 || count % multiple != 0);
         ASSERT(multiple > 0 && multiple <= length);
@@ -151,8 +150,7 @@ static void token_stream_sequence_end(struct slot *slot, int64_t length)
     slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
 }
 
-/* Adds a sequence of `length` inputs: tokens (length + 1) or, NULL, filler without targets. Target i is token i + 1; it
- * counts if mask[i + 1] is 1, or if mask is NULL. */
+/* Adds a sequence of `length` inputs: tokens (length + 1), NULL: filler. Target i counts if mask[i + 1] (NULL: all). */
 static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t *mask, int64_t length)
 {
     struct batch *batch = &slot->batch;
@@ -213,8 +211,7 @@ static enum status take_document(const struct token_stream *stream, struct slot 
     return STATUS_OK;
 }
 
-/* The number of the sample at a place of the epoch, in the reader's source, which a mixture sets. The samples of a
- * mixture are taken one after the other, from the place on that mix_from() was given. */
+/* The number of the sample at a place of the epoch in the reader's source; a mixture's come one after the other. */
 static int64_t training_sample(struct token_stream *stream, int64_t ordinal, int64_t epoch)
 {
     const struct token_stream_config *config = &stream->config;

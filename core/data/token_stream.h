@@ -71,8 +71,7 @@ struct batch {
     const int32_t *types;     /* (M) classification: 1 in the second text of a pair, else 0; otherwise NULL */
     const int32_t *seq_start; /* (num_seqs + 1) */
 
-    /* A mixture (else NULL), (sources), of the global batch: samples since the start of the run, with this step's;
-     * targets that count in this step. */
+    /* A mixture (else NULL), (sources), of the global batch: samples since the start; targets that count now. */
     const int64_t *source_samples, *source_targets;
 };
 
@@ -98,9 +97,8 @@ struct batch_limits {
 /* Of a stream with this configuration and any data (config->source is not used). */
 struct batch_limits token_stream_limits(const struct token_stream_config *config);
 
-/* Starts the prefetching thread at global step `first_step` (from 1; evaluation: 1), in constant time.
- * STATUS_DATA: fewer samples than one global batch (evaluation: none). STATUS_USAGE: a micro-batch has 2^31 tokens or
- * more, or packing is false and T < 2. */
+/* Starts prefetching at global step `first_step` (from 1; evaluation: 1). STATUS_DATA: fewer samples than a global
+ * batch (evaluation: none). STATUS_USAGE: a micro-batch of 2^31 tokens or more; packing false and T < 2. */
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err);
 

@@ -14,9 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The numbers are in files: new kinds come at the end. Up to FINISH they are phases of a run; then pieces of work,
- * which an operation of the data or the control channel is, too: those are numbered from 1. GRAPH: of a whole step,
- * whose collectives have no entries. */
+/* Files have these numbers: new kinds come at the end. Up to FINISH they are phases of a run; then pieces of work;
+ * operations of the data and the control channel are numbered from 1. GRAPH: a step without entries of its own. */
 /* clang-format off */
 #define FLIGHT_KINDS(KIND) \
     KIND(NONE, "nothing") KIND(PREPARE, "preparation") KIND(STEP, "step") KIND(EVALUATION, "evaluation") \
@@ -56,8 +55,7 @@ enum { FLIGHT_RING_BYTES = sizeof(struct flight_ring) };
 void flight_use(struct flight_ring *ring);
 extern _Atomic(struct flight_ring *) flight_ring_in_use;
 
-/* Begins a piece of work; returns its number for flight_end(); 0: nothing is recorded. unit: of the model, -1: none;
- * number: of a collective, -1: none. */
+/* Begins work; returns its number for flight_end(), 0: not recorded. unit, number (of a collective): -1: none. */
 uint64_t flight_begin(enum flight_kind kind, int unit, int64_t bytes, int64_t number);
 void flight_end(uint64_t entry);
 

@@ -83,8 +83,7 @@ double flight_wall(const struct flight_record *record, int64_t clock);
 
 /* ---- starts -------------------------------------------------------------- */
 
-/* The name of a start: its count among the run's starts, which orders them, then the time, "0007-20261126-143050-569".
- * Names of versions without a count come first, in the order of their times. */
+/* A start's name: its count, which orders them, and the time, "0007-20261126-143050-569"; without a count: first. */
 enum { FLIGHT_START_BYTES = 40 };
 
 /* The starts in RUN/flight, the earliest first, as scandir() gives them. */
@@ -98,8 +97,7 @@ int64_t flight_start_next(const char *flight);
 
 void flight_start_name(int64_t count, struct timespec now, char name[FLIGHT_START_BYTES]);
 
-/* RUN/flight/ended, one line "START SECONDS": the start that ended in order last, and when. It has deleted its records;
- * the file exists where an earlier start has left some, which are not the end. */
+/* RUN/flight/ended, "START SECONDS": the last start that ended in order, if an earlier one has left records. */
 struct flight_end {
     char start[FLIGHT_START_BYTES];
     int64_t wall; /* seconds since 1970 */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight_verdict.c: the table `judges` has the findings, the surest first. Each looks for a rank and begins the text;
- * what follows in it is the same for all. */
+/* flight_verdict.c: the table `judges` has the findings, the surest first. Each finds a rank and begins the text. */
 #include "core/flight/flight_verdict.h"
 
 #include "core/memory.h"
@@ -73,8 +72,7 @@ static int verdict_compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds by which a rank's wall clock is ahead of another's: the median over the ends of common collectives; 0: too
- * few. scratch: (FLIGHT_ENTRIES). */
+/* Seconds by which a rank's clock is ahead of another's, by common collectives; 0: too few. (FLIGHT_ENTRIES). */
 static double verdict_clock_ahead(const struct flight_record *own, const struct flight_record *other, double *scratch)
 {
     const struct flight_entry *a, *b;

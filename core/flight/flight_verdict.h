@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight_verdict.h: which rank the flight records of a job point at. Collectives have the same number on all ranks, so
- * the others wait for a rank that is behind in their order. Pure computation. */
+/* flight_verdict.h: which rank the records of a job point at: a rank that is behind in the numbered collectives. */
 #pragma once
 
 #include "core/flight/flight_file.h"

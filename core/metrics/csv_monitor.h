@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* csv_monitor.h: scalars as DeepSpeed's csv_monitor writes them: a file for each tag, "Train_Samples_lr.csv" for
- * "Train/Samples/lr", with the heading "step,lr" and a row for each value. */
+/* csv_monitor.h: a file for each tag as DeepSpeed's: "Train_Samples_lr.csv", heading "step,lr", a row a value. */
 #pragma once
 
 #include "core/metrics/metrics.h"

@@ -34,8 +34,7 @@ struct class_scores {
     double f1;       /* two classes: that of class 1; more: the mean over the classes that occur or are predicted */
 };
 
-/* Counts that ranks can add up, (3, classes): for each class the samples that are of it and predicted as it, those
- * predicted as it, those of it. */
+/* Counts that ranks can add up, (3, classes): samples of the class and predicted as it; predicted as it; of it. */
 enum { CLASS_COUNT_ROWS = 3 };
 
 /* Counts one sample of class `label` < classes, predicted as the largest of logits (classes), the first of equals. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval_part.h: the beginning of an evaluation that a stop broke off, as a checkpoint keeps it. The resumed run does the
- * rest, so that an evaluation may take longer than a job. */
+/* eval_part.h: what is done of an evaluation that a stop broke off, in the checkpoint. A resume does the rest. */
 #pragma once
 
 #include "core/status.h"
@@ -20,8 +19,7 @@ struct eval_part {
 /* Returns a new object. NULL: a number is not finite. */
 json_t *eval_part_to_json(const struct eval_part *part);
 
-/* path: of the file, for messages. The caller releases *part, also after an error. STATUS_CHECKPOINT: it is no such
- * object, or numbers in it are out of range. */
+/* path: for messages. The caller always releases *part. STATUS_CHECKPOINT: no such object, or wrong numbers. */
 enum status eval_part_from_json(const json_t *object, const char *path, struct eval_part *part, struct error *err);
 
 void eval_part_release(struct eval_part *part); /* all zero: nothing */

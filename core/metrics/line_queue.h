@@ -32,8 +32,7 @@ struct line_queue {
 void line_queue_init(struct line_queue *queue, int fd, const char *path);
 void line_queue_release(struct line_queue *queue);
 
-/* Adds a line, which ends with a newline. A transient failure is a warning when it begins; any other is
- * STATUS_CHECKPOINT, or the error of still_owner(). */
+/* Adds a line with its newline. A transient failure is a warning; another is STATUS_CHECKPOINT or still_owner()'s. */
 enum status line_queue_add(struct line_queue *queue, const char *line, size_t bytes, struct error *err);
 
 /* Tries for this many seconds (0: once) to write the waiting lines. Beats. Returns whether none is left. */

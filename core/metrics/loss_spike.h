@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss_spike.h: tells a loss that stands out from those before it (train.spike_factor). The running mean m of n losses
- * takes the next one with the weight 1 / min(n, LOSS_MEAN_STEPS). Once there are LOSS_MEAN_LEAST losses, one above
- * factor · m is a spike, and enters the mean as factor · m, so that it does not hide the next. A loss that is not
- * finite is always one and does not enter the mean. */
+/* loss_spike.h: tells a loss that stands out (train.spike_factor). The running mean m of n losses takes the next one
+ * with the weight 1 / min(n, LOSS_MEAN_STEPS). After LOSS_MEAN_LEAST losses, one above factor · m is a spike, and
+ * enters as factor · m. A loss that is not finite is always one, and does not enter. */
 #pragma once
 
 #include <stdbool.h>

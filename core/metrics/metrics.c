@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.c: each line is one JSON object and is written with one write(), so that a reader never sees half a line
- * unless the machine died while it was written. */
+/* metrics.c: a line is one JSON object and one write(), so that a reader sees no half line. */
 #include "core/metrics/metrics.h"
 
 #include "core/faults.h"

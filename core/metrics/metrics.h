@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.h: writes metrics.jsonl, for people and programs (docs/run-folder.md describes the fields).
- * Only rank 0 writes it. Numbers that must repeat bit for bit are printed with 17 significant digits. */
+/* metrics.h: rank 0 writes metrics.jsonl (docs/run-folder.md). Numbers that must repeat have 17 digits. */
 #pragma once
 
 #include "core/metrics/eval_metric.h"
@@ -64,12 +63,10 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
                            struct error *err);
 /* With virtual ranks: from `step` on the bits may be others. text: "isa: avx512, now avx2". */
 enum status metrics_kernels_changed(struct metrics *metrics, const char *text, int64_t step, struct error *err);
-/* The ranks were started again after a failure (--max-restarts), of this exit code and cause: the number of this
- * restart, the step from which it continues. */
+/* The ranks were started again (--max-restarts) after a failure: the restart's number, the step that it begins from. */
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,
                             struct error *err);
-/* The supervisor starts the ranks no more; step: of the newest checkpoint (0: none). Appends to the file at `path`,
- * which no rank has open any more. */
+/* The supervisor gives up; step: of the newest checkpoint (0: none). Appends to the file, which no rank has open. */
 enum status metrics_gave_up(const char *path, int times, int64_t step, int code, const char *cause, struct error *err);
 /* The mean training loss of an epoch that ends, or of its steps so far. */
 enum status metrics_epoch(struct metrics *m, bool ends, int64_t epoch, int64_t step, double loss, struct error *err);
@@ -109,9 +106,8 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
 
 /* ---- numbers of a step --------------------------------------------------- */
 
-/* A row for each number of a step, in the order of its line. metrics_step() writes the line by it, the monitors
- * (cmd/run/monitor.h) take their tags from it, and ztrain report reads the line by it. A new metric is a member of
- * struct step_metrics and a row. */
+/* A row for each number of a step, in the line's order, for metrics_step(), the monitors' tags and ztrain report. A new
+ * metric is a member of struct step_metrics and a row. */
 
 /* clang-format off */
 enum step_field_index {
@@ -121,8 +117,7 @@ enum step_field_index {
 };
 /* clang-format on */
 
-/* FLAG: bool; INTEGER: int64_t; the others: double. EXACT: 17 digits, as bits must repeat; ROUGH: 6 digits; SHARE: the
- * same, negative if unknown; SECONDS: six decimals. */
+/* FLAG: bool; INTEGER: int64_t; else double. EXACT: 17 digits; ROUGH: 6; SHARE: 6, negative: unknown; SECONDS: %.6f. */
 enum step_type {
     STEP_TYPE_FLAG,
     STEP_TYPE_INTEGER,

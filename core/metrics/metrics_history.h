@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics_history.h: a metrics.jsonl holds the lines of one history of a run: the steps that led to its newest
- * checkpoint. The file of a history that a resume leaves is kept as metrics.jsonl.N. No file is ever cut. If lines have
- * to be left out, the file gets the second name metrics.jsonl.N, and a new one with the lines that stay takes its first
- * name. After a kill the first name is the former file's, maybe with the second, which the next resume notices, or the
- * new one's. */
+/* metrics_history.h: a metrics.jsonl holds the lines of one history: the steps up to its newest checkpoint. That of a
+ * history that a resume leaves is kept as metrics.jsonl.N, and no file is ever cut: it gets this second name, and a new
+ * file with the lines that stay takes its first one. After a kill the first name is the former file's, maybe with the
+ * second, which the next resume notices, or the new one's. */
 #pragma once
 
 #include "core/status.h"

@@ -10,8 +10,7 @@
 
 struct tensorboard;
 
-/* Creates `folder` and a new event file in it. step: of the first event to come; TensorBoard drops events of this and
- * later steps from earlier files of the folder. STATUS_CHECKPOINT: cannot write. */
+/* Creates `folder` and an event file. step: of the first event; TensorBoard drops later ones of earlier files. */
 enum status tensorboard_open(const char *folder, int64_t step, struct tensorboard **out, struct error *err);
 
 /* One event with all the scalars that are finite. STATUS_CHECKPOINT: cannot write. */

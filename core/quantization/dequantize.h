@@ -6,11 +6,10 @@
 #include "core/quantization/dynamic_map.h"
 #include "core/quantization/quantized.h"
 
-/* out = the values of a matrix that is stored in 4 or 8 bits, rounded to nearest even: to `through`, and then to the
- * compute dtype. In 4 bits cols is even, in MXFP4 a multiple of 32. Scales count in the
- * order of the elements: NF4 has one for each `block` of all elements; FP8 and MXFP4 have those of a row of blocks
- * next to each other. NF4 has scales in fp32, or scale_codes into `map`, with a scale for each nested_block of them:
- * scale = map[scale_code] · nested_scale + *offset, product and sum rounded to fp32. */
+/* out = the values of a matrix stored in 4 or 8 bits, rounded to nearest even: to `through`, then to dtype. In 4 bits
+ * cols is even, in MXFP4 a multiple of 32. Scales are in the order of the elements: NF4 one for each `block` of all,
+ * FP8 and MXFP4 by rows of blocks. NF4 has scales in fp32, or scale_codes into `map`: scale = map[scale_code] ·
+ * nested_scale + *offset, product and sum rounded to fp32. */
 struct dequantize_args {
     enum dtype dtype;
     enum quantized_format format;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dynamic_map.c: the values of the dynamic 8-bit data type, and bitsandbytes' way to its codes. Decade d = 0 … 6
- * divides [0.1, 1] × 10^(d-6) into 2^d parts (unsigned: 2^(d+1)), with the middle of each. Those, in a signed map also
- * their negatives, 0 and 1 are the map. The bounds of the parts are rounded once, as a fused multiply and add rounds;
- * in double, products and sums of these are exact. */
+/* dynamic_map.c: the dynamic 8-bit type's values, and bitsandbytes' way to its codes. Decade d = 0 … 6 divides [0.1, 1]
+ * × 10^(d-6) into 2^d parts (unsigned: 2^(d+1)). Their middles, in a signed map with their negatives, 0 and 1 are the
+ * map. Bounds are rounded once, as fused multiply and add; in double their sums are exact. */
 #include "core/quantization/dynamic_map.h"
 
 #include "core/status.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dynamic_map.h: the dynamic 8-bit data type (Dettmers 2015): 256 values between -1 and 1, or 0 and 1, that are denser
- * near 0. Values and codes have the bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of
- * rounding. */
+/* dynamic_map.h: the dynamic 8-bit data type (Dettmers 2015): 256 values in [-1, 1] or [0, 1], denser near 0, with the
+ * bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of rounding. */
 #pragma once
 
 #include <stdint.h>

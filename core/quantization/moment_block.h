@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moment_block.h: the moments of AdamW8bit in memory and files: 256 neighbouring values of a tensor are codes of a
- * dynamic 8-bit map (dynamic_map.h) and the scale that multiplies them. */
+/* moment_block.h: AdamW8bit's moments: 256 neighbouring values are codes of a dynamic 8-bit map, and their scale. */
 #pragma once
 
 #include <stdint.h>

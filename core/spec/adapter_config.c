@@ -21,8 +21,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Whether a key without a field leaves plain LoRA on the base's own weights. How an adapter starts has no meaning for
- * one that is trained, unless its start changed the base. */
+/* Whether a key without a field leaves plain LoRA on the base's own weights, whatever A and B started as. */
 static bool is_plain_lora(const struct spec_key *row, const char *key, const json_t *value)
 {
     if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))

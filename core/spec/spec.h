@@ -177,8 +177,7 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
  * gradient_predivide_factor: 1 unless communication_data_type is fp16. (ztrain's are already divided by the ranks.) */
 double spec_comm_factor(const struct run_spec *spec, int world);
 
-/* The steps of a run with train.epochs (<= 0: unset) and train.max_steps (0: unset): whichever ends first, by default
- * one epoch; those of a fraction of an epoch are rounded up. */
+/* The steps of a run by train.epochs (<= 0) and train.max_steps (0: unset): the first to end; else one epoch. */
 int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch);
 
 /* The optimizer steps of the whole run; fills in scheduler.total_steps if it was absent or "auto". */
@@ -187,8 +186,7 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch);
 /* Replaces data.document_mask auto: on if data.train has loss masks and it has an effect, else off. */
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks);
 
-/* Takes document_mask, if it is auto, and the gradient_clipping that no file sets from a resumed run; notes its length.
- */
+/* Takes document_mask, if auto, and the gradient_clipping that no file sets from a resumed run; notes its length. */
 void spec_resolve_resumed(struct run_spec *spec, const json_t *stored);
 
 /* The length of the resumed run at its checkpoint, if its schedule ended with it and still does; else 0. */
@@ -206,8 +204,7 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size);
 /* Adds a line for each key that was "auto": "KEY: auto → VALUE, from ORIGIN", after spec_resolve_…(). */
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 
-/* Writes YAML that spec_load() reads back; all: also defaults. Values derived from the world size or the data are
- * comments, so that the file fits any world size. */
+/* YAML that spec_load() reads back; all: also defaults. Values derived from world size or data are comments. */
 void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
 
 /* The length of a file's name before the ending of text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
@@ -231,9 +228,8 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
 void spec_print_help(FILE *out);
 void spec_print_pages(FILE *out);
 
-/* A run.yaml as a flat object, {"train.epochs": "2"}, to show and to compare. It is taken as it stands: it may be of
- * another version of ztrain. A new reference. STATUS_CHECKPOINT: the file cannot be read or is no YAML mapping; *pairs
- * is NULL. */
+/* A run.yaml, maybe of another version, as a flat object, {"train.epochs": "2"}, to show and compare. A new reference.
+ * STATUS_CHECKPOINT: the file cannot be read or is no YAML mapping; *pairs is NULL. */
 enum status spec_pairs_read(json_t **pairs, const char *path, struct error *err);
 
 /* The value of a key; NULL: it is not set. */

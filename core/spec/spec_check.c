@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_check.c: checks a tree against the key table: unknown keys, then type, range and verdict of each value, which is
- * stored, or its default, then the rules that tie keys together. A key that is wrong in one pass is left out of the
- * next ones, so that one mistake gives one line. */
+/* spec_check.c: checks a tree against the key table: unknown keys, type, range and verdict of each value, which is
+ * stored, or its default; then the rules that tie keys together. A wrong key is left out of later passes. */
 #include "core/spec/spec_keys.h"
 
 #include <string.h>

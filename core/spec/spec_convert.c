@@ -96,8 +96,7 @@ static bool convert_is_deepspeed(const struct spec_node *root)
     return spec_child(root, "zero_optimization") || spec_child(root, "train_micro_batch_size_per_gpu");
 }
 
-/* The last file is source 0, whose errors have lines. A DeepSpeed configuration among several is as with --deepspeed.
- */
+/* The last file is source 0, whose errors have lines. A DeepSpeed configuration among several: --deepspeed. */
 static enum status convert_files(struct convert *c, struct string_list *errors, struct error *err)
 {
     const struct convert_request *request = c->request;

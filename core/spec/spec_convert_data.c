@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_convert_data.c: the data of another trainer. They are text, and ztrain reads tokens: the run spec names the
- * shards data/NAME, and a note has the command that makes them. */
+/* spec_convert_data.c: another trainer's data are text: the run spec names shards, and a note the command for them. */
 #include "core/spec/spec_convert_parts.h"
 
 #include "core/fsutil.h"

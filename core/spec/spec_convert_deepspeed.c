@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_convert_deepspeed.c: a DeepSpeed configuration on top of a trainer's arguments. As in Trainer, "auto" takes the
- * argument. Any other value counts before it; where a file gives both, Trainer refuses to start, and here a note says
- * it. */
+/* spec_convert_deepspeed.c: a DeepSpeed configuration on top of a trainer's arguments. "auto" takes the argument; any
+ * other value counts before it, and a note says it, where Trainer refuses to start. */
 #include "core/spec/spec_convert_parts.h"
 
 #include "core/fsutil.h"

@@ -23,26 +23,22 @@ struct convert {
 
 /* ---- the source ---------------------------------------------------------- */
 
-/* Takes a key out of the source; of names of one thing ("a b") the last that a file has, else the source's default.
- * NULL: it is not there, or null. */
+/* Takes a key out of the source; of names of one thing ("a b") the last that a file has. NULL: none, or null. */
 struct spec_node *convert_take(struct convert *c, const char *name);
 struct spec_node *convert_take_one(struct convert *c, const char *names);
 
-/* The same as text, as a mapping (also JSON in a string, as Trainer has it), as a truth value; what is none gets a
- * note. */
+/* The same as text, as a mapping (also JSON in a string), as a truth value; what is none gets a note. */
 const char *convert_take_text(struct convert *c, const char *name);
 struct spec_node *convert_take_mapping(struct convert *c, const char *name);
 struct spec_node *convert_json(struct convert *c, struct spec_node *node); /* node, or the mapping that its text is */
 bool convert_take_switch(struct convert *c, const char *name);
 
-/* Not false, 0, "", none, no, or an empty list; the same, with a note for what is no truth value; whether a file has
- * it. */
+/* Not false, 0, "", none, no, or an empty list; the same, with a note for other values; whether a file has it. */
 bool convert_is_on(const struct spec_node *node);
 bool convert_truth(struct convert *c, const struct spec_node *node);
 bool convert_is_given(const struct spec_node *node);
 
-/* A key of a mapping in the source, and its text (NULL: it has none). convert_children() ends the reading with a note
- * of what is on and was not read; `name` is the mapping's. */
+/* A mapping's key, and its text (NULL: none). convert_children() notes what is on and unread; `name`: of it. */
 struct spec_node *convert_child(const struct spec_node *mapping, const char *key);
 const char *convert_child_text(const struct spec_node *mapping, const char *key);
 void convert_children(struct convert *c, const char *name, const struct spec_node *mapping);
@@ -87,7 +83,6 @@ void convert_output(struct convert *c);
 void convert_adapter(struct convert *c); /* spec_convert_adapter.c */
 void convert_data(struct convert *c);    /* spec_convert_data.c */
 
-/* spec_convert_deepspeed.c: lays the DeepSpeed configuration over the run spec; `named`: by the files, or NULL.
- * STATUS_USAGE: it is not JSON, or has none of DeepSpeed's keys. */
+/* Lays the DeepSpeed configuration over the run spec; `named`: by the files, or NULL. STATUS_USAGE: it is none. */
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors,
                               struct error *err);

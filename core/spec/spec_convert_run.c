@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_convert_run.c: another trainer's model, length, batches, optimizer, schedule, precision, memory, checkpoints,
- * evaluation and output. */
+/* spec_convert_run.c: another trainer's model, length, optimizer, precision, memory, checkpoints, output. */
 #include "core/spec/spec_convert_parts.h"
 
 #include "core/fsutil.h"

@@ -125,15 +125,13 @@ size_t spec_key_section_length(const char *path);
 bool spec_key_in(const struct spec_key *key, const char *section); /* directly; "": at top level */
 bool spec_adapter_has(const struct spec_key *key);                 /* a key of `peft` */
 
-/* Whether it is a parameter of the optimizer or schedule in use, or none; keys of `peft` apply if there is an adapter.
- */
+/* Whether it is a parameter of the optimizer or schedule in use, or none; `peft`: whether there is an adapter. */
 bool spec_key_applies(const struct spec_full *full, const struct spec_key *key);
 
 /* Whether a section is the params of an optimizer or scheduler that ztrain does not have, whose rows do not apply. */
 bool spec_is_unknown_territory(const struct spec_node *root, const char *section);
 
-/* Whether `text` names this choice; whether ztrain has it, under any name (true for keys without choices); a used
- * choice as JSON: true and false are booleans. */
+/* Whether `text` names this choice; whether ztrain has it, under any name (true: no choices); a used one as JSON. */
 bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice, const char *text);
 bool spec_choice_is_available(const struct spec_key *key, const char *text);
 json_t *spec_choice_json(const char *name);
@@ -160,8 +158,7 @@ json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
 
 enum { SPEC_MAX_ADAPTERS = 16 };
 
-/* `peft` as a list (spec_adapters.c): whether its items have names; and the tree that trains one of them, a copy, whose
- * run.name is the adapter's. */
+/* `peft` as a list (spec_adapters.c): whether its items have names; a copy of the tree that trains one of them. */
 bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list);
 struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec_node *root,
                                      const struct spec_node *item);
@@ -179,8 +176,7 @@ bool spec_auto_is_allowed(const struct spec_key *key); /* for DeepSpeed's keys *
 /* The value of a key with "auto" that no other file sets; NULL: unset, or derived later. */
 json_t *spec_auto_value(const struct spec_key *key);
 
-/* Records that a key was "auto" and where its value is from (NULL: as rules[] say); corrects that; whether it
- * follows from the model. */
+/* Records that a key was "auto" and whence its value is (NULL: rules[]); corrects that; whether the model gives it. */
 struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key *key, const char *from);
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from);
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key);
@@ -221,8 +217,7 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root);
 void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
                        const char *section_path);
 
-/* Checks a tree against the table and stores values and defaults. complete: all files could be read; only then the
- * rules that tie keys together apply, those of `peft` among them. */
+/* Checks a tree against the table, stores values and defaults. complete: all files were read; then rules apply. */
 void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_node *root, bool complete);
 void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);
 void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_parse_value.c: a node of the tree becomes JSON, if it has its key's type and range, or is one of its choices.
- * JSON is stored in a key's field in struct spec_full, and fetched from it. */
+/* spec_parse_value.c: a node becomes JSON by its key's type, range or choices; JSON to and from the key's field. */
 #include "core/edit_distance.h"
 #include "core/memory.h"
 #include "core/size_text.h"

@@ -49,8 +49,7 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     }
 }
 
-/* Adds a hint with values that fit: multiples of what all ranks take at a time. worlds_are: what their number is
- * called. */
+/* Adds a hint with values that fit: multiples of what all ranks take at a time. worlds_are: their name. */
 static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
 {
     const int64_t train = given[0], both = batch_size_product(given[1] ? given[1] : 1, given[2] ? given[2] : 1);

@@ -141,8 +141,7 @@ struct spec_node *spec_child(const struct spec_node *node, const char *key);
 /* The node at a dotted path, or NULL. */
 struct spec_node *spec_find(const struct spec_node *root, const char *path);
 
-/* Moves the keys of mapping `from` into `into`, section by section. Two values of a key are an error, unless one is
- * null or "auto". */
+/* Moves the keys of `from` into `into`, section by section. Two values are an error, unless one is null or "auto". */
 void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_node *from);
 
 /* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */

@@ -314,8 +314,7 @@ static bool unknown_key_ends_with(const char *text, const char *word)
            text[all - length - 1] == '_';
 }
 
-/* The beginning of a key (seq_len of seq_length), its end (batch_size), or the key with words before it. A single word
- * is compared with the keys of the same section only. */
+/* The beginning of a key (seq_len), its end (batch_size), or with words before it. One word: same section only. */
 static bool unknown_is_part(const char *name, const char *key, bool same_section)
 {
     if (!same_section && !strchr(name, '_'))

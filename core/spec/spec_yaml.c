@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_yaml.c: parses YAML text into a spec's tree. This file keeps the stack of libyaml's open lists and mappings, so
- * that depth and size are bounded before memory is allocated. What makes reading unbounded or ambiguous is refused:
- * anchors, aliases, tags, %TAG directives, several documents, keys that are not plain text. Plain scalars follow YAML's
- * core schema, but 5e8 is a number, and octal, hexadecimal numbers and leading zeros are text: readers disagree on
- * them. */
+/* spec_yaml.c: parses YAML into a spec's tree, with its own stack of open lists and mappings, so that depth and size
+ * are bounded. Refused: anchors, aliases, tags, %TAG directives, several documents, keys that are not plain text. Plain
+ * scalars follow YAML's core schema, but 5e8 is a number, and octal, hexadecimal numbers and leading zeros are text:
+ * readers disagree on them. */
 #include "core/spec/spec_tree.h"
 
 #include "core/kept_files.h"
@@ -229,8 +228,7 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
     }
 }
 
-/* libyaml compares each %TAG line with all earlier ones; a run spec has none. A line ends as for libyaml: with LF, CR,
- * or the last byte of U+0085, U+2028 or U+2029. */
+/* libyaml compares each %TAG line with all before. LF, CR, the last byte of U+0085, U+2028 or U+2029 end a line. */
 static bool yaml_has_tag_directive(struct reader *reader, const char *text, size_t size)
 {
     const char *directive = memmem(text, size, "%TAG", 4);

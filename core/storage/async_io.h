@@ -31,8 +31,7 @@ struct io_transfer {
     int64_t bytes, offset; /* of the range in the file */
 };
 
-/* The caller owns the struct, all zero at first, and keeps it, the path and the memory until async_io_wait() returns.
- * Only async_io.c and io_queue.c look into it. */
+/* The caller owns it, all zero at first, the path and the memory until async_io_wait() returns. Opaque. */
 struct io_request {
     struct io_transfer transfer;
     bool active;             /* submitted, not waited for yet */
@@ -54,6 +53,5 @@ const char *async_io_engine(const struct async_io *io);
 /* The request is not active. */
 void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer);
 
-/* Waits until a request is done and makes it inactive; at once if it is not active. STATUS_BROKEN: the first failure of
- * its blocks, which one of several threads that wait gets. */
+/* Waits until a request is done. STATUS_BROKEN: its blocks' first failure, which one of several that wait gets. */
 enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err);

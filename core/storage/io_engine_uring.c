@@ -83,8 +83,7 @@ static void *uring_run(void *argument)
     return NULL;
 }
 
-/* Passes an operation that does nothing through the ring: a filter of system calls may allow to make a ring and refuse
- * to enter it. Returns 0 or an errno. */
+/* Passes a no-op through the ring: a filter of system calls may refuse to enter it. Returns 0 or an errno. */
 static int try_ring(struct io_uring *ring)
 {
     struct io_uring_cqe *cqe;

@@ -34,8 +34,7 @@ void io_queue_end(struct io_queue *queue); /* the engine ends once the queue is 
 /* Takes the next block. wait: for one to arrive. Returns false if there is none; after waiting that means the end. */
 bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block);
 
-/* Accounts for a transfer of a block: the number of bytes, or a negative errno. Returns false if the block is done or
- * has failed, and true if it holds a rest that has to be transferred. */
+/* Accounts for a transfer: bytes, or a negative errno. false: the block is done or has failed; true: a rest is left. */
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result);
 
 struct uring_engine;

@@ -124,8 +124,7 @@ static struct record_buffer *buffer_at(struct record_file *file, int record, int
     return &file->buffers[buffer];
 }
 
-/* Gives the buffer to the record once no transfer of either is in flight. A buffer keeps its record until its write is
- * over, so that a reader of that record finds the buffer and waits. */
+/* Gives the buffer to the record once neither is in flight: until its write is over, a reader finds it and waits. */
 static void take_buffer(struct record_file *file, int record, struct record_buffer *buffer)
 {
     struct record_buffer *other = NULL;

@@ -45,8 +45,7 @@ void record_file_store(struct record_file *file, int record, int buffer);
 /* The memory of a buffer; its bytes are a record's from use or claim to the next load or claim. */
 void *record_file_buffer(const struct record_file *file, int buffer);
 
-/* Reads or writes a part of a record, at once and past the buffers. offset, bytes and memory are aligned to
- * ASYNC_IO_ALIGN. No transfer of the record may be started meanwhile. */
+/* A part of a record, at once, past the buffers; aligned to ASYNC_IO_ALIGN. No transfer of it may start meanwhile. */
 enum status record_file_part(struct record_file *file, bool write, int record, int64_t offset, void *memory,
                              int64_t bytes, struct error *err);
 

@@ -40,8 +40,7 @@ struct scratch_folder {
 
 /* ---- folders ------------------------------------------------------------- */
 
-/* Deletes the entries of a folder, the lock last, and the folder. Returns 0 or the first errno. *files: how many were
- * deleted besides the lock. */
+/* Deletes a folder with its entries, the lock last. Returns 0 or the first errno. *files: deleted besides the lock. */
 static int delete_folder(const char *path, int *files)
 {
     char entry[FS_PATH_MAX];

@@ -17,8 +17,7 @@ struct scratch_folder;
 /* STATUS_DEVICE: PATH is no folder. It is never made: below an empty mount point it would fill another disk. */
 enum status scratch_folder_check(const char *path, struct error *err);
 
-/* Deletes abandoned folders in PATH and makes one for this process. STATUS_DEVICE: PATH is no folder, or none can be
- * made or locked in it. */
+/* Deletes abandoned folders in PATH and makes one. STATUS_DEVICE: PATH is no folder, or it cannot be made or locked. */
 enum status scratch_folder_new(const char *path, int rank, struct scratch_folder **folder, struct error *err);
 /* Deletes the folder and everything in it, with a warning if that fails; its files must be closed. May be NULL. */
 void scratch_folder_free(struct scratch_folder *folder);
@@ -31,8 +30,7 @@ struct scratch_file {
     bool reserved; /* its space was reserved by fallocate(), or else by writing zeros */
 };
 
-/* Makes a file of `bytes` bytes, all of them reserved, opened for direct I/O where the file system takes that.
- * STATUS_DEVICE: the disk is full, or fails. */
+/* Makes a file of reserved bytes, for direct I/O where that works. STATUS_DEVICE: the disk is full, or fails. */
 enum status scratch_file_new(const struct scratch_folder *folder, const char *name, int64_t bytes,
                              struct scratch_file *file, struct error *err);
 /* Closes the file; its folder deletes it. All zero is allowed. */

@@ -62,8 +62,7 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
     return memory;
 }
 
-/* Whether the page cache holds every page of [begin, end), multiples of the page size. The kernel hides this of files
- * that the process may not write, and answers yes. */
+/* Whether all pages of [begin, end) are cached. The kernel answers yes for files that the process may not write. */
 static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t end)
 {
     unsigned char pages[PAGES_MOST];

@@ -35,11 +35,9 @@ void uncached_file_release(struct uncached_file *file);
 /* The room that uncached_read() needs for parts of at most `bytes`. */
 size_t uncached_room(size_t bytes);
 
-/* Memory for `count` buffers of uncached_room(bytes), at a stride that is a multiple of UNCACHED_ALIGN, for free().
- * NULL: out of memory. */
+/* `count` buffers of uncached_room(bytes), at a stride of UNCACHED_ALIGN's multiples, for free(). NULL: no memory. */
 uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride);
 
-/* Reads `bytes` bytes at `offset` into `buffer`, aligned to UNCACHED_ALIGN; *data is the first of them, anywhere in the
- * first block. Errors are those of fs_pread(), with `code`. */
+/* Reads `bytes` at `offset` into `buffer` (UNCACHED_ALIGN); *data is the first. Errors of fs_pread(), with `code`. */
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
                           const uint8_t **data, struct error *err);

@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A search gives up after so many steps, and so many more for each byte of the text: an expression of several
- * repetitions in a row may need the square, or more, of the text's length. Only single characters repeat, so that the
- * length of the expression bounds the memory of a match. */
+/* A search gives up after so many steps, and so many more for each byte: several repetitions in a row may need the
+ * square of the text's length. Only single characters repeat: the expression's length bounds a match's memory. */
 enum { STEPS = 10000000, STEPS_PER_BYTE = 64, MAX_BYTES = 8192, MAX_DEPTH = 64, MAX_REPEAT = 1000 };
 
 /* White_Space and all else, as members of a class. */

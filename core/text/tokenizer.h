@@ -23,10 +23,9 @@
 
 struct tokenizer;
 
-/* Opens a tokenizer.json, or the one of a folder, or a folder's vocab.json and merges.txt, which the folder's class
- * completes. Further special tokens come from the files beside it (tokenizer_json.h).
- * STATUS_USAGE: there is no tokenizer that this reader knows (none at all; SentencePiece, WordPiece, Unigram; a
- * component that it does not have); STATUS_DATA: a file is damaged, or cannot be read. */
+/* Opens a tokenizer.json, a folder with one, or with vocab.json and merges.txt, which its class completes; special
+ * tokens come from the files beside it (tokenizer_json.h). STATUS_USAGE: no tokenizer that this reader knows (none,
+ * SentencePiece, WordPiece, Unigram, …); STATUS_DATA: a file is damaged or unreadable. */
 enum status tokenizer_folder_open(const char *path, struct tokenizer **out, struct error *err);
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
 

@@ -208,8 +208,7 @@ static void folder_add_special(json_t *tokens, json_t *token)
         json_object_set(tokens, text, token);
 }
 
-/* {text: token} of the special tokens that are named: NAMES first, then the model's own, then the list. New
- * reference. */
+/* {text: token} of the named special tokens: NAMES first, then the model's own, then the list. New reference. */
 static json_t *special_tokens(const struct tokenizer_folder *folder)
 {
     json_t *tokens = json_object(), *value, *more = json_object_get(folder->values, "extra_special_tokens");
@@ -253,8 +252,7 @@ static void tokenizer_take_item(struct addition *addition, const char *text, jso
         addition->next = id + 1;
 }
 
-/* Adds a token, or gives one that is there these properties. token: an object with some of them, or a text. Returns the
- * id that it has, or that a new one gets. */
+/* Adds a token, or gives one these properties. token: an object with some of them, or a text. Returns its id. */
 static json_int_t add_token(struct addition *addition, const char *text, const json_t *token, bool special)
 {
     static const char *const flags[] = {"lstrip", "rstrip", "single_word"};

@@ -171,8 +171,7 @@ static int unicode_combining_class(utf8proc_int32_t point)
     return utf8proc_get_property(point)->combining_class;
 }
 
-/* Puts marks, the first of which begins at `points`, in the order of their classes; `spare` is as large as `count`.
- * (utf8proc orders them as well, but takes the square of their number.) */
+/* Puts marks in the order of their classes; `spare` is as large as `count`. (utf8proc takes its square.) */
 static void unicode_order_marks(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare)
 {
     size_t ordered = 0;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unicode.h: code points of UTF-8, and what Unicode says about them in the versions that `tokenizers` has: 16 for
- * categories, 9 for NFC. Tokens depend on the version: a letter that a table does not know is cut like a symbol. The
- * data are those of utf8proc (and, for expressions, of PCRE2), whose versions differ between systems; the characters
- * that they may know otherwise are listed here. */
+/* unicode.h: code points of UTF-8, and what Unicode says of them in the versions that `tokenizers` has: 16 for
+ * categories, 9 for NFC, on which tokens depend. The data are those of utf8proc (of expressions PCRE2), whose versions
+ * differ: what they may know otherwise is listed here. */
 #pragma once
 
 #include "core/text/text_buffer.h"

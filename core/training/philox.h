@@ -35,8 +35,7 @@ PHILOX_FUNCTION void philox_rounds(uint32_t *x0, uint32_t *x1, uint32_t *x2, uin
 /* out = Philox4x32-10(key, counter) */
 void philox4x32(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
-/* out (count): out[i] = element first + i of the standard normal stream (seed, stream), by Box-Muller on 32-bit
- * uniforms. */
+/* out (count): element first + i of the normal stream (seed, stream), by Box-Muller on 32-bit uniforms. */
 void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float *out);
 
 /* Returns 64 random bits: element `index` of (seed, stream). */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h: sections of the run spec (core/spec/spec.h) for the modules that compute with them. Strings and arrays
- * lie in the spec's arena. */
+/* settings.h: sections of the run spec for the modules that compute. Strings and arrays lie in the spec's arena. */
 #pragma once
 
 #include "core/dtype.h"
@@ -68,8 +67,7 @@ struct module_names {
     struct string_list list;
 };
 
-/* rank_pattern, alpha_pattern: the first item counts whose pattern, a regular expression, matches a module's whole name
- * or what follows a dot in it. */
+/* The first item counts whose expression matches a module's whole name or what follows a dot in it. */
 struct pattern_value {
     const char *pattern;
     double value;
@@ -153,8 +151,7 @@ static inline const char *optimizer_name(enum optimizer_type type)
     return names[type];
 }
 
-/* The learning rate that the schedule starts from, that of AdamW where an optimizer has two; and Muon's as a multiple
- * of it. */
+/* The learning rate that the schedule starts from, AdamW's if an optimizer has two; Muon's as its multiple. */
 static inline double optimizer_base_lr(const struct optimizer_settings *settings)
 {
     return settings->type == OPTIMIZER_MUON && settings->adam_lr > 0 ? settings->adam_lr : settings->lr;
@@ -166,8 +163,7 @@ static inline double optimizer_muon_factor(const struct optimizer_settings *sett
     return base > 0 ? lr / base : 1;
 }
 
-/* Values of state that the optimizer keeps for each parameter, apart from the master weights. Of Muon's matrices it
- * keeps one: their second moments are zeros that take no memory. */
+/* Values of state for each parameter, apart from master weights; one of Muon's matrices: the other is zero. */
 static inline int optimizer_moments(const struct optimizer_settings *settings)
 {
     switch (settings->type) {
