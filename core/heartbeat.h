@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heartbeat.h: a counter that shows that this rank is alive and makes progress.
  *
- * Ops, collectives and I/O advance it; comm/ moves it into shared memory, where peers watch it
- * (comm/control/watchdog.h). A rank without a heartbeat for comm.timeout_seconds is named as hanging. Any thread beats.
+ * Ops, collectives and I/O advance it; peers watch it in shared memory (comm/control/watchdog.h), and name a rank
+ * without a heartbeat for comm.timeout_seconds as hanging. Any thread beats.
  *
- * A slow call (on a disk, a file server, or into a library that loads or compiles) cannot beat. Between its begin and
- * end the heartbeat thread beats, unless the process is stopped. A call of more than comm.io_timeout_seconds is stuck:
- * the heartbeat thread stops beating for it and reports it.
- *
- * A device call is a call of a device's library. It may load, compile, or wait for the device. The heartbeat thread
- * beats during one, too, for DEVICE_CALL_SECONDS at most. */
+ * During a slow call (on a disk, a file server, into a library) the heartbeat thread beats, unless the process is
+ * stopped; a call of more than comm.io_timeout_seconds is stuck, and reported. During a device call, which may load,
+ * compile, or wait for the device, it beats for DEVICE_CALL_SECONDS at most. */
 #pragma once
 
 #include <stdatomic.h>

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory.h: allocations whose failure ends the process, with exit code 5 and a message.
  *
- * What scales with the model comes from malloc(), and a function that gets none returns STATUS_DEVICE. This header is
- * for all else, whose failure must not look like something else: a text that could not be copied is not an unset key, a
- * folder that could not be listed is not an empty one. Libraries that cannot report a failure (jansson) use it too.
- *
- * Any thread may call these functions. If there is no memory, the calling thread prints the final error, informs the
- * rank's peers, and ends the process: no destructor runs. */
+ * What scales with the model comes from malloc(), and its lack is STATUS_DEVICE. This header is for all else, whose
+ * failure must not look like something else: a text that was not copied is not an unset key. Libraries that cannot
+ * report a failure (jansson) use it too. Any thread: it prints the final error, informs the peers, and ends the process
+ * without destructors. */
 #pragma once
 
 #include "core/status.h"

@@ -11,12 +11,10 @@ struct engine;
  * has no GPU, with the best kernels that all support. Collective. */
 enum status choose_device(struct engine *engine, int threads, struct error *err);
 
-/* A block of NCCL's kernels holds a multiprocessor until the collective has ended; a product that counts on all of them
- * waits for it in its last wave. So NCCL gets at most *ctas blocks (maxCTAs): 16, or 24 where all GPUs have compute
- * capability 10; and cublasLt as many multiprocessors fewer (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 0: no limit, by
- * train.sm_count_target and the smallest GPU of all ranks; auto sets no limit with train.virtual_ranks, because
- * neither ranks nor stage may choose a run's kernels. Collective in a run. STATUS_USAGE, on all ranks: the key is true,
- * but the device is the CPU or a GPU has too few multiprocessors. */
+/* A block of NCCL's kernels holds a multiprocessor until the collective has ended, and a product that counts on all
+ * waits for it. So NCCL gets at most *ctas blocks: 16, or 24 if all GPUs have compute capability 10; cublasLt as many
+ * multiprocessors fewer. 0: no limit (train.sm_count_target, the smallest GPU; auto: never with train.virtual_ranks).
+ * Collective in a run. STATUS_USAGE, on all ranks: the key is true on the CPU or a GPU that is too small. */
 enum status choose_sm_target(const struct engine *engine, int *ctas, struct error *err);
 
 /* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */

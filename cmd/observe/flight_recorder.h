@@ -2,14 +2,12 @@
 /* flight_recorder.h: keeps this rank's flight record (core/flight/flight.h) in the run folder:
  * flight/START/rank-00003.ring, where START is a start of the run (core/flight/flight_file.h).
  *
- * Recording itself only writes to memory. A thread copies that memory into the file once a second (in large jobs less
- * often: at most 64 files a second in all), at SIGQUIT and the signals that ask the run to stop, when the job fails,
- * and when a step takes five times as long as usual. A file server that hangs delays no step, and a full disk is a
- * warning. The memory is the node's shared memory, no mapped file: when a rank is killed or stopped, its neighbours
- * write its record up to the last moment.
+ * Recording only writes to the node's shared memory. A thread copies that into the file once a second (at most 64 files
+ * a second in all), at SIGQUIT and stop signals, when the job fails, and when a step takes five times as long as usual:
+ * a file server that hangs delays no step. Neighbours write the record of a rank that is killed or stopped.
  *
- * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them, and notes its end where
- * earlier starts have left some. The next start deletes what is half made, and the records of all but the newest. */
+ * A run that ends in order deletes its records, unless a SIGQUIT or a slow step asked for them. The next start deletes
+ * what is half made, and all records but the newest. */
 #pragma once
 
 #include "cmd/run/run_state.h"

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* integrity.h: looks for silent corruption: a processor that computes wrongly, memory that changes; and hashes a run's
- * state (ckpt/state_hash.h), for train.hash_interval_steps and ztrain replay.
+/* integrity.h: looks for silent corruption, and hashes a run's state (ckpt/state_hash.h).
  *
- * Every train.check_interval_steps the gradients of a step are computed twice and compared, parameters and optimizer
- * state are hashed after one update and before the next (comm/zero/zero_check.h), and the ranks' copies are compared,
- * as before each checkpoint. What is found ends the run before the update: with STATUS_BROKEN where the rank is
- * certain, with STATUS_DIVERGED where copies differ. */
+ * Every train.check_interval_steps gradients are computed twice, parameters and optimizer state are hashed after one
+ * update and before the next (comm/zero/zero_check.h), and the ranks' copies are compared, as before each checkpoint.
+ * The run ends before the update: STATUS_BROKEN if the rank is certain, STATUS_DIVERGED if copies differ. */
 #pragma once
 
 #include "cmd/run/run_state.h"

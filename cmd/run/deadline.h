@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deadline.h: the time at which Slurm will end the job, so that a checkpoint is written in time without any signal.
- *
- * The end is SLURM_JOB_END_TIME or squeue's answer. squeue is asked again while the job runs, as scontrol can change
- * the limit; it has five seconds, and then the last known end remains. Rank 0 looks when the ranks vote on stopping
- * (stop_vote.c): the end is near when another interval as long as the longest so far, a checkpoint and a reserve would
- * not fit. */
+/* deadline.h: when Slurm will end the job, so that a checkpoint is written in time without any signal:
+ * SLURM_JOB_END_TIME or squeue's answer, which is asked again, as scontrol can change the limit; it has five seconds.
+ * Rank 0 looks at votes (stop_vote.c): the end is near when another interval as long as the longest so far, a
+ * checkpoint and a reserve do not fit. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* places.h: `--local-gpus N --max-restarts K --min-gpus M`: the places of the ranks, and how many ranks a start has.
  *
- * A place is a GPU, known by its UUID; on the CPU device, and where ranks share a GPU, the process of a rank. A place
- * is left out
+ * A place is a GPU, known by its UUID; on the CPU device, and if ranks share a GPU, a rank's process. It is left out if
+ * the driver does not list it, or once its rank has failed with exit code 8, or in two starts in a row without a newer
+ * checkpoint. A start that has gained a checkpoint and fails later lets all return; one that fails again before a
+ * checkpoint is left out at once.
  *
- *   - if it is a GPU that the driver does not list before the start;
- *   - once its rank has failed with exit code 8, or in two starts in a row without a newer checkpoint.
- *
- * A start that has gained a checkpoint and fails later lets all places return. One that returns and fails again before
- * a checkpoint is left out at once. The number of ranks is the largest that the rest has places for, from M to N, and
- * that can share the batch: a divisor of train.virtual_ranks. Ranks take the first places of the list, so a GPU beyond
- * the N-th stands in for one that is left out. */
+ * The number of ranks is the largest, from M to N, that the rest has places for and that can share the batch: a divisor
+ * of train.virtual_ranks. A GPU beyond the N-th stands in for one that is left out. */
 #pragma once
 
 #include "core/spec/spec.h"

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stepper.h: enqueues an optimizer step on the device: all its micro-batches, then the update.
  *
- * The work is enqueued op by op, or, on a GPU, captured once as a graph and launched as one piece from then on
- * (train.cuda_graphs), with the same bits: where launching a kernel takes longer than the kernel itself, the GPU would
- * wait for the host. The first step of a process is never a graph: it loads kernels, and libraries choose algorithms in
- * it. Outside a graph stay the tokens (loaded for all micro-batches first), the number of targets, learning rates, and
- * the host's reads of results. */
+ * Op by op, or, on a GPU, captured once as a graph and launched as one piece from then on (train.cuda_graphs), with the
+ * same bits. The first step of a process is never a graph: it loads kernels, and libraries choose algorithms in it.
+ * Outside a graph stay tokens, the number of targets, learning rates, and the host's reads. */
 #pragma once
 
 #include "cmd/engine/engine.h"

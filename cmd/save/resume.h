@@ -8,15 +8,13 @@
 #include "core/retry.h"
 #include "core/spec/spec.h"
 
-/* Collective: opens the checkpoint on all ranks; in a run folder the newest valid one, which rank 0 chooses. Every rank
- * verifies its share (checkpoint_verify_part()); the fault that comes first in the files decides. A file that exists
- * but cannot be read is not damaged, so no older checkpoint is taken: it is read again within the limits of `retry`,
- * now and when the checkpoint is loaded, and then is an error (STATUS_CHECKPOINT, with the cause). STATUS_REQUEUE:
+/* Collective: opens the checkpoint on all ranks; of a run folder the newest valid one, which rank 0 chooses. Every rank
+ * verifies its share; the first fault in the files decides. A file that cannot be read is not damaged: it is read again
+ * within the limits of `retry`, now and on loading, and then is STATUS_CHECKPOINT, with the cause. STATUS_REQUEUE:
  * asked to stop.
  *
- * host: this rank's. STATUS_OK on a rank does not mean that the others have opened theirs: the caller agrees. If rank 0
- * finds no checkpoint, the other ranks return STATUS_OK and *checkpoint is NULL. The caller closes *checkpoint, after
- * an error too. */
+ * host: this rank's. The caller agrees on the outcome. If rank 0 finds none, the others return STATUS_OK, and
+ * *checkpoint is NULL. The caller closes *checkpoint, after an error too. */
 enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err);
 

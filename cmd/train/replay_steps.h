@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay_steps.h: `ztrain replay RUN --step S`: the steps from the newest checkpoint before S up to S once more,
- * compared with what the run has recorded: losses and norms of gradients, hashes, and the state of the checkpoint of
- * step S.
+ * compared with what the run has recorded: losses, norms, hashes, and the state in the checkpoint of step S.
  *
- * A replay is a resumed run without a run folder of its own: it takes no lock, opens no log, metrics or flight record,
- * and has neither evaluations nor checkpoints. So nothing is left behind, wherever it ends, and RUN may be read-only,
- * or a run that trains meanwhile. */
+ * A replay is a resumed run without a folder of its own: no lock, log, metrics, flight record, evaluations or
+ * checkpoints. So RUN may be read-only, or a run that trains meanwhile. */
 #pragma once
 
 #include "cmd/run/run_state.h"

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* line_queue.h: appends lines to a file whose disk may fail for a while, without waiting for the disk.
  *
- *   add -> | the rest of a partly written line | line | line | … |  -> the file, in order
- *
  * A line is one write(). If that fails with a transient cause (error_is_transient()), it and those after it wait in
  * memory; a partly written line is completed first. Writing is retried when a line is added, after pauses that double.
- * Lines that do not fit are dropped and counted.
- *
- * While the disk was unreachable another job may have taken the file: still_owner() is called before lines that have
- * waited are written. */
+ * Lines that do not fit are dropped and counted. Another job may have taken the file meanwhile: still_owner() is called
+ * before lines that have waited are written. */
 #pragma once
 
 #include "core/status.h"

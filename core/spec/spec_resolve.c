@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_resolve.c: fills in what follows from the ranks, the data and the run that is resumed.
  *
- * The batch triangle: train_batch_size = micro batch x accumulation x ranks (or virtual ranks; then nothing adapts). A
- * resumed run keeps its train_batch_size. Its micro batch, if none is given, is at most as large as it was, because a
- * rank's memory depends on it; the accumulation adapts.
+ * train_batch_size = micro batch x accumulation x ranks (or virtual ranks; then nothing adapts). A resumed run keeps
+ * its train_batch_size; its micro batch, if none is given, is at most as large as it was, for a rank's memory.
  *
- * "auto": a value in the YAML file counts, as Trainer's arguments do (spec_merge). Elsewhere a value follows from
- * others or is the default; it is recorded, and printed with its origin. Source: transformers 5.23,
- * integrations/deepspeed.py and TrainingArguments. */
+ * "auto": a value in the YAML file counts (spec_merge); else it follows from others or is the default, and is printed
+ * with its origin. Source: transformers 5.23, integrations/deepspeed.py and TrainingArguments. */
 #include "core/fsutil.h"
 #include "core/memory.h"
 #include "core/spec/spec_keys.h"

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* uncached_read.h: reads large parts of a file from front to back, past the page cache where that is faster.
+/* uncached_read.h: reads large parts of a file from front to back, past the page cache if that is faster.
  *
- * A read through the page cache costs more CPU time than the disk needs for the bytes (docs/performance.md, "Reading a
- * checkpoint"). On local disks a part that is not in the cache is therefore read with O_DIRECT into the caller's
- * memory; huge pages, which uncached_memory() asks for, give the disk few, large segments. Parts that the cache holds,
- * small ones, other file systems, and every part after a direct read that failed are read through the cache.
- *
- * Any number of threads may read from one file. */
+ * The page cache costs more CPU time than the disk needs (docs/performance.md, "Reading a checkpoint"). On local disks
+ * a part that it does not hold is read with O_DIRECT; huge pages (uncached_memory()) give the disk few, large segments.
+ * Small parts, other file systems, and all after a failed direct read go through the cache. Any number of threads. */
 #pragma once
 
 #include "core/status.h"

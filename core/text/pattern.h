@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pattern.h: the regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them, matched by PCRE2.
  *
- * Known is what published tokenizers use: alternatives, groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…)
- * and (?!…), character classes, \p{…} by general category, \s \S \d \D, escapes, and the quantifiers ? * + {n} {n,}
- * {n,m} after a single character or class (also possessive: ?+ *+ ++), and ? after a group. All else is refused by its
- * name, so that no text is cut as the author of the expression did not mean.
- *
- * PCRE2 gets characters by number and sets by their members, also those that it may be too old to know (unicode.h);
- * only \p{C}, and \P{…} inside a class, take its word for those. */
+ * Known: alternatives, groups (?:…) and (…), (?i:…) for ASCII letters, lookahead (?=…) and (?!…), character classes,
+ * \p{…} by general category, \s \S \d \D, escapes, and the quantifiers ? * + {n} {n,} {n,m} after a single character or
+ * class (also possessive: ?+ *+ ++), and ? after a group. All else is refused by its name. PCRE2 gets sets by their
+ * members, also those that it may be too old to know (unicode.h); only \p{C}, and \P{…} in a class, take its word. */
 #pragma once
 
 #include "core/status.h"
