@@ -104,11 +104,10 @@ static const char *data_label_name(const struct label_set *labels, int64_t label
     return name ? name : text;
 }
 
-static enum status print_data_labels(const struct label_set *labels, struct error *err)
+static void print_data_labels(const struct label_set *labels)
 {
-    int64_t *counts;
+    int64_t *counts = data_summary_labels(labels);
     int shown = 0;
-    TRY(data_summary_labels(labels, &counts, err));
     printf("labels      %s\n", FIGURE(count, labels->classes));
     for (int64_t i = 0; i < labels->classes && shown < SHOWN_LABELS; i++) {
         char text[32];
@@ -122,7 +121,6 @@ static enum status print_data_labels(const struct label_set *labels, struct erro
     if (labels->pairs)
         printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), data_plural(labels->pairs));
     free(counts);
-    return STATUS_OK;
 }
 
 /* ---- documents ----------------------------------------------------------- */
@@ -228,7 +226,7 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     if (view->seq_length)
         TRY(print_data_samples(view, &sum, err));
     if (view->labels)
-        TRY(print_data_labels(view->labels, err));
+        print_data_labels(view->labels);
     const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
     if (shown && token_set_has_mask(view->set))
         printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");

@@ -32,10 +32,6 @@ EXITS = {
 ALLOCATIONS = {
     "ckpt/huggingface/safetensors.c": (1, "a header whose size a file gives"),
     "cmd/sample.c": (2, "a unit's parameters"),
-    "core/data/data_summary.c": (2, "tables of all documents and labels"),
-    "core/data/document_fit.c": (5, "tables of all documents"),
-    "core/data/label_set.c": (2, "tables of all documents"),
-    "core/data/token_stream.c": (3, "batches of tokens"),
     "core/memory.c": (3, "core/memory.h itself"),
     "core/storage/uncached_read.c": (1, "aligned buffers for direct I/O"),
     "gpu/cuda/autotune.c": (2, "results of the largest op, for comparison"),

@@ -373,25 +373,15 @@ static enum status open_validation_data(struct engine *t, struct error *err)
             log_info("'%s' is in data.train and in data.validation: the evaluation's loss is not that of unseen text",
                      both);
     }
-    if (token_stream_samples(config) < 1)
-        return error_set(err, STATUS_DATA,
-                         "data.validation holds no whole sample of %" PRId64
-                         " tokens; hint: add validation data, or set a shorter data.seq_length",
-                         spec->data.seq_length);
-    return STATUS_OK;
+    return token_stream_check(config, err);
 }
 
 static enum status open_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     TRY(open_training_data(t, err));
+    TRY(token_stream_check(&t->train_config, err));
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
-    if (t->steps_per_epoch < 1)
-        return error_set(err, STATUS_DATA,
-                         "data.train holds %" PRId64 " samples%s, fewer than one train_batch_size of %" PRId64
-                         "; hint: add data, or set a smaller train_batch_size or a shorter data.seq_length",
-                         token_stream_samples(&t->train_config), t->train_config.mixture ? " an epoch" : "",
-                         spec->train_batch_size);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
     TRY(check_data_schedule(t, err));
     if (spec->data.validation.count)

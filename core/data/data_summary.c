@@ -3,6 +3,7 @@
 #include "core/data/data_summary.h"
 
 #include "core/heartbeat.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,10 +90,7 @@ enum status data_summary_read(const struct token_set *set, int64_t seq_length, s
                               struct error *err)
 {
     *summary = (struct data_summary){.documents = token_set_documents(set), .tokens = token_set_tokens(set)};
-    int64_t *lengths = malloc((size_t)summary->documents * sizeof *lengths);
-    if (!lengths)
-        return error_set(err, STATUS_DEVICE, "cannot count the data: out of memory for the lengths of %lld documents",
-                         (long long)summary->documents);
+    int64_t *lengths = memory_alloc((size_t)summary->documents * sizeof *lengths);
     enum status status = STATUS_OK;
     int64_t first;
     for (int64_t i = 0; i < summary->documents; i++)
@@ -104,13 +102,10 @@ end:
     return status;
 }
 
-enum status data_summary_labels(const struct label_set *labels, int64_t **counts, struct error *err)
+int64_t *data_summary_labels(const struct label_set *labels)
 {
-    *counts = calloc((size_t)labels->classes, sizeof **counts);
-    if (!*counts)
-        return error_set(err, STATUS_DEVICE, "cannot count the labels: out of memory for %lld of them",
-                         (long long)labels->classes);
+    int64_t *counts = memory_zeroed((size_t)labels->classes, sizeof *counts);
     for (int64_t i = 0; i < labels->documents; i++)
-        ++(*counts)[labels->labels[i]];
-    return STATUS_OK;
+        counts[labels->labels[i]]++;
+    return counts;
 }

@@ -22,9 +22,9 @@ struct data_summary {
     struct length_summary lengths;
 };
 
-/* Reads all tokens and masks. seq_length: limit of lengths. Errors: token_set_read(); STATUS_DEVICE: no memory. */
+/* Reads all tokens and masks. seq_length: limit of lengths. Errors: token_set_read(). */
 enum status data_summary_read(const struct token_set *set, int64_t seq_length, struct data_summary *summary,
                               struct error *err);
 
-/* counts (labels->classes): owned by the caller, for free(): the documents of each label. STATUS_DEVICE: no memory. */
-enum status data_summary_labels(const struct label_set *labels, int64_t **counts, struct error *err);
+/* (labels->classes) for free(): the documents of each label. */
+int64_t *data_summary_labels(const struct label_set *labels);

@@ -93,17 +93,13 @@ static enum status pack(const struct token_set *set, int64_t seq_length, struct 
     const int64_t count = token_set_documents(set);
     for (packer->leaves = 1; packer->leaves < count;)
         packer->leaves *= 2;
-    packer->length = malloc((size_t)count * sizeof *packer->length);
-    packer->where = malloc((size_t)count * sizeof *packer->where);
-    packer->room = malloc(2 * (size_t)packer->leaves * sizeof *packer->room);
-    fit->documents = malloc((size_t)count * sizeof *fit->documents);
-    if (!packer->length || !packer->where || !packer->room || !fit->documents)
-        return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
+    packer->length = memory_alloc((size_t)count * sizeof *packer->length);
+    packer->where = memory_alloc((size_t)count * sizeof *packer->where);
+    packer->room = memory_alloc(2 * (size_t)packer->leaves * sizeof *packer->room);
+    fit->documents = memory_alloc((size_t)count * sizeof *fit->documents);
     TRY(document_fit_lengths(set, seq_length, packer, err));
     place_documents(packer, count, seq_length, fit);
-    fit->starts = calloc((size_t)fit->samples + 1, sizeof *fit->starts);
-    if (!fit->starts)
-        return error_set(err, STATUS_DEVICE, "out of memory while packing %lld documents", (long long)count);
+    fit->starts = memory_zeroed((size_t)fit->samples + 1, sizeof *fit->starts);
     sort_by_sample(packer, count, fit);
     return STATUS_OK;
 }

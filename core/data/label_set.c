@@ -228,11 +228,8 @@ enum status label_set_open(const struct token_set *tokens, struct label_set **la
     *labels = NULL;
     struct label_set *set = memory_zeroed(1, sizeof *set);
     set->documents = token_set_documents(tokens);
-    set->labels = calloc((size_t)set->documents, sizeof *set->labels);
-    set->first_text = calloc((size_t)set->documents, sizeof *set->first_text);
-    if (!set->labels || !set->first_text)
-        TRY_GOTO(
-            error_set(err, STATUS_DEVICE, "out of memory: the labels of %lld documents", (long long)set->documents));
+    set->labels = memory_zeroed((size_t)set->documents, sizeof *set->labels);
+    set->first_text = memory_zeroed((size_t)set->documents, sizeof *set->first_text);
     TRY_GOTO(read_shards(set, tokens, err));
     TRY_GOTO(check_classes(set, err));
     *labels = set;

@@ -108,6 +108,22 @@ int64_t token_stream_samples(const struct token_stream_config *config)
     return config->mixture ? config->mixture->epoch_samples : token_source_samples(config, &config->source);
 }
 
+enum status token_stream_check(const struct token_stream_config *config, struct error *err)
+{
+    const int64_t samples = token_stream_samples(config);
+    if (samples >= (config->evaluation ? 1 : config->batch_size))
+        return STATUS_OK;
+    if (config->evaluation)
+        return error_set(err, STATUS_DATA,
+                         "data.validation holds no whole sample of %lld tokens; hint: add validation data, or set a "
+                         "shorter data.seq_length",
+                         (long long)config->data.seq_length);
+    return error_set(err, STATUS_DATA,
+                     "data.train holds %lld samples%s, fewer than one train_batch_size of %lld; hint: add data, or set "
+                     "a smaller train_batch_size or a shorter data.seq_length",
+                     (long long)samples, config->mixture ? " an epoch" : "", (long long)config->batch_size);
+}
+
 int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
 {
     ASSERT(config->batch_size > 0);
@@ -408,30 +424,6 @@ static void *token_stream_prefetch(void *argument)
 
 /* ---- the caller's side --------------------------------------------------- */
 
-static enum status check_samples(const struct token_stream *stream, struct error *err)
-{
-    const struct token_stream_config *config = &stream->config;
-    int64_t needed = config->evaluation ? 1 : config->batch_size;
-    if (stream->samples >= needed)
-        return STATUS_OK;
-    long long samples = stream->samples, length = config->data.seq_length;
-    if (config->mixture)
-        return error_set(err, STATUS_DATA,
-                         "an epoch of the mixture data.train has %lld samples, fewer than one global batch of %lld; "
-                         "hint: more data or epochs, or a smaller train_batch_size or data.seq_length",
-                         samples, (long long)config->batch_size);
-    long long tokens = token_set_tokens(config->source.set);
-    if (config->evaluation)
-        return error_set(err, STATUS_DATA,
-                         "the validation data has %lld tokens, too few for one sample (data.seq_length %lld, and one "
-                         "more); hint: more data, or a smaller data.seq_length",
-                         tokens, length);
-    return error_set(err, STATUS_DATA,
-                     "the training data has %lld samples (%lld tokens, data.seq_length %lld), fewer than one global "
-                     "batch of %lld; hint: more data, or a smaller train_batch_size or data.seq_length",
-                     samples, tokens, length, (long long)config->batch_size);
-}
-
 /* Whether any source has a loss mask; with classification a label always counts. */
 static bool has_mask(const struct token_stream_config *config)
 {
@@ -457,15 +449,10 @@ static enum status allocate(struct token_stream *stream, struct error *err)
                          (long long)c->micro_batch_size, (long long)c->data.seq_length);
     int64_t per_slot = (c->classification ? 4 : 3) * most.max_tokens + most.max_seqs + 1,
             all = SLOTS * per_slot + 2 * (c->data.seq_length + 1);
-    stream->memory = malloc((size_t)all * sizeof *stream->memory);
-    stream->numbers = malloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
-    bool masked = has_mask(c);
-    if (masked)
-        stream->reader.mask = malloc((size_t)c->data.seq_length + 1);
-    if (!stream->memory || !stream->numbers || (masked && !stream->reader.mask))
-        return error_set(err, STATUS_DEVICE,
-                         "out of memory: cannot allocate %lld bytes for micro-batches of %lld tokens",
-                         (long long)all * 4, (long long)most.max_tokens);
+    stream->memory = memory_alloc((size_t)all * sizeof *stream->memory);
+    stream->numbers = memory_alloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
+    if (has_mask(c))
+        stream->reader.mask = memory_alloc((size_t)c->data.seq_length + 1);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &stream->slots[i];
         slot->tokens = stream->memory + i * per_slot;
@@ -504,7 +491,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     new->samples = token_stream_samples(config);
     new->step = first_step;
     const int64_t together = config->micro_batch_size * stream_virtual_world(config); /* micro-batches of one round */
-    TRY_GOTO(check_samples(new, err));
+    TRY_GOTO(token_stream_check(config, err));
     TRY_GOTO(allocate(new, err));
     if (config->mixture) {
         new->mixing = memory_zeroed(1, sizeof *new->mixing);

@@ -97,8 +97,11 @@ struct batch_limits {
 /* Of a stream with this configuration and any data (config->source is not used). */
 struct batch_limits token_stream_limits(const struct token_stream_config *config);
 
-/* Starts prefetching at global step `first_step` (from 1; evaluation: 1). STATUS_DATA: fewer samples than a global
- * batch (evaluation: none). STATUS_USAGE: a micro-batch of 2^31 tokens or more; packing false and T < 2. */
+/* STATUS_DATA: fewer samples than a global batch (evaluation: none). */
+enum status token_stream_check(const struct token_stream_config *config, struct error *err);
+
+/* Starts prefetching at global step `first_step` (from 1; evaluation: 1). Errors: token_stream_check(); STATUS_USAGE: a
+ * micro-batch of 2^31 tokens or more; packing false and T < 2. */
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err);
 

@@ -211,7 +211,7 @@ static void too_few_samples(void **state)
     struct error err;
     mixture.epoch_samples = B - 1;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "an epoch of the mixture data.train has 5 samples, fewer than one global batch"));
+    assert_non_null(strstr(err.text, "data.train holds 5 samples an epoch, fewer than one train_batch_size"));
     close_sources(&mixture);
 }
 

@@ -534,11 +534,11 @@ static void too_little_data(void **state)
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA); /* the ninth token is missing */
     assert_null(stream);
     assert_non_null(strstr(err.text, "1 samples"));
-    assert_non_null(strstr(err.text, "global batch of 2"));
+    assert_non_null(strstr(err.text, "train_batch_size of 2"));
     config.evaluation = true;
     config.data.seq_length = 8;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "validation data"));
+    assert_non_null(strstr(err.text, "data.validation"));
     config.data.packing = SPEC_PACKING_NONE;
     config.data.seq_length = 1;
     assert_int_equal(token_stream_open(&config, 1, &stream, &err), STATUS_USAGE);
