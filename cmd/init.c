@@ -5,7 +5,6 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "core/machine.h"
-#include "core/memory.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "gpu/open/device_open.h"

@@ -7,12 +7,8 @@
 #include "cmd/supervise/supervise.h"
 #include "core/fsutil.h"
 #include "core/log.h"
-#include "core/printable.h"
 #include "core/string_list.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char USAGE[] =

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static _Atomic uint64_t private_counter;

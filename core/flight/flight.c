@@ -9,8 +9,6 @@
  * Only the end is written later, by one store, if the slot still has the same entry. */
 #include "core/flight/flight.h"
 
-#include "core/status.h"
-
 #include <stdlib.h>
 #include <time.h>
 

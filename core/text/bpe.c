@@ -5,7 +5,6 @@
 #include "core/text/unicode.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- bytes as characters ------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/text/tokenizer.h"
 
-#include "core/memory.h"
 #include "core/text/tokenizer_json.h"
 #include "core/text/unicode.h"
 
