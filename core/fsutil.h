@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -47,6 +48,9 @@ enum status fs_open_stream(const char *path, enum status code, FILE **stream, st
 
 /* Reads a whole regular file of at most max_bytes; a NUL follows the *size bytes of *data (caller frees). */
 enum status fs_read_file(const char *path, size_t most, enum status code, char **data, size_t *size, struct error *err);
+
+/* Reads a file of JSON, with jansson's flags and no key twice. STATUS_DATA: "FILE:LINE:COLUMN: not valid JSON: …". */
+enum status fs_read_json(const char *path, size_t most, size_t flags, json_t **json, struct error *err);
 
 /* Reads exactly `count` bytes at `offset`; the error for a short file has the offset where it ends. Beats. */
 enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t offset, enum status code,

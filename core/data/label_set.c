@@ -143,18 +143,11 @@ static enum status check_label_names(const json_t *names, const char *path, stru
 
 static enum status read_names(struct label_set *set, const struct shard_labels *shard, struct error *err)
 {
-    char path[FS_PATH_MAX], *text;
-    size_t size;
+    char path[FS_PATH_MAX];
+    json_t *names = NULL, *whole;
     TRY(companion_path(shard, ".labels.json", path, err));
-    json_t *names = NULL;
     if (!fs_is_absent(path)) {
-        TRY(fs_read_file(path, MAX_NAMES_BYTES, STATUS_DATA, &text, &size, err));
-        json_error_t parse;
-        json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
-        free(text);
-        if (!whole)
-            return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, parse.line, parse.column,
-                             parse.text);
+        TRY(fs_read_json(path, MAX_NAMES_BYTES, 0, &whole, err));
         names = json_incref(json_object_get(whole, "id2label"));
         json_decref(whole);
         enum status status = check_label_names(names, path, err);

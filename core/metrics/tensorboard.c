@@ -35,15 +35,12 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct message {
     unsigned char *data;
-    size_t used, room;
+    size_t used;
 };
 
 static void tensorboard_append(struct message *m, const void *data, size_t bytes)
 {
-    if (m->used + bytes > m->room) {
-        m->room = 2 * (m->used + bytes);
-        m->data = memory_resize(m->data, m->room);
-    }
+    m->data = memory_resize(m->data, m->used + bytes);
     memcpy(m->data + m->used, data, bytes);
     m->used += bytes;
 }
@@ -96,23 +93,19 @@ static void proto_put_fixed(struct message *m, int field, int wire, const void *
 
 /* ---- records ------------------------------------------------------------- */
 
-/* CRC-32C. TensorFlow masks it, so that a file within a file does not look like one. */
-static uint32_t tensorboard_masked_crc(const unsigned char *data, size_t bytes)
+/* And its CRC-32C. TensorFlow masks it, so that a file within a file does not look like one. */
+static void tensorboard_append_checked(struct message *m, const unsigned char *data, size_t bytes)
 {
     const uint32_t polynomial = 0x82f63b78; /* reflected */
     uint32_t crc = ~(uint32_t)0;
+    tensorboard_append(m, data, bytes);
     for (size_t i = 0; i < bytes; i++) {
         crc ^= data[i];
         for (int bit = 0; bit < 8; bit++)
             crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
     }
     crc = ~crc;
-    return (crc >> 15 | crc << 17) + 0xa282ead8;
-}
-
-static void tensorboard_append_crc(struct message *m, const unsigned char *data, size_t bytes)
-{
-    const uint32_t crc = tensorboard_masked_crc(data, bytes);
+    crc = (crc >> 15 | crc << 17) + 0xa282ead8;
     tensorboard_append(m, &crc, sizeof crc);
 }
 
@@ -126,10 +119,8 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
     proto_put_message(&event, field, part);
 
     const uint64_t length = event.used;
-    tensorboard_append(&record, &length, sizeof length);
-    tensorboard_append_crc(&record, (const unsigned char *)&length, sizeof length);
-    tensorboard_append(&record, event.data, event.used);
-    tensorboard_append_crc(&record, event.data, event.used);
+    tensorboard_append_checked(&record, (const unsigned char *)&length, sizeof length);
+    tensorboard_append_checked(&record, event.data, event.used);
     enum status status = fs_write(t->fd, t->path, record.data, record.used, STATUS_CHECKPOINT, err);
     free(event.data);
     free(record.data);

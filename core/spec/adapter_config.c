@@ -113,16 +113,11 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
 
 enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err)
 {
-    char path[FS_PATH_MAX], *text;
-    size_t size;
-    json_error_t fault;
+    char path[FS_PATH_MAX];
+    json_t *json;
     *config = (struct adapter_config){0};
     TRY(fs_join(path, folder, ADAPTER_CONFIG_FILE, STATUS_DATA, err));
-    TRY(fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, err));
-    json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
-    free(text);
-    if (!json)
-        return error_set(err, STATUS_DATA, "%s:%d: %s", path, fault.line, fault.text);
+    TRY(fs_read_json(path, SPEC_MAX_BYTES, 0, &json, err));
     const enum status status = adapter_config_from_json(json, path, config, err);
     json_decref(json);
     return status;

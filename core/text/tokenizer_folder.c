@@ -44,19 +44,6 @@ static const struct tokenizer_class CLASSES[] = {
 
 /* ---- files --------------------------------------------------------------- */
 
-static enum status tokenizer_read_json(const char *path, size_t flags, json_t **out, struct error *err)
-{
-    char *text;
-    size_t bytes;
-    json_error_t fault;
-    TRY(fs_read_file(path, MAX_FILE, STATUS_DATA, &text, &bytes, err));
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &fault);
-    free(text);
-    if (!*out)
-        return error_set(err, STATUS_DATA, "'%s' is not JSON: line %d: %s", path, fault.line, fault.text);
-    return STATUS_OK;
-}
-
 /* An object of the folder; {}: there is no such file. */
 static enum status read_folder_json(const char *folder, const char *name, size_t flags, json_t **out, struct error *err)
 {
@@ -67,7 +54,7 @@ static enum status read_folder_json(const char *folder, const char *name, size_t
         *out = json_object();
         return STATUS_OK;
     }
-    TRY(tokenizer_read_json(path, flags, out, err));
+    TRY(fs_read_json(path, MAX_FILE, flags, out, err));
     if (json_is_object(*out))
         return STATUS_OK;
     json_decref(*out);
@@ -418,7 +405,7 @@ static enum status open_json(const struct tokenizer_folder *folder, const char *
                              struct error *err)
 {
     json_t *json;
-    TRY(tokenizer_read_json(path, 0, &json, err));
+    TRY(fs_read_json(path, MAX_FILE, 0, &json, err));
     return make_tokenizer(folder, json, path, out, err);
 }
 
@@ -427,7 +414,7 @@ static enum status open_pair(struct tokenizer_folder *folder, const char *vocabu
 {
     json_t *vocabulary, *merges;
     TRY(choose_class(folder, err));
-    TRY(tokenizer_read_json(vocabulary_path, 0, &vocabulary, err));
+    TRY(fs_read_json(vocabulary_path, MAX_FILE, 0, &vocabulary, err));
     const enum status status = tokenizer_read_lines(merges_path, &merges, err);
     if (status == STATUS_OK)
         return make_tokenizer(folder, make_parts(folder, vocabulary, merges), vocabulary_path, out, err);

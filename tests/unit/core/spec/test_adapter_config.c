@@ -112,7 +112,7 @@ static void test_damaged_file(void **unused)
     fputs("{\"peft_type\": \"LORA\",\n \"r\": 4, \"r\": 5}", file);
     fclose(file);
     assert_int_equal(adapter_config_load(folder, &config, &err), STATUS_DATA);
-    assert_non_null(strstr(err.text, "adapter_config.json:2: "));
+    assert_non_null(strstr(err.text, "adapter_config.json:2:"));
     file = fopen(path, "w");
     fputs("{\"peft_type\": \"LORA\", \"r\": 4}", file);
     fclose(file);

@@ -277,7 +277,7 @@ static const struct {
     {{.model = MODEL("{\"a\":-1}", "[]")}, "id of 'a'"},
     {{.model = MODEL("{\"a\":\"0\"}", "[]")}, "id of 'a'"},
     {{.model = MODEL("{\"a\":1,\"b\":1}", "[]")}, "two tokens have the id 1"},
-    {{.model = MODEL("{\"a\":1,\"a\":2}", "[]")}, "not JSON"},
+    {{.model = MODEL("{\"a\":1,\"a\":2}", "[]")}, "not valid JSON"},
     {{.model = MODEL("{\"a\":0,\"b\":1}", "[\"a b\"]")}, "needs the token 'ab'"},
     {{.model = MODEL("{\"a\":0,\"ab\":1}", "[\"a b\"]")}, "needs the token 'b'"},
     {{.model = MODEL("{\"a\":0}", "[\"a  b\"]")}, "merge 0 does not have two parts"},
