@@ -290,11 +290,6 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
     open[equals - line] = 0;
 }
 
-static void plan_fit_add_line(void *context, const char *line)
-{
-    string_list_add(context, line);
-}
-
 static int plan_fit_by_path(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -311,7 +306,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0))
-            memory_tunable_lines(k, value, &copy, plan_fit_add_line, &lines);
+            memory_tunable_lines(k, value, &copy, &lines);
     }
     if (lines.count > 0)
         qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);

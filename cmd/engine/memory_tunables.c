@@ -237,8 +237,7 @@ bool memory_setting_rounds(const struct memory_setting *setting, const struct me
     return false;
 }
 
-void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
-                          void *context)
+void memory_tunable_lines(int k, int value, const struct run_spec *copy, struct string_list *lines)
 {
     const char *path =
         k == TUNABLE_OPTIMIZER ? copy->zero.offload_optimizer.nvme_path : copy->zero.offload_param.nvme_path;
@@ -247,20 +246,14 @@ void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*
         const char *line = row->lines[i];
         char whole[4096];
         snprintf(whole, sizeof whole, "%s%s", line, line[strlen(line) - 1] == '=' ? path : "");
-        print(context, whole);
+        string_list_add(lines, whole);
     }
-}
-
-static void tunable_add_line(void *context, const char *line)
-{
-    char *text = context;
-    const size_t used = strlen(text);
-    snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s%s", used ? ", " : "", line);
 }
 
 void memory_setting_text(const struct memory_setting *setting, const struct memory_setting *from,
                          const struct run_spec *copy, char text[MEMORY_SETTING_TEXT])
 {
+    struct string_list lines = {0};
     text[0] = 0;
     if (setting->micro != from->micro)
         snprintf(text, MEMORY_SETTING_TEXT,
@@ -268,5 +261,10 @@ void memory_setting_text(const struct memory_setting *setting, const struct memo
                  copy->train_micro_batch_size_per_gpu, copy->gradient_accumulation_steps);
     for (int k = 0; k < TUNABLE_COUNT; k++)
         if (setting->values[k] >= 0 && setting->values[k] != from->values[k])
-            memory_tunable_lines(k, setting->values[k], copy, tunable_add_line, text);
+            memory_tunable_lines(k, setting->values[k], copy, &lines);
+    for (int i = 0; i < lines.count; i++) {
+        const size_t used = strlen(text);
+        snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s%s", used ? ", " : "", lines.items[i]);
+    }
+    string_list_release(&lines);
 }

@@ -63,9 +63,8 @@ bool memory_setting_uses_disk(const struct memory_setting *setting);
 /* Whether results are rounded differently from those of `from`. */
 bool memory_setting_rounds(const struct memory_setting *setting, const struct memory_setting *from);
 
-/* Calls print(context, line) with each line of a value of tunable k, "key=value". copy: the spec with the setting. */
-void memory_tunable_lines(int k, int value, const struct run_spec *copy, void (*print)(void *context, const char *line),
-                          void *context);
+/* Adds each line of a value of tunable k, "key=value". copy: the spec with the setting. */
+void memory_tunable_lines(int k, int value, const struct run_spec *copy, struct string_list *lines);
 
 /* Those lines that turn the spec's setting `from` into this one, with commas. */
 enum { MEMORY_SETTING_TEXT = 512 };
