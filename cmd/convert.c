@@ -61,11 +61,8 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
     struct convert_options options = {.out = NULL};
     struct string_list notes = {0}, errors = {0};
     TRY(command_line_parse(&line, argc, argv, &options, err));
-    char *end = NULL;
-    const long world = options.world ? strtol(options.world, &end, 10) : 0;
-    if (options.world && (*end || world < 1 || world > CONVERT_MOST_RANKS))
-        return error_set(err, STATUS_USAGE, "--world needs a number of ranks from 1 on, not '%s'",
-                         PRINTABLE(options.world));
+    int64_t world = 0;
+    TRY(option_integer("world", options.world, "a number of ranks", 1, CONVERT_MOST_RANKS, &world, err));
     struct convert_request request = {
         .files = options.files, .deepspeed = options.deepspeed, .out = options.out, .world = (int)world};
     while (request.num_files < CONVERT_FILES && options.files[request.num_files])

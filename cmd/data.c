@@ -40,7 +40,6 @@ struct arguments {
     const char *seq_length, *show, *tokenizer; /* or NULL */
 };
 
-/* What is shown, and how. */
 struct data_view {
     struct token_set *set;
     struct label_set *labels;    /* NULL: there are none */
@@ -77,7 +76,6 @@ static void print_data_counts(const struct data_view *view, const struct data_su
     printf(", 90 %% %s, 99 %% %s, max %s\n", FIGURE(count, l->p90), FIGURE(count, l->p99), FIGURE(count, l->most));
 }
 
-/* Samples of an epoch, by data.packing. */
 static enum status print_data_samples(const struct data_view *view, const struct data_summary *sum, struct error *err)
 {
     struct first_fit *fit;

@@ -72,7 +72,6 @@ static const struct command_line command_line = {
     "sample",         USAGE, "folder", 1, "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3", options,
     COUNT_OF(options)};
 
-/* A prompt and how to continue it. */
 struct task {
     struct token_list prompt;    /* owned */
     struct tokenizer *tokenizer; /* owned; NULL: the prompt is given as ids, and so is the continuation */

@@ -45,7 +45,6 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
     return OUTCOME_GONE;
 }
 
-/* The number of checkpoints with each outcome. */
 struct tally {
     int ok, damaged, unread;
     struct error first; /* fault: of a damaged checkpoint if there is one, else of one that cannot be read */

@@ -33,7 +33,7 @@ static const char USAGE[] =
 
 struct question {
     const char *run, *start, *rank_text;
-    long rank; /* -1: none */
+    int64_t rank; /* -1: none */
 };
 
 /* ---- reading ------------------------------------------------------------- */
@@ -231,14 +231,14 @@ static void why_print_table(const struct flight_records *all, const struct fligh
            PRINTABLE(all->folder), why_age_text(now - written, age));
 }
 
-static enum status why_print_rank(const struct flight_records *all, long rank, struct error *err)
+static enum status why_print_rank(const struct flight_records *all, int64_t rank, struct error *err)
 {
     if (rank >= all->world || !all->views[rank].record)
-        return error_set(err, STATUS_USAGE, "--rank %ld: there is no record of this rank", rank);
+        return error_set(err, STATUS_USAGE, "--rank %" PRId64 ": there is no record of this rank", rank);
     const struct flight_record *record = all->views[rank].record;
     char where[160], since[32];
     const int first = record->count > LAST_ENTRIES ? record->count - LAST_ENTRIES : 0;
-    printf("\nrank %ld, the last %d of its %" PRId64 " entries%s\n", rank, record->count - first, record->next,
+    printf("\nrank %" PRId64 ", the last %d of its %" PRId64 " entries%s\n", rank, record->count - first, record->next,
            record->torn ? "; torn ones are left out" : "");
     for (int i = first; i < record->count; i++) {
         const struct flight_entry *entry = &record->entries[i];
@@ -286,7 +286,7 @@ static void why_print_starts(const struct starts *starts)
 
 /* ---- the command --------------------------------------------------------- */
 
-static enum status why_tell_records(struct flight_records *all, long rank, struct error *err)
+static enum status why_tell_records(struct flight_records *all, int64_t rank, struct error *err)
 {
     struct flight_verdict verdict;
     char date[32];
@@ -336,7 +336,8 @@ static enum status why_answer(const struct question *question, struct flight_rec
         why_tell_end(&starts);
         if (question->rank < 0)
             return STATUS_OK;
-        return error_set(err, STATUS_USAGE, "--rank %ld: the newest start has no record of this rank; add --start NAME",
+        return error_set(err, STATUS_USAGE,
+                         "--rank %" PRId64 ": the newest start has no record of this rank; add --start NAME",
                          question->rank);
     }
     if (!*starts.chosen)
@@ -352,13 +353,8 @@ enum status cmd_why(int argc, char **argv, struct error *err)
                                                 OPTION(struct question, rank_text, "rank", "R")};
     static const struct command_line line = {"why", USAGE, "run", 1, "ztrain why RUN", options, COUNT_OF(options)};
     struct question question = {.rank = -1};
-    char *end;
     TRY(command_line_parse(&line, argc, argv, &question, err));
-    if (question.rank_text) {
-        question.rank = strtol(question.rank_text, &end, 10);
-        if (*end || question.rank < 0)
-            return error_set(err, STATUS_USAGE, "--rank '%s': expected a rank", question.rank_text);
-    }
+    TRY(option_integer("rank", question.rank_text, "a number", 0, INT32_MAX, &question.rank, err));
     struct flight_records all = {.count = 0};
     enum status status = why_answer(&question, &all, err);
     for (int i = 0; i < all.count; i++)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_samples.c: see engine.h. */
 #include "cmd/engine/engine.h"
 
 #include "core/memory.h"

@@ -67,7 +67,6 @@ static void fill_plan(struct engine *t)
         e->plan = t->plan;
 }
 
-/* The snapshots of all adapters. */
 static void memory_plan_keep_snapshots(struct engine *t, bool keep)
 {
     for (struct engine *e = t; e; e = e->next)
@@ -83,7 +82,6 @@ static int64_t memory_plan_bytes(const struct engine *t, int64_t (*of)(const str
     return bytes;
 }
 
-/* Parameters that are trained, of all adapters. */
 static int64_t memory_plan_trained(const struct engine *t)
 {
     int64_t trained = 0;
@@ -286,7 +284,6 @@ void memory_snapshot_free(struct engine *t)
 
 static const double gib_bytes = (double)(1 << 30);
 
-/* The columns of the plan's table. */
 enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
 
 /* A line of the table; columns of a place that the run does not use are left out. */

@@ -162,7 +162,6 @@ static void walk_begin(struct simulated_run *w, struct engine *t, struct batch *
     stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
 }
 
-/* A micro-batch of each adapter. */
 static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
 {
     struct train_job jobs[TRAIN_JOBS];

@@ -45,7 +45,6 @@ static void put_title(const struct watched_run *run)
 
 enum { LABEL = 14 }; /* columns of a label and the blanks around it */
 
-/* Begins a line after a label. */
 static struct terminal_line put_label(const char *label)
 {
     fputs("  ", stdout);
@@ -219,7 +218,6 @@ static void put_sample(const struct report_sample *sample)
     free(prompt);
 }
 
-/* The samples of the newest evaluation. */
 static void put_samples(const struct run_metrics *h)
 {
     const struct report_sample *last = NULL, *sample;
@@ -234,7 +232,6 @@ static void put_samples(const struct run_metrics *h)
 
 /* ---- several runs -------------------------------------------------------- */
 
-/* The fields of a run's row in the table. */
 static const char *const heads[] = {"run",     "state",  "step",     "loss", "best eval",
                                     "at step", "tokens", "tokens/s", "mfu",  "time"};
 enum { FIELDS = COUNT_OF(heads), FIELD_TEXT = 64 };

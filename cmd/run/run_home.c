@@ -63,7 +63,6 @@ static bool home_has_checkpoint(const char *folder)
            checkpoint_any(checkpoints, true, &any, NULL) == STATUS_OK && any;
 }
 
-/* Whether a folder in `dir` has a checkpoint. */
 static bool home_any_has_checkpoint(const char *dir)
 {
     char folder[FS_PATH_MAX];

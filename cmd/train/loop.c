@@ -454,7 +454,6 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
     return STATUS_OK;
 }
 
-/* Before the first step of this process. */
 static enum status loop_start(struct run *run, struct error *err)
 {
     run->enqueued = run->position.step;
@@ -473,7 +472,6 @@ static enum status loop_start(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* What follows an enqueued step. */
 static enum status loop_after_step(struct run *run, struct error *err)
 {
     const int64_t ahead = run->engine.device->kind == DEVICE_CUDA ? 1 : 0;

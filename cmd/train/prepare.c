@@ -124,7 +124,6 @@ static enum status prepare_engines(struct run *first, struct error *err)
     return engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
 }
 
-/* Opens the data, and sets the position. */
 static enum status prepare_data(struct run *run, struct error *err)
 {
     run->spec_json = spec_to_json(run->spec);
@@ -164,7 +163,6 @@ static void prepare_data_text(const struct engine *t, char text[1024])
              token_stream_masks(&t->train_config) ? ", documents apart" : "", validation);
 }
 
-/* The five lines with which a run begins. */
 static void prepare_log_banner(const struct run *run)
 {
     const struct engine *t = &run->engine;
@@ -197,7 +195,6 @@ static void prepare_log_banner(const struct run *run)
     log_info("memory: %s; run folder %s", memory, run->folder.path);
 }
 
-/* A line for each of several adapters. */
 static void prepare_log_adapters(const struct run *first)
 {
     for (const struct run *run = first; run && first->next; run = run->next) {

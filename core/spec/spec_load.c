@@ -107,7 +107,6 @@ static struct spec_full *load_new(const char *path)
     return full;
 }
 
-/* Several adapters: a spec for each. */
 static void load_adapters(struct spec_context *ctx, struct spec_full *first, const struct spec_node *root,
                           bool complete)
 {

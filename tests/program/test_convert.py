@@ -623,7 +623,7 @@ def test_refusals(folder, name, text, words):
 def test_what_is_not_there(folder):
     source = write(folder, "a.yaml", AXOLOTL)
     for arguments, words in (([], "no configuration was named"), (["none.yaml"], "cannot read 'none.yaml'"),
-                             ([source, "--world", "0"], "--world needs a number"),
+                             ([source, "--world", "0"], "--world must be a number"),
                              ([source, "--deepspeed", write(folder, "odd.json", '{"colour": 1}')], "it has none of its keys"),
                              ([source, "--deepspeed", write(folder, "half.json", '{"zero_optimization": ')],
                               "is not a DeepSpeed configuration")):

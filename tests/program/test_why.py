@@ -221,7 +221,7 @@ def test_damaged_records_are_left_out(folder):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ([], "no run was named"), (["a", "b"], "one run at a time"), (["--rank", "-1", "a"], "expected a rank"),
+    ([], "no run was named"), (["a", "b"], "one run at a time"), (["--rank", "-1", "a"], "--rank must be a number from 0"),
     (["--start"], "--start needs a value"), (["--ranks"], "unknown option '--ranks'")])
 def test_usage(folder, arguments, words):
     assert words in folder.ztrain("why", *arguments, expect=USAGE).err
