@@ -303,7 +303,7 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         const struct manifest_tensor *a = i < manifest->num_tensors ? &manifest->tensors[i] : NULL;
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
         if (!a || !b || strcmp(a->name, b->name) != 0 || a->ndim != b->ndim ||
-            memcmp(a->shape, b->shape, sizeof a->shape) != 0) {
+            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0) {
             if (a)
                 read_tensor_text(a->name, a->ndim, a->shape, theirs);
             if (b)

@@ -20,6 +20,7 @@ static const struct multimodal_facts {
     {"qwen2_vl",   "qwen2",       false, true,  QWEN2_VL},
     {"qwen2_5_vl", "qwen2",       false, true,  QWEN2_VL},
     {"qwen3_vl",   "qwen3",       false, false, "{\"max_position_embeddings\":128000,\"rope_theta\":5e5}"},
+    {"qwen3_5",    "qwen3_5_text", false, false, "{}"},
     {"mistral3",   "mistral",     true,  false, "{}"},
     {"llava",      "llama",       true,  false, "{}"},
     {"llava_next", "llama",       true,  false, "{}"},

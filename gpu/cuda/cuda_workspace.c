@@ -54,7 +54,7 @@ static size_t linear_workspace(const struct op_limits *limits, size_t memory)
 
 int64_t cuda_conv_parts(int64_t M)
 {
-    return min64(CUDA_CONV_PARTS, workspace_blocks(M, CUDA_CONV_ROWS));
+    return min64(CUDA_CONV_PARTS, ceil_div(M, CUDA_CONV_ROWS));
 }
 
 /* Backward's: the states before each chunk and the gradients of those after it, X and the gradient of R

@@ -143,6 +143,20 @@ static void new_pad_vocabulary(struct transformer *t)
         head->N = padded;
 }
 
+static enum status check_gpu_heads(const struct model_desc *desc, struct error *err)
+{
+    if (desc->head_dim > CUDA_MAX_HEAD_DIM)
+        return error_set(err, STATUS_DEVICE,
+                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
+                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
+    if (desc->delta.key_dim > DELTA_MAX_DIM || desc->delta.value_dim > DELTA_MAX_DIM)
+        return error_set(err, STATUS_DEVICE,
+                         "linear_key_head_dim is %lld and linear_value_head_dim %lld, but a GPU supports at most %d; "
+                         "hint: train.device: cpu",
+                         (long long)desc->delta.key_dim, (long long)desc->delta.value_dim, (int)DELTA_MAX_DIM);
+    return STATUS_OK;
+}
+
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err)
 {
@@ -153,10 +167,8 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     ASSERT(desc->num_layers > 0 && most->max_tokens > 0 && most->max_seqs > 0 && most->max_seq > 0);
     ASSERT(config->logit_chunk >= 0 && config->inputs >= 0);
     *transformer = NULL;
-    if (device->kind == DEVICE_CUDA && desc->head_dim > CUDA_MAX_HEAD_DIM)
-        return error_set(err, STATUS_DEVICE,
-                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
-                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
+    if (device->kind == DEVICE_CUDA)
+        TRY(check_gpu_heads(desc, err));
     struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
     if (!config->max_position)
