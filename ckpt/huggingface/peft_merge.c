@@ -140,7 +140,7 @@ static enum status write_merged(struct peft_merge *merge, struct hf_writer *writ
                                 struct error *err)
 {
     const struct tensor_info *tensor = entry->tensor;
-    const int64_t columns = tensor->shape[1], rows = tensor->shape[0];
+    const int64_t rows = tensor->shape[0], columns = tensor->numel / rows;
     const int64_t most = columns < PIECE ? PIECE / columns : 1;
     merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
     for (int64_t row = 0, n; row < rows; row += n) {

@@ -33,6 +33,12 @@ CONFIGS = {
         "vision_config": {**QWEN, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}, **TOKENS},
     "mistral3": {"text_config": {**TEXT, "model_type": "mistral", "head_dim": 16}, "tie_word_embeddings": False,
                  "vision_config": {**TOWER, "model_type": "pixtral", "head_dim": 8}, "image_token_index": 58},
+    "qwen3_5": {"text_config": {**TEXT, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                                "linear_key_head_dim": 8, "linear_value_head_dim": 12, "full_attention_interval": 2},
+                "tie_word_embeddings": False, "vision_config": {**QWEN, "num_position_embeddings": 16}, **TOKENS},
+    "ministral3": {"text_config": {**TEXT, "model_type": "ministral3", "head_dim": 16, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}},
+        "tie_word_embeddings": False, "vision_config": {**TOWER, "model_type": "pixtral", "head_dim": 8}, "image_token_index": 58},
     "llava": {"text_config": {**TEXT, "model_type": "llama"}, "vision_config": {**TOWER, "model_type": "clip_vision_model"},
               "image_token_index": 58},
     "llava_next": {"text_config": {**TEXT, "model_type": "mistral"}, "vision_config": {**TOWER, "model_type": "clip_vision_model"},
@@ -44,7 +50,7 @@ CONFIGS = {
 
 def make(folder, kind, **save):
     torch.manual_seed(5)
-    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **CONFIGS[kind]))
+    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model({"ministral3": "mistral3"}.get(kind, kind), **CONFIGS[kind]))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -93,7 +99,7 @@ def test_the_loss_is_that_of_transformers(folder, kind, sharded):
     assert all((was[name] != now[name]) == is_text(name) for name in was)
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl", "qwen3_vl", "mistral3"])
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "mistral3"])
 def test_an_adapter_loads_in_peft_with_the_same_loss(folder, kind):
     make(folder, kind)
     folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"epochs": 3},

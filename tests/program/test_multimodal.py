@@ -24,6 +24,7 @@ KINDS = {
     "qwen2_5_vl": ("qwen2", "model.", "", "visual.", {"flat": True}),
     "qwen2_vl": ("qwen2", "model.", "", "visual.", {"text_config": "qwen2_vl_text"}),
     "qwen3_vl": ("qwen3", "model.language_model.", "", "model.visual.", {"text_config": "qwen3_vl_text"}),
+    "qwen3_5": ("qwen3.5", "model.language_model.", "", "model.visual.", {"text_config": "qwen3_5_text"}),
     "mistral3": ("mistral-window", "language_model.model.", "language_model.", "vision_tower.", {"text_config": "mistral"}),
     "llava": ("llama", "language_model.model.", "language_model.", "multi_modal_projector.", {"text_config": "llama"}),
     "llava_next": ("mistral-window", "model.language_model.", "", "model.vision_tower.", {"text_config": "mistral"}),
