@@ -139,8 +139,6 @@ def bounds(name, dtype, mode):
     if dtype != "fp32":
         allowed["grad_norm"] = max(allowed["grad_norm"], 2 * rounding["norm"] + 0.02)
         allowed["eval_loss"] = max(allowed["eval_loss"], 2 * rounding["eval"] + 0.005)
-    if "bf16" in mode:  # each update is rounded
-        allowed["final weights"] += 0.005
     return allowed
 
 
