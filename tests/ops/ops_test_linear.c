@@ -386,7 +386,7 @@ static void gate_bwd_setup(struct harness *h)
     h->w = input(h, "gate", c->M * (c->N + c->pad));
     h->dy = input(h, "dy", c->M * c->N);
     h->dx = output_over(h, h->dy, "dx", c->M * c->N);
-    h->dw = tensor_out(h, "dgate", h->dtype, c->M * (c->N + c->pad), true);
+    h->dw = tensor_out(h, "dgate", h->dtype, c->M * (c->N + c->pad), false);
     h->args.gate_bwd = (struct gate_bwd_args){h->dtype,      c->M,          c->N,         c->N + c->pad, h->dx->device,
                                               h->dw->device, h->dy->device, h->x->device, h->w->device};
 }
