@@ -176,9 +176,14 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
 {
     if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
         return true;
-    if (desc->family == FAMILY_GPT2 && (fs_has_suffix(name, ".attn.bias") || fs_has_suffix(name, ".attn.masked_bias")))
+    static const char *const masks[] = {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"};
+    const bool old = desc->family == FAMILY_GPT2 || desc->family == FAMILY_GPTJ || desc->family == FAMILY_GPT_NEOX;
+    for (size_t i = 0; old && i < COUNT_OF(masks); i++)
+        if (fs_has_suffix(name, masks[i]))
+            return true;
+    if (desc->family == FAMILY_QWEN3_5 && strncmp(name, "mtp.", 4) == 0) /* to predict further tokens */
         return true;
-    if (desc->num_labels > 0 && desc->new_head && strcmp(name, LM_HEAD) == 0) /* a classifier has another head */
+    if (desc->num_labels > 0 && desc->new_head && strncmp(name, "lm_head.", 8) == 0) /* a classifier has another head */
         return true;
     return fs_has_suffix(name, "rotary_emb.inv_freq");
 }
@@ -211,7 +216,8 @@ static const struct tensor_info *find_tensor(const struct huggingface_reader *im
     const struct tensor_info *tensor = find_name(import, name);
     if (tensor)
         return tensor;
-    const char *prefix = bert ? "bert" : import->desc->family == FAMILY_GPT2 ? "transformer" : "model";
+    char prefix[32];
+    tensor_base_prefix(import->desc->family, prefix, sizeof prefix);
     int n = snprintf(prefixed, sizeof prefixed, "%s.%s", prefix, name);
     return n < (int)sizeof prefixed ? find_name(import, prefixed) : NULL;
 }
@@ -270,6 +276,8 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     }
     char text_name[TENSOR_NAME_MAX];
     const char *name = import->names ? model_multimodal_name(entry->name, text_name, sizeof text_name) : entry->name;
+    if (import->desc->family == FAMILY_GPT_NEOX && strcmp(name, HF_NEOX_HEAD) == 0)
+        name = LM_HEAD;
     if (import->names && !model_multimodal_is_text(name))
         return hf_rest_add(&import->rest, file, path, entry, err);
     if (is_skipped_by_import(import->desc, name))

@@ -67,6 +67,14 @@ struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tens
     return entry;
 }
 
+struct hf_tensor hf_model_tensor(const struct model_desc *desc, const struct tensor_info *tensor, enum dtype dtype)
+{
+    struct hf_tensor entry = hf_tensor_of("", tensor, dtype);
+    if (desc->family == FAMILY_GPT_NEOX && tensor->role == ROLE_LM_HEAD)
+        snprintf(entry.name, sizeof entry.name, HF_NEOX_HEAD);
+    return entry;
+}
+
 static void hf_file_name(const struct hf_writer *writer, int file, char name[HF_NAME_MAX])
 {
     if (writer->num_files == 1)
@@ -329,7 +337,7 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     TRY_END(checkpoint_check_table(checkpoint, &table, err));
     folder.tensors = memory_zeroed((size_t)table.num_tensors, sizeof *folder.tensors);
     for (; folder.count < table.num_tensors; folder.count++)
-        folder.tensors[folder.count] = hf_tensor_of("", &table.tensors[folder.count], dtype);
+        folder.tensors[folder.count] = hf_model_tensor(&desc, &table.tensors[folder.count], dtype);
     if (desc.multimodal) {
         TRY_END(peft_base_find(checkpoint, moved, &desc, &table, &from, err));
         TRY_END(huggingface_open(&from.source, 0, 0, &reader, err));

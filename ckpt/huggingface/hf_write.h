@@ -43,6 +43,12 @@ struct hf_tensor {
     int file;  /* set by hf_write_folder() */
 };
 
+/* GPT-NeoX's head in files; transformers 5 and PEFT call the module lm_head. */
+#define HF_NEOX_HEAD "embed_out.weight"
+
+/* A tensor of a whole model, with its name in files. */
+struct hf_tensor hf_model_tensor(const struct model_desc *desc, const struct tensor_info *tensor, enum dtype dtype);
+
 /* Named PREFIX and its name. */
 struct hf_tensor hf_tensor_of(const char *prefix, const struct tensor_info *tensor, enum dtype dtype);
 

@@ -193,7 +193,7 @@ static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct 
             continue;
         count++;
         tensors[tensor->number] =
-            hf_tensor_of("", tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
+            hf_model_tensor(merge->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
         if (tensor->role == ROLE_WTE)
             embedding = tensor->number;
     }

@@ -235,6 +235,14 @@ static struct arena *used_by_peers(const struct zero *z, struct arena *local, st
     return zero_parallel(z) && is_on_gpu(z) ? shared : local;
 }
 
+static bool zero_blocks_alike(const struct zero *z)
+{
+    bool alike = true;
+    for (int u = 2; u < zero_head(z); u++)
+        alike &= tensor_units_alike(z->config.table, 1, u);
+    return alike;
+}
+
 /* Gathered units and buckets; with world 1 only those that offload needs. */
 static void zero_layout_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
@@ -258,8 +266,8 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
             slot->memory = arena_take(used_by_peers(z, local, shared), MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
-        /* only the compute stream uses them, and blocks have one layout */
-        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && !zero_has_frozen(z))
+        /* only the compute stream uses them */
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && zero_blocks_alike(z))
             z->buckets[p].memory = z->buckets[2].memory;
         else
             z->buckets[p].memory =

@@ -287,12 +287,6 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
     }
 }
 
-/* Blocks have one layout, unless tensors are frozen. */
-static bool reduce_same_layout(const struct zero *z, int a, int b)
-{
-    return a == b || (a > 0 && b > 0 && a < zero_head(z) && b < zero_head(z) && !zero_has_frozen(z));
-}
-
 /* adds: the gradients are added to the host's sum */
 static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool adds, struct stream *stream)
 {
@@ -300,7 +294,7 @@ static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool ad
     stream_wait(stream, bucket->reduced);
     if (adds)
         zero_offload_fill_bucket(z, unit, bucket, stream);
-    else if (bucket->unit >= 0 && !reduce_same_layout(z, bucket->unit, unit))
+    else if (bucket->unit >= 0 && !tensor_units_alike(z->config.table, bucket->unit, unit))
         reduce_clear_gaps(z, unit, bucket->memory, stream);
     bucket->unit = unit;
 }

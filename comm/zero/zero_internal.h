@@ -253,12 +253,6 @@ static inline int zero_frozen(const struct zero *zero, int unit)
     return zero->config.base ? 0 : zero->config.table->units[unit].frozen;
 }
 
-/* Whether some of the model is frozen, here or in config.base. */
-static inline bool zero_has_frozen(const struct zero *zero)
-{
-    return zero->config.layout->num_units > zero->units;
-}
-
 /* Words of the own slices of the units before `unit`. */
 static inline int64_t zero_words_before(const struct zero *zero, enum state_kind state, int unit)
 {

@@ -140,8 +140,8 @@ static const struct limited_key REFUSALS[] = {
     {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
     {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
     {{"attn_output_gate"}, QWEN3_5, "true", "attention has a gate"},
-    {{"qk_layernorm"}, PHI, "false", "q and k have no LayerNorm"},
-    {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "q and k have no LayerNorm"},
+    {{"qk_layernorm"}, PHI, "false", "norms of q and k are not supported here"},
+    {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "norms of q and k are not supported here"},
 };
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
@@ -163,6 +163,7 @@ static const struct limited_key REMARKS[] = {
     {{"intermediate_size"}, OLD_NAMES, "null", NO_EFFECT},
     {{"num_key_value_heads", "head_dim"}, OLD_NAMES | BERT | GPT_NEOX, "null", NO_EFFECT},
     {{"rope_theta", "rope_scaling", "rope_parameters"}, OLD_NAMES | BERT, "null", NO_EFFECT},
+    {{"rope_theta", "partial_rotary_factor"}, GPT_NEOX, "null", NO_EFFECT},
     {{"rms_norm_eps"}, LAYER_NORM, "null", NO_EFFECT},
     {{"activation_function", "n_inner", "layer_norm_epsilon"}, ALL & ~OLD_NAMES, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
@@ -435,7 +436,8 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
         int64_t absent = facts->num_kv_heads && !null ? facts->num_kv_heads : desc->num_heads;
         desc->num_kv_heads = reader_int(reader, "num_key_value_heads", absent, 1, MAX_HEADS);
         if (desc->family != FAMILY_COHERE2) /* transformers overwrites it */
-            desc->head_dim = reader_int(reader, "head_dim", facts->head_dim, 1, MAX_HEAD_DIM);
+            desc->head_dim = reader_int(reader, "head_dim", reader_is_null(reader, "head_dim") ? 0 : facts->head_dim, 1,
+                                        MAX_HEAD_DIM);
     }
     if (reader->status != STATUS_OK)
         return;
@@ -688,7 +690,8 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
     read_sizes(&reader, desc);
     config_parts(&reader, desc);
     desc->tied = reader_bool(&reader, "tie_word_embeddings", FAMILIES[desc->family].tied);
-    desc->initializer_range = reader_positive(&reader, "initializer_range", 0.02);
+    const double usual = desc->family == FAMILY_STARCODER2 ? 0.018042 : 0.02;
+    desc->initializer_range = reader_positive(&reader, "initializer_range", usual);
     desc->tied = desc->tied && desc->num_labels == 0 && !desc->bidirectional; /* a classifier's head is its own */
     reader_check_spelling(&reader, desc);
     if (reader.status == STATUS_OK)

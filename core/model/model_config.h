@@ -200,7 +200,9 @@ bool model_multimodal_is_text(const char *name);
 
 /* Whether the family's classifier is supported: the family's blocks and the matrix `score`, or BERT's. */
 bool model_family_classifies(enum model_family family);
-#define MODEL_CLASSIFYING_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, bert, gemma2 and gemma3_text"
+#define MODEL_CLASSIFYING_FAMILIES                                                                                \
+    "gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, bert, gemma2, gemma3_text, glm, glm4, ministral3, gptj, " \
+    "gpt_neox, phi, starcoder2, exaone4 and seed_oss"
 
 /* STATUS_USAGE, with a hint, if the description cannot be trained as a causal language model: it looks both ways. */
 enum status model_desc_check_causal(const struct model_desc *desc, struct error *err);

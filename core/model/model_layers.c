@@ -54,7 +54,8 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     if (facts->pattern_key) { /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
         const json_t *given = reader_get(reader, "sliding_window_pattern");
-        if (!types || json_is_integer(given)) /* "LLLG" says what layer_types does (EXAONE 4) */
+        /* "LLLG" says what layer_types does (EXAONE 4), and 0 that there is no window */
+        if ((!types || json_is_integer(given)) && window > 0)
             pattern = reader_int(reader, "sliding_window_pattern", pattern, 1, INT32_MAX);
     }
     for (int64_t i = 0; i < desc->num_layers; i++) {

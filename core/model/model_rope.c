@@ -37,9 +37,10 @@ struct rope_object {
 
 static void read_rotary_dim(struct config_reader *reader, struct rope_object object, struct model_desc *desc)
 {
-    const double absent = object.facts->partial ? object.facts->partial : 1;
-    const char *key = desc->family == FAMILY_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor";
-    double factor = reader_positive(object.members, "partial_rotary_factor", reader_positive(reader, key, absent));
+    double factor = object.facts->partial ? object.facts->partial : 1;
+    factor = reader_positive(reader, desc->family == FAMILY_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor", factor);
+    if (object.members != reader)
+        factor = reader_positive(object.members, "partial_rotary_factor", factor);
     desc->rotary_dim = desc->head_dim;
     if (factor == 1)
         return;
@@ -243,8 +244,28 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
     read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
 }
 
+/* What transformers takes where Ministral 3 has none. */
+#define MINISTRAL3_ROPE                                                                                               \
+    "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"original_max_position_embeddings\":16384,\"mscale\":" \
+    "1,"                                                                                                              \
+    "\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}"
+
+/* GPT-J has its own key, and no scaling. */
+static void read_rotary_elements(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+{
+    desc->rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = facts->theta, .attention_factor = 1};
+    desc->rotary_dim = reader_int(reader, "rotary_dim", 64, 2, desc->head_dim);
+    if (desc->rotary_dim % 2 != 0)
+        reader_fail(reader, STATUS_DATA, "rotary_dim is %lld, but RoPE needs an even number",
+                    (long long)desc->rotary_dim);
+}
+
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
 {
+    if (desc->family == FAMILY_GPTJ) {
+        read_rotary_elements(reader, facts, desc);
+        return;
+    }
     const json_t *scaling = reader_get(reader, "rope_scaling");
     if (json_is_object(scaling) && json_object_size(scaling) == 0)
         scaling = NULL;
@@ -253,15 +274,12 @@ void model_rope_read(struct config_reader *reader, const struct rope_facts *fact
         return;
     }
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
-    double theta = reader_positive(reader, "rope_theta", facts->theta);
-    if (desc->family == FAMILY_GPT_NEOX)
-        theta = reader_positive(reader, "rotary_emb_base", theta);
-    read_rope(reader, facts, key, reader_get(reader, key), theta, desc, &desc->rope);
-    if (desc->family == FAMILY_GPTJ)
-        desc->rotary_dim = reader_int(reader, "rotary_dim", 64, 2, desc->head_dim);
-    if (desc->rotary_dim % 2 != 0)
-        reader_fail(reader, STATUS_DATA, "rotary_dim is %lld, but RoPE needs an even number",
-                    (long long)desc->rotary_dim);
+    const char *base = desc->family == FAMILY_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
+    json_t *absent = desc->family == FAMILY_MINISTRAL3 ? json_loads(MINISTRAL3_ROPE, 0, NULL) : NULL;
+    const json_t *given = reader_get(reader, key);
+    read_rope(reader, facts, key, given ? given : absent, reader_positive(reader, base, facts->theta), desc,
+              &desc->rope);
+    json_decref(absent);
 }
 
 /* ---- frequencies --------------------------------------------------------- */

@@ -219,8 +219,7 @@ static const struct tensor_names GPT_NEOX = {&LLAMA,
                                               [ROLE_O_W] = "attention.dense",
                                               [ROLE_UP_W] = "mlp.dense_h_to_4h",
                                               [ROLE_DOWN_W] = "mlp.dense_4h_to_h",
-                                              [ROLE_FINAL_NORM_W] = "gpt_neox.final_layer_norm",
-                                              [ROLE_LM_HEAD] = "embed_out"}};
+                                              [ROLE_FINAL_NORM_W] = "gpt_neox.final_layer_norm"}};
 static const struct tensor_names BERT = {NULL,
                                          "bert.encoder.layer",
                                          {[ROLE_WTE] = "bert.embeddings.word_embeddings",
@@ -490,6 +489,24 @@ void tensor_table_release(struct tensor_table *table)
     free(table->stored);
     free(table->tensors);
     memset(table, 0, sizeof *table);
+}
+
+void tensor_base_prefix(enum model_family family, char *prefix, size_t size)
+{
+    const char *blocks = family_names(family)->blocks;
+    snprintf(prefix, size, "%.*s", (int)strcspn(blocks, "."), blocks);
+}
+
+bool tensor_units_alike(const struct tensor_table *table, int a, int b)
+{
+    const struct unit_info *one = &table->units[a], *other = &table->units[b];
+    bool alike = one->num_tensors == other->num_tensors && one->numel == other->numel;
+    for (int i = 0; alike && i < one->num_tensors; i++) {
+        const struct tensor_info *x = &table->tensors[one->first_tensor + i];
+        const struct tensor_info *y = &table->tensors[other->first_tensor + i];
+        alike = x->offset == y->offset && x->numel == y->numel;
+    }
+    return alike;
 }
 
 const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,

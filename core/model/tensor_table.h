@@ -166,6 +166,12 @@ static inline int tensor_table_head(const struct tensor_table *table)
     return table->num_units - table->num_frozen - 1;
 }
 
+/* "model", "transformer": what the names of a model without its head lack. */
+void tensor_base_prefix(enum model_family family, char *prefix, size_t size);
+
+/* Whether the tensors of two units lie at the same offsets. */
+bool tensor_units_alike(const struct tensor_table *table, int a, int b);
+
 /* The tensor of that role in that unit or among its frozen tensors, or NULL. */
 const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role);
 const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,

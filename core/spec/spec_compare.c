@@ -85,14 +85,16 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
  * may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
  * model_type and attention_bias. */
 
-/* Of each layer its window, or whether it has RoPE (1 or 0). All alike: the window, NULL for none or for RoPE. */
+/* Of each layer its window (-1: a delta rule), or whether it has RoPE (1 or 0). All alike: the window, NULL for none or
+ * for RoPE. */
 static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 {
-    const int64_t usual = windows ? desc->layers[0].window : 1;
+    const int64_t usual = !windows ? 1 : desc->layers[0].delta ? -1 : desc->layers[0].window;
     json_t *list = json_array();
     bool alike = true;
     for (int64_t i = 0; i < desc->num_layers; i++) {
-        const int64_t value = windows ? desc->layers[i].window : !desc->layers[i].no_rope;
+        const struct layer_desc *layer = &desc->layers[i];
+        const int64_t value = !windows ? !layer->no_rope : layer->delta ? -1 : layer->window;
         alike &= value == usual;
         json_array_append_new(list, json_integer(value));
     }
@@ -157,6 +159,12 @@ static json_t *compared_config(const struct model_desc *d)
         "attention_multiplier", gemma || usual_scale ? NULL : json_real(d->attention_scale), "query_pre_attn_scalar",
         gemma ? json_real(rint(1 / (d->attention_scale * d->attention_scale))) : NULL, "attn_logit_softcapping",
         d->attention_softcap, "final_logit_softcapping", d->logit_softcap, "logits_scaling", d->logit_multiplier);
+    json_object_set_new(config, "use_parallel_residual", json_integer(d->residual));
+    json_object_set_new(config, "llama_4_scaling_beta", json_real(d->rope.query_beta));
+    json_object_set_new(config, "linear_num_key_heads", json_integer(d->delta.key_heads));
+    json_object_set_new(config, "linear_num_value_heads", json_integer(d->delta.value_heads));
+    json_object_set_new(config, "pad_token_id",
+                        d->padding_token < 0 ? json_null() : json_sprintf("%lld", (long long)d->padding_token));
     add_compared_rope(config, &d->rope, "", "rope_scaling.factor");
     add_compared_rope(config, &d->local_rope, "sliding_attention.", "factor");
     return config;

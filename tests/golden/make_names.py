@@ -146,6 +146,8 @@ def gptj(r, i):
     config["n_embd"] = heads * [8, 12, 16][i % 3]
     config.pop("hidden_size", None)
     config["rotary_dim"] = [4, 8, 6][i % 3]
+    if i % 4 == 2:
+        config["rope_theta"] = 5.0
     return config
 
 
@@ -164,7 +166,7 @@ def ministral3(i, config):
 def gpt_neox(i, config):
     del config["num_key_value_heads"]
     config["hidden_size"] = config["num_attention_heads"] * 8
-    config.update([{}, {"attention_bias": False, "rotary_pct": 0.5}, {"use_parallel_residual": False, "rotary_pct": 1.0},
+    config.update([{"rope_theta": 3.0, "partial_rotary_factor": 0.5}, {"attention_bias": False, "rotary_pct": 0.5}, {"use_parallel_residual": False, "rotary_pct": 1.0},
                    {"rotary_emb_base": 250, "hidden_act": "gelu_new"},
                    {"rope_scaling": {"type": "linear", "factor": 2.0}},
                    {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.75}}][i % 6])
@@ -274,7 +276,7 @@ def case(family, config):
     with torch.device("meta"):
         model = auto.from_config(cfg)
     out = {"config": config, "tied": cfg.tie_word_embeddings and family != "bert",
-           "tensors": {n.replace("lm_head.", "embed_out.") if family == "gpt_neox" else n: list(p.shape)
+           "tensors": {n: list(p.shape)
                        for n, p in model.named_parameters()}}     # tied ones are there once
     if family == "gpt2":
         out["eps"] = cfg.layer_norm_epsilon
@@ -314,8 +316,6 @@ def main():
         configs = [own(r, i) if own else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults
         configs.append({"n_layer": 1} if family in ("gpt2", "gptj") else {"num_hidden_layers": 1})
-        if family == "ministral3":
-            ministral3(0, configs[-1])
         configs += [dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=20, vocab_size=50,
                          max_position_embeddings=5000, pad_token_id=None, **more) for more in BEYOND.get(family, ())]
         if family == "bert":

@@ -195,3 +195,57 @@ def test_only_dynamic_rope_goes_beyond_the_models_positions(folder):
     done = folder.train({"model": {"config": None, "pretrained": place},
                          "data": {"train": f"{place}/train", "validation": None, "seq_length": 33}}, expect=USAGE)
     assert "data.seq_length 33 is longer than the model's 32 positions" in done.final_error
+
+
+SKIPPED = {"gpt-neox": ["gpt_neox.layers.0.attention.bias", "gpt_neox.layers.1.attention.masked_bias"],
+           "gptj": ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"], "qwen3.5": ["mtp.fc.weight"]}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_tensors_that_transformers_skips_are_skipped(folder, case):
+    """Masks as tensors, in old files; the layers for further tokens; GPT-NeoX's head under the module's name."""
+    source = os.path.join(GOLDEN, case)
+    shutil.copytree(source, folder.at("hf"))
+    tensors = tensors_of(source)
+    header, blob = {}, b""
+    for name, (dtype, shape, raw) in {**tensors, **{name: ("F32", [1], bytes(4)) for name in SKIPPED[case]}}.items():
+        header[name.replace("embed_out", "lm_head")] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
+        blob += raw
+    text = json.dumps(header).encode()
+    with open(folder.at("hf", "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + blob)
+    folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"max_steps": 1},
+                  "data": {"train": f"{source}/train", "validation": None, "seq_length": 16},
+                  "optimizer": {"params": {"lr": 1e-20, "weight_decay": 0.0}}})
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("out"), "--dtype", "bf16")
+    assert tensors_of(folder.at("out")) == tensors
+
+
+@pytest.mark.parametrize("case", ["gpt-neox", "gptj", "phi", "seed-oss"])
+def test_language_models_become_classifiers(folder, case):
+    """The head and its bias are left out; a folder without the head lacks the names' first part."""
+    source = os.path.join(GOLDEN, case)
+    labels = os.path.join(GOLDEN, "classify-llama")
+    prefix = {"gpt-neox": "gpt_neox.", "gptj": "transformer."}.get(case, "model.")
+    changes = {"data": {"train": f"{labels}/train", "validation": None, "seq_length": 16, "packing": False},
+               "train": {"max_steps": 2, "epochs": None}}
+    losses = []
+    for kind in ("whole", "base"):
+        shutil.copytree(source, folder.at(kind))
+        if kind == "base":
+            config = json.loads(open(os.path.join(source, "config.json"), encoding="utf-8").read())
+            config["architectures"] = [config["architectures"][0].replace("ForCausalLM", "Model")]
+            with open(folder.at(kind, "config.json"), "w", encoding="utf-8") as f:
+                json.dump(config, f)
+            header, blob = {}, b""
+            for name, (dtype, shape, raw) in tensors_of(source).items():
+                if name.startswith(prefix):
+                    header[name.removeprefix(prefix)] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
+                    blob += raw
+            text = json.dumps(header).encode()
+            with open(folder.at(kind, "model.safetensors"), "wb") as f:
+                f.write(struct.pack("<Q", len(text)) + text + blob)
+        folder.train({**changes, "model": {"config": None, "pretrained": folder.at(kind), "task": "sequence_classification",
+                                           "num_labels": 3}}, kind)
+        losses.append(folder.metrics(kind).losses)
+    assert losses[0] == losses[1]

@@ -848,8 +848,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int64_t index = place - (a.seq_start[s] / CHUNK + s), chunks = chunks_of(a.seq_start, s);
     const int Dk = static_cast<int>(a.Dk);
     if (index >= chunks) {
-        if (threadIdx.x < 2 * group)
-            sums[(place * a.Hv + key_head * group) * 2 + threadIdx.x] = 0;
+        for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS)
+            sums[(place * a.Hv + key_head * group) * 2 + i] = 0;
         return;
     }
     const struct chunk at = chunk_of(a.seq_start, s, index);

@@ -13,6 +13,11 @@
 #include "core/spec/spec.h"
 
 #define SIZES "\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"num_key_value_heads\":4"
+#define NEOX "\"model_type\":\"gpt_neox\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define QWEN3_5                                                                                             \
+    "\"model_type\":\"qwen3_5_text\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2," \
+    "\"num_key_value_heads\":2,\"head_dim\":16,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"    \
+    "\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,\"full_attention_interval\":2"
 #define LLAMA "\"model_type\":\"llama\"," SIZES
 #define MISTRAL "\"model_type\":\"mistral\"," SIZES
 #define QWEN2 "\"model_type\":\"qwen2\"," SIZES
@@ -102,9 +107,13 @@ static const struct {
     {LLAMA, "", ",\"rope_theta\":1e4,\"rms_norm_eps\":0.000001,\"head_dim\":8", ""},
     {LLAMA, "",
      ",\"architectures\":[\"LlamaForCausalLM\"],\"torch_dtype\":\"bfloat16\",\"attention_dropout\":0.5,"
-     "\"initializer_range\":0.1,\"pad_token_id\":1,\"bos_token_id\":2,\"_name_or_path\":\"x\","
+     "\"initializer_range\":0.1,\"bos_token_id\":2,\"_name_or_path\":\"x\","
      "\"max_position_embeddings\":4096,\"hidden_act\":\"swish\",\"sliding_window\":9",
      ""},
+    {LLAMA, "", ",\"pad_token_id\":1", "pad_token_id: unset -> \"1\""},
+    {NEOX, "", ",\"use_parallel_residual\":false", "use_parallel_residual: 1 -> unset"},
+    {QWEN3_5, "", ",\"linear_num_key_heads\":1,\"linear_key_head_dim\":16", "linear_num_key_heads: 2 -> 1"},
+    {QWEN3_5, "", ",\"full_attention_interval\":1", "sliding_window: [-1,0] -> unset"},
     {GPT2, "", ",\"rope_theta\":7,\"activation_function\":\"gelu_pytorch_tanh\"", ""},
     /* transformers 4 and 5 */
     {LLAMA, ",\"rope_theta\":500000.0,\"rope_scaling\":null",
