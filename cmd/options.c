@@ -253,8 +253,8 @@ void options_help_plan(FILE *out)
 void options_help(FILE *out)
 {
     fputs(
-        "ztrain trains causal language models: the families of GPT-2, Llama, Mistral, Qwen, Phi-3,\nGranite, SmolLM, "
-        "OLMo and Gemma; sharded by ZeRO stage 0 to 3.\n\n"
+        "ztrain trains causal language models, sharded by ZeRO stage 0 to 3: the families of GPT-2, GPT-J, GPT-NeoX,\n"
+        "Llama, Mistral, Qwen, Phi, Gemma, GLM, Granite, SmolLM, OLMo, Cohere, StarCoder, EXAONE and Seed-OSS.\n\n"
         "  ztrain init --model DIR --data PREFIX [--gpus N]\n"
         "                                              write a run spec, with the settings of the plan; asks on a "
         "terminal\n"

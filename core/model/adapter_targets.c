@@ -386,7 +386,7 @@ static enum status check_groups(const struct target_search *s, const struct adap
         if (tensors[i].joined && saved != (choices[i - 1].use == ADAPTER_SAVE))
             return error_set(s->err, STATUS_USAGE,
                              "'peft.modules_to_save' has '%s' without '%s', which are one matrix here; hint: name all "
-                             "of q, k and v, or gate and up",
+                             "of q, k and v, gate and up, or a layer's in_proj matrices",
                              tensors[saved ? i : i - 1].name, tensors[saved ? i - 1 : i].name);
     }
     return STATUS_OK;

@@ -43,7 +43,7 @@ const json_t *reader_get(const struct config_reader *reader, const char *key)
 
 const char *reader_show(const json_t *value, char out[64])
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     snprintf(out, 64, "%.60s", text ? text : "?");
     free(text);
     return out;

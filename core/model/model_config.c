@@ -339,7 +339,7 @@ static const struct unsupported {
      "ztrain trains dense models only"},
     {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "paligemma"},
      "a multimodal model",
-     "the text of gemma3, qwen2_5_vl, qwen3_vl, mistral3, llava and internvl is"},
+     "the text of gemma3, qwen2_5_vl, qwen3_vl, qwen3_5, mistral3, llava and internvl is"},
 };
 
 static void config_refuse_type(struct config_reader *reader, const char *type)
