@@ -80,14 +80,8 @@ static int compare_import_names(const void *a, const void *b)
 
 static enum status read_index(struct huggingface_reader *import, const char *path, struct error *err)
 {
-    char *text;
-    size_t size;
-    TRY(fs_read_file(path, MAX_INDEX_BYTES, STATUS_DATA, &text, &size, err));
-    json_error_t parse;
-    json_t *index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
-    free(text);
-    if (!index)
-        return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, parse.line, parse.column, parse.text);
+    json_t *index;
+    TRY(fs_read_json(path, MAX_INDEX_BYTES, 0, &index, err));
     import->weight_map = json_incref(json_object_get(index, "weight_map"));
     json_decref(index);
     if (!json_is_object(import->weight_map) || json_object_size(import->weight_map) == 0)

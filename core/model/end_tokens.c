@@ -34,22 +34,17 @@ static enum status add_ids(struct end_tokens *tokens, const json_t *config, cons
 enum status end_tokens_read(const char *dir, const json_t *config, struct end_tokens *tokens, struct error *err)
 {
     enum { MAX_BYTES = 1 << 20 };
-    char path[FS_PATH_MAX], *data;
-    size_t size;
+    char path[FS_PATH_MAX];
+    json_t *object;
     *tokens = (struct end_tokens){.begin = -1};
     if (dir)
         TRY(fs_join(path, dir, "generation_config.json", STATUS_DATA, err));
     if (!dir || !fs_exists(path))
         return add_ids(tokens, config, "config.json", err);
-    TRY(fs_read_file(path, MAX_BYTES, STATUS_DATA, &data, &size, err));
-    json_error_t why;
-    json_t *object = json_loadb(data, size, JSON_REJECT_DUPLICATES, &why);
-    free(data);
-    if (!json_is_object(object)) {
-        json_decref(object);
-        return error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
-    }
-    const enum status status = add_ids(tokens, object, "generation_config.json", err);
+    TRY(fs_read_json(path, MAX_BYTES, 0, &object, err));
+    const enum status status = json_is_object(object)
+                                   ? add_ids(tokens, object, "generation_config.json", err)
+                                   : error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
     json_decref(object);
     return status;
 }
