@@ -71,6 +71,8 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
         return STATUS_OK;
     if (i < 0) {
         error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this adapter", import->path, entry->name);
+        if (import->desc->multimodal && !model_multimodal_is_text(name))
+            return error_hint(err, "ztrain adapts the text model only: train the adapter without the other layers");
         return error_hint(err, "adapter_config.json must be that of the weights, and model.pretrained its base model");
     }
     const struct tensor_info *tensor = &import->table->tensors[i];

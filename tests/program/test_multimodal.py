@@ -93,14 +93,14 @@ def resume(folder, expect=FINISHED):
                          "train.max_steps=4", expect=expect)
 
 
-def run_of(folder, place, kind, name, ranks=2, **changes):
+def run_of(folder, place, kind, name, ranks=2, expect=FINISHED, **changes):
     data = os.path.join(GOLDEN, KINDS[kind][0])
     spec = {"model": {"config": None, "pretrained": place}, "train": {"max_steps": 3},
             "data": {"train": f"{data}/train", "validation": None, "seq_length": 8},
             "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
     for key, value in changes.items():
         spec[key] = {**spec[key], **value} if isinstance(value, dict) and key in spec else value
-    return folder.train(spec, name=name, ranks=ranks)
+    return folder.train(spec, name=name, ranks=ranks, expect=expect)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,6 +217,12 @@ def test_an_adapter_is_of_the_text_and_a_merge_has_the_rest(folder, kind):
            read_safetensors(folder.at("adapter", "adapter_model.safetensors")).items()}
     write_tensors(folder.at("adapter", "adapter_model.safetensors"), old)
     run_of(folder, place, kind, "from-adapter", model={"adapter": folder.at("adapter")})
+
+    # one that changes the layers of images as well does not
+    first = next(name for name in old if "lora_A" in name)
+    write_tensors(folder.at("adapter", "adapter_model.safetensors"), {**old, "base_model.model.vision_tower.q_proj.lora_A.weight": old[first]})
+    done = run_of(folder, place, kind, "from-images", model={"adapter": folder.at("adapter")}, expect=DATA)
+    assert "ztrain adapts the text model only" in done.err
 
 
 def test_an_untied_head_of_a_merge_is_the_text_models(folder):
