@@ -252,10 +252,7 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
-    int64_t before = 0; /* blocks with attention */
-    for (int64_t other = 0; other < block; other++)
-        before += !t->config.desc->layers[other].delta;
-    const int64_t first = before * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
+    const int64_t first = transformer_place(t, block) * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
     struct attention_decode_args decode = {.dtype = a->dtype,
                                            .M = a->M,
                                            .H = a->H,

@@ -54,13 +54,11 @@ static struct delta_held delta_held_of(const struct pass *pass, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct delta_desc *delta = &t->config.desc->delta;
-    int64_t before = 0; /* blocks with a delta rule */
     if (!pass->cache)
         return (struct delta_held){NULL, NULL};
-    for (int64_t other = 0; other < block; other++)
-        before += t->config.desc->layers[other].delta;
-    return (struct delta_held){row_at(t, pass->cache->inputs, before, delta->taps * delta_channels(delta)),
-                               pass->cache->states + before * delta->key_dim * delta_values(delta)};
+    const int64_t place = transformer_place(t, block);
+    return (struct delta_held){row_at(t, pass->cache->inputs, place, delta->taps * delta_channels(delta)),
+                               pass->cache->states + place * delta->key_dim * delta_values(delta)};
 }
 
 /* The arguments of the delta rule, without its gradients. */

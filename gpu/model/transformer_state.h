@@ -163,6 +163,16 @@ static inline enum linear transformer_mixes(const struct layer_desc *layer)
     return layer->delta ? LINEAR_DELTA_O : LINEAR_O;
 }
 
+/* The blocks before `block` of its kind, with attention or with a delta rule: its place in a cache. */
+static inline int64_t transformer_place(const struct transformer *t, int64_t block)
+{
+    const struct layer_desc *layers = t->config.desc->layers;
+    int64_t place = 0;
+    for (int64_t other = 0; other < block; other++)
+        place += layers[other].delta == layers[block].delta;
+    return place;
+}
+
 /* Whether the MLP has a gate. */
 static inline bool transformer_gates(const struct transformer *t)
 {
