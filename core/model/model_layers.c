@@ -44,7 +44,8 @@ static int64_t read_window(struct config_reader *reader, const struct layer_fact
     return reader_int(reader, "sliding_window", absent, 1, INT32_MAX);
 }
 
-static void read_windows(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
+/* Returns the window that layers may have; 0: none. */
+static int64_t read_windows(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
     const json_t *types = reader_get(reader, "layer_types");
     int64_t window = read_window(reader, facts), from = 0;
@@ -54,7 +55,7 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     if (facts->pattern_key) { /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
         const json_t *given = reader_get(reader, "sliding_window_pattern");
-        /* "LLLG" says what layer_types does (EXAONE 4), and 0 that there is no window */
+        /* EXAONE 4: "LLLG" repeats what layer_types says, and 0 means no window */
         if ((!types || json_is_integer(given)) && window > 0)
             pattern = reader_int(reader, "sliding_window_pattern", pattern, 1, INT32_MAX);
     }
@@ -66,6 +67,7 @@ static void read_windows(struct config_reader *reader, const struct layer_facts 
     }
     if (types)
         read_layer_types(reader, types, window, facts->windows != WINDOW_ALL, desc);
+    return window;
 }
 
 /* no_rope_layers: 1 for a layer with RoPE, 0 for one without; absent: every no_rope_layer_interval-th has none. */
@@ -115,10 +117,10 @@ void model_layers_read(struct config_reader *reader, const struct layer_facts *f
     }
     if (facts->nope == NOPE_LISTED)
         read_layers_nope(reader, desc);
-    read_windows(reader, facts, desc);
+    const bool windows = read_windows(reader, facts, desc) > 0;
     for (int64_t i = 0; i < desc->num_layers; i++) {
         if (facts->nope == NOPE_FULL)
-            desc->layers[i].no_rope = desc->layers[i].window == 0 && read_window(reader, facts) > 0;
+            desc->layers[i].no_rope = windows && desc->layers[i].window == 0;
         desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;
     }
 }
