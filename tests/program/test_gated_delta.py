@@ -2,7 +2,7 @@
 """Qwen 3.5's blocks have two layouts: gradients, their norms and gaps must not depend on which block came before in a bucket."""
 import pytest
 
-from harness import LLAMA
+from harness import LLAMA, write_mask, write_megatron
 
 MODEL = {**LLAMA, "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "num_hidden_layers": 4, "head_dim": 16,
          "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 6, "linear_value_head_dim": 5}
@@ -56,3 +56,22 @@ def test_steps_that_are_checked_and_narrow_reductions(folder, order):
     folder.train({**plain, "communication_data_type": "fp16"}, "narrow", ranks=2)
     for (loss, norm), (want, length) in zip(numbers(folder, "narrow"), numbers(folder, "plain")):
         assert abs(loss - want) < 2e-3 and abs(norm / length - 1) < 0.03
+
+
+@pytest.mark.parametrize("first", [1, 63, 64, 65])
+def test_documents_of_a_sample_do_not_see_each_other(folder, first):
+    """The loss of a second document is the same behind any first one of its length; without the mask it is not."""
+    second = [(7 * i + 3) % 59 for i in range(97 - first)]
+    losses = {}
+    for masked in (True, False):
+        for step in (5, 11):
+            prefix = folder.at(f"documents-{step}")
+            write_megatron(prefix, [[(step * i + step) % 59 for i in range(first)], second])
+            write_mask(prefix, 97, lambda i: i > first)
+            changes = {"model": {"config": {**MODEL, "layer_types": ORDERS["as published"], "max_position_embeddings": 96}},
+                       "data": {"train": prefix, "validation": prefix, "seq_length": 96, "document_mask": masked},
+                       "train": {"epochs": None, "max_steps": 1}, "train_batch_size": 1, "train_micro_batch_size_per_gpu": 1,
+                       "gradient_accumulation_steps": None, "optimizer": {"params": {"lr": 1e-20}}}
+            folder.train(changes, f"run-{masked}-{step}")
+            losses[masked, step] = folder.metrics(f"run-{masked}-{step}").losses[0]
+    assert losses[True, 5] == losses[True, 11] and losses[False, 5] != losses[False, 11]
