@@ -230,7 +230,7 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
     if (unties)
         json_object_set_new(config, "tie_word_embeddings", json_false());
-    if (unties && base->desc->multimodal) /* no effect if there is no such part */
+    if (unties && base->desc->multimodal) /* json_object_set_new() ignores an absent text_config */
         json_object_set_new(json_object_get(config, "text_config"), "tie_word_embeddings", json_false());
     status = hf_write_folder(&folder, "config.json", config, err);
 end:

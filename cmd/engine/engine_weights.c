@@ -24,7 +24,7 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
     return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->desc, &t->table, err) : STATUS_OK;
 }
 
-/* Rank 0's part of the hash of what the run does not train: that of a multimodal folder beside the text model. */
+/* Rank 0 hashes the tensors of a multimodal folder that are not the text model's. */
 static enum status engine_hash_rest(struct engine *t, const struct huggingface_source *source, struct error *err)
 {
     struct huggingface_source again = *source;
