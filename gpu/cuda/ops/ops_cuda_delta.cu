@@ -33,17 +33,24 @@ static_assert(static_cast<int>(SLICE) == static_cast<int>(WARP_SIZE), "a lane is
 
 /* ---- convolution --------------------------------------------------------- */
 
-__device__ __forceinline__ int64_t sequence_of(const int32_t *seq_start, int64_t num_seqs, int64_t row)
+/* The last of the sequences that begin at `at` or before; begin(sequence) rises. */
+template <typename Begin>
+__device__ __forceinline__ int64_t last_sequence(int64_t num_seqs, int64_t at, const Begin &begin)
 {
     int64_t first = 0, end = num_seqs;
     while (end - first > 1) {
         const int64_t middle = (first + end) / 2;
-        if (seq_start[middle] <= row)
+        if (begin(middle) <= at)
             first = middle;
         else
             end = middle;
     }
     return first;
+}
+
+__device__ __forceinline__ int64_t sequence_of(const int32_t *seq_start, int64_t num_seqs, int64_t row)
+{
+    return last_sequence(num_seqs, row, [&](int64_t s) { return static_cast<int64_t>(seq_start[s]); });
 }
 
 /* A channel's weights, the last ones of `w`, and the inputs that the rows before `row` have in its sequence. */
@@ -819,15 +826,7 @@ __device__ __forceinline__ void store_rows(T *to, const float (&sum)[ROWS][KEYS]
 /* The sequence whose chunks the place belongs to. */
 __device__ __forceinline__ int64_t sequence_of_place(const int32_t *seq_start, int64_t num_seqs, int64_t place)
 {
-    int64_t first = 0, end = num_seqs;
-    while (end - first > 1) {
-        const int64_t middle = (first + end) / 2;
-        if (seq_start[middle] / CHUNK + middle <= place)
-            first = middle;
-        else
-            end = middle;
-    }
-    return first;
+    return last_sequence(num_seqs, place, [&](int64_t s) { return seq_start[s] / CHUNK + s; });
 }
 
 /* sums (chunks, Hv, 2): parts of the gradients of a_log and dt_bias. */
