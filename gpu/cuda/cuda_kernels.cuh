@@ -35,14 +35,15 @@ template <typename Launch> void dispatch_state(enum dtype dtype, Launch launch)
 /* Launches a kernel without dynamic shared memory on a `struct stream`; `what` names it in errors. */
 #define LAUNCH(stream, what, kernel, grid, block, ...) \
     cuda_check(cuda_device_of(stream),                 \
-               CUDA_LAUNCH(kernel, grid, block, 0, cuda_stream_of(stream)->handle, __VA_ARGS__), what)
+               CUDA_LAUNCH(what, kernel, grid, block, 0, cuda_stream_of(stream)->handle, __VA_ARGS__), what)
 
 /* The same for a kernel with `bytes` of dynamic shared memory. */
-#define LAUNCH_SHARED(stream, what, kernel, grid, block, bytes, ...)                                                \
-    do {                                                                                                            \
-        if (cuda_check(cuda_device_of(stream), CUDA_ALLOW_DYN_SHARED(kernel, bytes), what))                         \
-            cuda_check(cuda_device_of(stream),                                                                      \
-                       CUDA_LAUNCH(kernel, grid, block, bytes, cuda_stream_of(stream)->handle, __VA_ARGS__), what); \
+#define LAUNCH_SHARED(stream, what, kernel, grid, block, bytes, ...)                                               \
+    do {                                                                                                           \
+        if (cuda_check(cuda_device_of(stream), CUDA_ALLOW_DYN_SHARED(kernel, bytes), what))                        \
+            cuda_check(cuda_device_of(stream),                                                                     \
+                       CUDA_LAUNCH(what, kernel, grid, block, bytes, cuda_stream_of(stream)->handle, __VA_ARGS__), \
+                       what);                                                                                      \
     } while (0)
 
 /* ---- elements ------------------------------------------------------------ */

@@ -28,9 +28,10 @@ enum { WARP_SIZE = 32 };
 
 #else
 
-/* CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, arguments…): enqueues a kernel and returns a cudaError_t,
- * which must be checked. A kernel with a comma is put in parentheses: CUDA_LAUNCH((norm_fwd_kernel<T, 4>), …). */
-#define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
+/* CUDA_LAUNCH(what, kernel, grid, block, dynamic_bytes, stream, arguments…): enqueues a kernel, which the emulation
+ * reports as `what` and the kernel's name, and returns a cudaError_t, which must be checked. A kernel with a comma is
+ * put in parentheses: CUDA_LAUNCH("norm_fwd", (norm_fwd_kernel<T, 4>), …). */
+#define CUDA_LAUNCH(what, kernel, grid, block, dynamic_bytes, stream, ...) \
     cuda_launch(kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
 
 template <typename... Parameters, typename... Arguments>

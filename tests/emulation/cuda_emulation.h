@@ -41,13 +41,14 @@ struct launch {
     size_t bytes; /* of the object: kernels may read their arguments in it */
 };
 /* Takes the launch over. */
-cudaError_t launch_kernel(const char *name, const void *kernel, launch *arguments, dim3 grid, dim3 block,
-                          size_t dynamic_bytes, cudaStream_t stream);
+cudaError_t launch_kernel(const char *what, const char *name, const void *kernel, launch *arguments, dim3 grid,
+                          dim3 block, size_t dynamic_bytes, cudaStream_t stream);
 
 enum barrier_kind { BARRIER_BLOCK, BARRIER_OR, BARRIER_AND, BARRIER_COUNT };
 int barrier_block(barrier_kind kind, int predicate, const char *file, int line);
 void barrier_warp(unsigned mask, const char *file, int line);
-/* Every lane of `mask` contributes 8 bytes and gets those of `source(lane)`; as on the GPU, this is not a memory barrier. */
+/* Every lane of `mask` contributes 8 bytes and gets those of `source(lane)`; as on the GPU, this is not a memory
+ * barrier. */
 enum exchange_kind { EXCHANGE_IDX, EXCHANGE_UP, EXCHANGE_DOWN, EXCHANGE_XOR };
 uint64_t exchange(exchange_kind kind, unsigned mask, uint64_t value, int operand, int width, const char *file,
                   int line);
@@ -83,11 +84,12 @@ template <typename... Parameters> struct typed_launch final : launch {
 };
 
 template <typename... Parameters, typename... Arguments>
-[[nodiscard]] inline cudaError_t launch_typed(const char *name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                                              size_t dynamic_bytes, cudaStream_t stream, Arguments... arguments)
+[[nodiscard]] inline cudaError_t launch_typed(const char *what, const char *name, void (*kernel)(Parameters...),
+                                              dim3 grid, dim3 block, size_t dynamic_bytes, cudaStream_t stream,
+                                              Arguments... arguments)
 {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel takes another number of arguments");
-    return launch_kernel(name, reinterpret_cast<const void *>(kernel),
+    return launch_kernel(what, name, reinterpret_cast<const void *>(kernel),
                          new typed_launch<Parameters...>(kernel, arguments...), grid, block, dynamic_bytes, stream);
 }
 
@@ -114,8 +116,8 @@ inline T atomic(const char *file, int line, atomic_kind kind, T *address, std::c
 
 /* ---- launches and shared memory: see gpu/cuda/cuda_launch.h -------------- */
 
-#define CUDA_LAUNCH(kernel, grid, block, dynamic_bytes, stream, ...) \
-    emulation::launch_typed(#kernel, kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
+#define CUDA_LAUNCH(what, kernel, grid, block, dynamic_bytes, stream, ...) \
+    emulation::launch_typed(what, #kernel, kernel, grid, block, dynamic_bytes, stream, __VA_ARGS__)
 
 #define SHARED(type, name, dimensions)                                                     \
     typedef type name##_shared_type dimensions;                                            \

@@ -226,8 +226,8 @@ cudaError_t failure_of_device(bool launches)
     return planted && count >= at ? static_cast<cudaError_t>(code) : cudaSuccess;
 }
 
-cudaError_t launch_kernel(const char *name, const void *kernel, launch *arguments, dim3 grid, dim3 block,
-                          size_t dynamic_bytes, cudaStream_t stream)
+cudaError_t launch_kernel(const char *what, const char *name, const void *kernel, launch *arguments, dim3 grid,
+                          dim3 block, size_t dynamic_bytes, cudaStream_t stream)
 {
     guard lock(big_lock);
     enter("a kernel launch");
@@ -243,7 +243,7 @@ cudaError_t launch_kernel(const char *name, const void *kernel, launch *argument
     if (strstr(name, "swiglu") && swiglu_is("fast"))
         planted_seconds += 60;
     operation op;
-    op.name = std::string("kernel ") + name;
+    op.name = std::string("kernel ") + name + " of " + what;
     op.kernel = true;
     op.run = [=] {
         stats.kernels++;

@@ -30,7 +30,7 @@ void check(cudaError_t code)
     }
 }
 
-#define LAUNCH(kernel, stream, ...) check(CUDA_LAUNCH(kernel, 2, N, 0, stream, __VA_ARGS__))
+#define LAUNCH(kernel, stream, ...) check(CUDA_LAUNCH("fault", kernel, 2, N, 0, stream, __VA_ARGS__))
 
 float *device_floats(size_t n, bool clear = true)
 {
@@ -206,7 +206,7 @@ void run_divergent(float *p)
 
 void run_divergent_branches(float *p)
 {
-    check(CUDA_LAUNCH(divergent_branches, 1, N, 0, nullptr, p, fault));
+    check(CUDA_LAUNCH("fault", divergent_branches, 1, N, 0, nullptr, p, fault));
 }
 
 void run_shuffle_after_exit(float *p)
@@ -237,7 +237,7 @@ void run_shared_index(float *p)
 
 void run_dynamic_index(float *p)
 {
-    check(CUDA_LAUNCH(dynamic_index, 2, N, N * sizeof(float), nullptr, p, fault ? -1 : 0));
+    check(CUDA_LAUNCH("fault", dynamic_index, 2, N, N * sizeof(float), nullptr, p, fault ? -1 : 0));
 }
 
 void run_between_blocks(float *p)
