@@ -24,8 +24,7 @@ uint64_t base_hash_bytes(int number, int64_t first, const void *bytes, size_t co
 /* The slice that was written last, without its padding. */
 static void base_hash_take(struct base_hash *hash)
 {
-    if (!hash->written)
-        return;
+    if (!hash->written) return;
     const struct unit_info *unit = &hash->table->units[hash->unit];
     const int64_t word = unit->stored_bytes ? hash->table->word : (int64_t)sizeof *hash->written;
     const int64_t size = hash->layout->slice[hash->unit] * word, first = size * hash->rank;
@@ -68,8 +67,7 @@ enum status base_hash_join(struct comm *comm, uint64_t *sum, struct error *err)
     uint64_t *parts = memory_alloc((size_t)world * sizeof *parts);
     const enum status status = comm_exchange(comm, sum, sizeof *sum, parts, err);
     *sum = 0;
-    for (int r = 0; r < world && status == STATUS_OK; r++)
-        *sum += parts[r];
+    for (int r = 0; r < world && status == STATUS_OK; r++) *sum += parts[r];
     free(parts);
     return status;
 }

@@ -47,10 +47,8 @@ bool checkpoint_own_name(const char *name, bool *aside)
     *aside = false;
     while (end && *end) {
         size_t k = 0;
-        while (k < COUNT_OF(suffixes) && !folder_name_begins(end, suffixes[k]))
-            k++;
-        if (k == COUNT_OF(suffixes))
-            return false;
+        while (k < COUNT_OF(suffixes) && !folder_name_begins(end, suffixes[k])) k++;
+        if (k == COUNT_OF(suffixes)) return false;
         *aside = *aside || k > 0;
         end = folder_number_end(end + strlen(suffixes[k]), 1);
     }
@@ -61,10 +59,8 @@ bool checkpoint_is_folder(const char *dir, const struct dirent *entry)
 {
     char path[FS_PATH_MAX];
     struct stat facts;
-    if (entry->d_type == DT_DIR)
-        return true;
-    if (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) != STATUS_OK)
-        return false;
+    if (entry->d_type == DT_DIR) return true;
+    if (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, NULL) != STATUS_OK) return false;
     return io_stat(path, &facts) == 0 ? S_ISDIR(facts.st_mode) : fs_exists(path);
 }
 
@@ -83,8 +79,7 @@ enum status checkpoint_any(const char *dir, bool history, bool *any, struct erro
     bool there, aside = false;
     *any = false;
     TRY(checkpoint_find_folder(dir, &there, err));
-    if (!there)
-        return STATUS_OK;
+    if (!there) return STATUS_OK;
     DIR *folder = io_opendir(dir);
     while (folder && !*any && (entry = io_readdir(folder)))
         *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside
@@ -93,8 +88,7 @@ enum status checkpoint_any(const char *dir, bool history, bool *any, struct erro
     enum status status = STATUS_OK;
     if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot list the checkpoints in '%s'", dir);
-    if (folder)
-        io_closedir(folder);
+    if (folder) io_closedir(folder);
     return status;
 }
 
@@ -109,17 +103,14 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
     enum status status = fs_find_dir(dir, &there, STATUS_CHECKPOINT, err);
     if (status == STATUS_OK && !there)
         status = error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", dir, strerror(ENOENT));
-    if (status != STATUS_OK && !error_is_unreadable(err))
-        error_hint(err, "%s", hint);
+    if (status != STATUS_OK && !error_is_unreadable(err)) error_hint(err, "%s", hint);
     TRY(status);
-    if (strlen(dir) >= FS_PATH_MAX)
-        return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
+    if (strlen(dir) >= FS_PATH_MAX) return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", dir);
     strcpy(folder, dir);
     TRY(fs_join(path, dir, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     struct stat facts;
     *is_checkpoint = io_stat(path, &facts) == 0;
-    if (*is_checkpoint)
-        return STATUS_OK;
+    if (*is_checkpoint) return STATUS_OK;
     if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG)
         return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
     manifest_rank_name(0, rank_name);
@@ -133,8 +124,7 @@ enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[
         return STATUS_OK;
     }
     TRY(checkpoint_any(dir, false, &there, err));
-    if (there)
-        return STATUS_OK;
+    if (there) return STATUS_OK;
     TRY(fs_join(path, dir, "run.yaml", STATUS_CHECKPOINT, err)); /* a run without a checkpoint so far */
     if (fs_exists(path)) {
         error_set(err, STATUS_CHECKPOINT, "run folder '%s' holds no checkpoint yet", dir);
@@ -161,11 +151,9 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
 enum status checkpoint_sync(const char *dir, struct error *err)
 {
     int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
+    if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
     enum status status = STATUS_OK;
-    if (fault_fsync(fd))
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
+    if (fault_fsync(fd)) status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
     io_close(fd);
     heartbeat_beat();
     return status;
@@ -182,8 +170,7 @@ void checkpoint_point(const char *dir, const char *link, const char *name)
         return;
     }
     ssize_t length = readlink(path, now, sizeof now);
-    if (length == (ssize_t)strlen(name) && !memcmp(now, name, (size_t)length))
-        return;
+    if (length == (ssize_t)strlen(name) && !memcmp(now, name, (size_t)length)) return;
     if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(name, fresh) || fault_rename(fresh, path, 0)) {
         log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", path, name, strerror(errno));
         fault_remove(fresh);
@@ -200,12 +187,9 @@ void checkpoint_unpoint(const char *dir, const char *link, bool always)
         log_warn("%s", err.text);
         return;
     }
-    if (io_lstat(path, &own) != 0 || !S_ISLNK(own.st_mode))
-        return;
-    if (!always && (io_stat(path, &target) == 0 || errno != ENOENT))
-        return;
-    if (fault_remove(path) && errno != ENOENT)
-        log_warn("cannot remove the link '%s': %s", path, strerror(errno));
+    if (io_lstat(path, &own) != 0 || !S_ISLNK(own.st_mode)) return;
+    if (!always && (io_stat(path, &target) == 0 || errno != ENOENT)) return;
+    if (fault_remove(path) && errno != ENOENT) log_warn("cannot remove the link '%s': %s", path, strerror(errno));
 }
 
 enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err)
@@ -236,15 +220,12 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     enum status status = STATUS_OK;
     char inner[FS_PATH_MAX];
     heartbeat_beat();
-    if (fault_remove(path) == 0 || errno == ENOENT)
-        return STATUS_OK;
+    if (fault_remove(path) == 0 || errno == ENOENT) return STATUS_OK;
     int code = errno;
     DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
-    if (!folder)
-        return error_system(err, STATUS_CHECKPOINT, code, "cannot delete '%s'", path);
+    if (!folder) return error_system(err, STATUS_CHECKPOINT, code, "cannot delete '%s'", path);
     for (struct dirent *entry; (entry = io_readdir(folder));) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
-            continue;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         /* the length of the path bounds the depth */
         TRY_END(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
         TRY_END(checkpoint_remove_tree(inner, err));
@@ -270,8 +251,7 @@ void checkpoint_sweep(const char *dir)
     char path[FS_PATH_MAX];
     struct error err;
     DIR *folder = io_opendir(dir);
-    if (!folder)
-        return;
+    if (!folder) return;
     for (struct dirent *entry; (entry = io_readdir(folder));)
         if (folder_name_begins(entry->d_name, TMP_PREFIX) &&
             (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, &err) != STATUS_OK ||
@@ -296,13 +276,10 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
     char path[FS_PATH_MAX];
     TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return checkpoint_io_error("create", path, err);
+    if (fd < 0) return checkpoint_io_error("create", path, err);
     enum status status = fs_write(fd, path, data, bytes, STATUS_CHECKPOINT, NULL);
-    if (status != STATUS_OK || fault_fsync(fd))
-        status = checkpoint_io_error("write", path, err);
-    if (io_close(fd) && status == STATUS_OK)
-        status = checkpoint_io_error("write", path, err);
+    if (status != STATUS_OK || fault_fsync(fd)) status = checkpoint_io_error("write", path, err);
+    if (io_close(fd) && status == STATUS_OK) status = checkpoint_io_error("write", path, err);
     heartbeat_beat();
     return status;
 }
@@ -310,8 +287,7 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
 enum status checkpoint_reads_from_disk(const char *path, struct error *err)
 {
     int fd = io_open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return checkpoint_io_error("open", path, err);
+    if (fd < 0) return checkpoint_io_error("open", path, err);
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     io_close(fd);
     return STATUS_OK;

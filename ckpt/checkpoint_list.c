@@ -15,10 +15,8 @@
 static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;
-    if (a->position.step != b->position.step)
-        return a->position.step < b->position.step ? 1 : -1;
-    if (a->position.evaluation_due != b->position.evaluation_due)
-        return a->position.evaluation_due ? 1 : -1;
+    if (a->position.step != b->position.step) return a->position.step < b->position.step ? 1 : -1;
+    if (a->position.evaluation_due != b->position.evaluation_due) return a->position.evaluation_due ? 1 : -1;
     if (a->position.epoch_end != b->position.epoch_end) /* the same step; the end of the epoch was processed as well */
         return a->position.epoch_end ? -1 : 1;
     return strcmp(a->name, b->name); /* X before X.replaced-1 */
@@ -76,8 +74,7 @@ static enum status list_entry_fill(struct checkpoint_entry *entry, const char *p
     bool there;
     enum status status = manifest_load(path, files, &manifest, &damage);
     if (status != STATUS_OK && status != STATUS_CHECKPOINT) { /* a lack of memory is not damage */
-        if (err)
-            *err = damage;
+        if (err) *err = damage;
         return status;
     }
     heartbeat_beat();
@@ -130,8 +127,7 @@ static enum status list_read_still(struct checkpoint_entry *entry, const char *d
         list_entry_name(&now, entry->name, entry->inode);
         now.stamp = listed_stamp(path);
         TRY(list_entry_fill(&now, path, files, err));
-        if (now.ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES)
-            break;
+        if (now.ok || (known && checkpoint_is_still(path, &identity)) || i == CHECKPOINT_TRIES) break;
         *gone = !fs_exists(path);
         if (*gone || !known) /* not known: the disk does not answer */
             break;
@@ -150,8 +146,7 @@ static enum status list_read_in_place(struct checkpoint_entry *entry, const char
 {
     bool gone;
     TRY(list_read_still(entry, dir, files, false, &gone, err));
-    if (!gone)
-        return STATUS_OK;
+    if (!gone) return STATUS_OK;
     free(entry->damage);
     entry->ok = entry->unread = false;
     entry->damage = memory_text("it was deleted meanwhile");
@@ -206,13 +201,10 @@ static struct heads list_heads(const struct checkpoint_list *list)
     for (int i = list->ordered; i < list->count; i++) {
         const struct checkpoint_entry *entry = &all[i];
         if (entry->read) {
-            if (heads.top < 0 || listed_newest_first(entry, &all[heads.top]) < 0)
-                heads.top = i;
-            if (entry->ok && (heads.known < 0 || listed_newest_first(entry, &all[heads.known]) < 0))
-                heads.known = i;
+            if (heads.top < 0 || listed_newest_first(entry, &all[heads.top]) < 0) heads.top = i;
+            if (entry->ok && (heads.known < 0 || listed_newest_first(entry, &all[heads.known]) < 0)) heads.known = i;
         } else if (entry->position.step != INT64_MAX) {
-            if (heads.step < 0 || listed_newest_first(entry, &all[heads.step]) < 0)
-                heads.step = i;
+            if (heads.step < 0 || listed_newest_first(entry, &all[heads.step]) < 0) heads.step = i;
         } else if (heads.epoch < 0 || entry->position.epoch > all[heads.epoch].position.epoch ||
                    (entry->position.epoch == all[heads.epoch].position.epoch &&
                     listed_by_name(entry, &all[heads.epoch]) < 0))
@@ -227,10 +219,8 @@ static int list_to_read(const struct checkpoint_list *list, const struct heads *
     const struct checkpoint_entry *all = list->entries;
     if (heads->step >= 0 && (heads->top < 0 || all[heads->step].position.step >= all[heads->top].position.step))
         return heads->step;
-    if (heads->epoch < 0)
-        return -1;
-    if (heads->known < 0)
-        return heads->epoch;
+    if (heads->epoch < 0) return -1;
+    if (heads->known < 0) return heads->epoch;
     return checkpoint_may_be_later(&all[heads->epoch], &all[heads->known].position) ? heads->epoch : -1;
 }
 
@@ -252,8 +242,7 @@ enum status checkpoint_list_order(struct checkpoint_list *list, const char *dir,
 
 static void list_sort(struct checkpoint_list *list)
 {
-    if (list->count)
-        qsort(list->entries, (size_t)list->count, sizeof *list->entries, listed_newest_first);
+    if (list->count) qsort(list->entries, (size_t)list->count, sizeof *list->entries, listed_newest_first);
 }
 
 enum status checkpoint_list_read_later(struct checkpoint_list *list, const char *dir,
@@ -262,8 +251,7 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
     list->ordered = 0;
     for (int i = list->count - 1; i >= 0; i--) {
         const struct checkpoint_entry *entry = &list->entries[i];
-        if (!entry->read && (!position || checkpoint_may_be_later(entry, position)))
-            TRY(list_read(list, dir, i, err));
+        if (!entry->read && (!position || checkpoint_may_be_later(entry, position))) TRY(list_read(list, dir, i, err));
     }
     list_sort(list);
     return STATUS_OK;
@@ -296,29 +284,21 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
     int room = 0;
     bool aside;
     memset(list, 0, sizeof *list);
-    if (known.count)
-        qsort(known.entries, (size_t)known.count, sizeof *known.entries, listed_by_name);
+    if (known.count) qsort(known.entries, (size_t)known.count, sizeof *known.entries, listed_by_name);
     DIR *folder = io_opendir(dir);
-    if (!folder)
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
+    if (!folder) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
     for (;;) {
         errno = 0;
         struct dirent *entry = io_readdir(folder);
-        if (!entry)
-            break;
-        if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside)
-            continue;
-        if (checkpoint_is_folder(dir, entry))
-            list_append(list, &known, entry, &room);
+        if (!entry) break;
+        if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside) continue;
+        if (checkpoint_is_folder(dir, entry)) list_append(list, &known, entry, &room);
     }
-    if (errno)
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
+    if (errno) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
     list_sort(list);
 end:
-    if (folder)
-        io_closedir(folder);
-    if (status != STATUS_OK)
-        checkpoint_list_release(list);
+    if (folder) io_closedir(folder);
+    if (status != STATUS_OK) checkpoint_list_release(list);
     checkpoint_list_release(&known);
     return status;
 }
@@ -327,8 +307,7 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
 {
     memset(list, 0, sizeof *list);
     enum status status = checkpoint_list_update(list, dir, aside, err);
-    for (int i = list->count - 1; i >= 0 && status == STATUS_OK; i--)
-        status = list_read(list, dir, i, err);
+    for (int i = list->count - 1; i >= 0 && status == STATUS_OK; i--) status = list_read(list, dir, i, err);
     if (status == STATUS_OK)
         list_sort(list);
     else
@@ -339,8 +318,7 @@ enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, 
 
 void checkpoint_list_release(struct checkpoint_list *list)
 {
-    for (int i = 0; i < list->count; i++)
-        entry_release(&list->entries[i]);
+    for (int i = 0; i < list->count; i++) entry_release(&list->entries[i]);
     free(list->entries);
     memset(list, 0, sizeof *list);
 }

@@ -41,8 +41,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     if (strlen(folder) >= sizeof checkpoint->path)
         TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
     TRY_GOTO(open_manifest(reader, folder, entry, err));
-    if (files)
-        TRY_GOTO(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
+    if (files) TRY_GOTO(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
     *checkpoint = reader->manifest->facts;
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
@@ -61,8 +60,7 @@ bool checkpoint_is_gone(const struct checkpoint *checkpoint)
 
 void checkpoint_close(struct checkpoint *checkpoint)
 {
-    if (!checkpoint)
-        return;
+    if (!checkpoint) return;
     struct checkpoint_reader *reader = reader_of(checkpoint);
     checkpoint_reader_close_files(reader);
     manifest_free(reader->manifest);
@@ -94,11 +92,9 @@ static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *e
 {
     struct checkpoint_list aside;
     const struct checkpoint_entry *found = NULL;
-    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK)
-        memset(&aside, 0, sizeof aside);
+    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK) memset(&aside, 0, sizeof aside);
     for (int i = 0; i < aside.count && !found; i++)
-        if (aside.entries[i].ok)
-            found = &aside.entries[i];
+        if (aside.entries[i].ok) found = &aside.entries[i];
     if (found)
         error_hint(err,
                    "'%s/%s' of step %" PRId64 " was moved aside and can be named (%d in all; ztrain inspect "
@@ -118,8 +114,7 @@ static enum status open_next_ok(struct checkpoint_list *list, const char *dir, i
     *ok = NULL;
     for (;; at++) {
         TRY(checkpoint_list_order(list, dir, at + 1, err));
-        if (at >= list->count)
-            return STATUS_OK;
+        if (at >= list->count) return STATUS_OK;
         if (list->entries[at].ok) {
             *ok = &list->entries[at];
             return STATUS_OK;
@@ -154,8 +149,7 @@ static void say_unopened(const struct checkpoint_list *list, const char *dir)
     const struct checkpoint_entry *first = NULL;
     int count = 0;
     for (int i = 0; i < list->count; i++)
-        if (list->entries[i].unread && !count++)
-            first = &list->entries[i];
+        if (list->entries[i].unread && !count++) first = &list->entries[i];
     if (count == 1)
         log_warn("the checkpoint '%s/%s' cannot be read, but it is older and not needed: %s", dir, first->name,
                  first->damage);
@@ -208,10 +202,8 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
             status = hint_unopened(dir, hidden->name, ok, &failure);
             break;
         }
-        if (damaged && i >= list.count)
-            break;
-        if (damaged && entry->unread)
-            continue;
+        if (damaged && i >= list.count) break;
+        if (damaged && entry->unread) continue;
         if (damaged && entry->ok)
             found = open_entry(&list, dir, i, full, out, &damaged, again, &damage);
         else if (damaged)
@@ -233,8 +225,7 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))
         hint_checkpoint_aside(dir, list.count > 0, &failure);
     checkpoint_list_release(&list);
-    if (status != STATUS_OK && err)
-        *err = failure;
+    if (status != STATUS_OK && err) *err = failure;
     return status;
 }
 
@@ -243,12 +234,10 @@ static enum status open_dir(const char *dir, struct verifier full, struct checkp
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
-    if (is_checkpoint)
-        return open_one(folder, NULL, full, checkpoint, err);
+    if (is_checkpoint) return open_one(folder, NULL, full, checkpoint, err);
     enum status status = STATUS_OK;
     bool again = true;
-    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
-        status = open_newest(folder, full, checkpoint, &again, err);
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) status = open_newest(folder, full, checkpoint, &again, err);
     return status;
 }
 
@@ -275,8 +264,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     bool is_checkpoint;
     char place[FS_PATH_MAX];
     TRY(checkpoint_locate(folder, &is_checkpoint, place, err));
-    if (!is_checkpoint)
-        return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
+    if (!is_checkpoint) return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
     TRY(open_folder(place, NULL, false, checkpoint, err));
     enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) {
@@ -298,12 +286,10 @@ static enum status best_whole(const char *folder, struct checkpoint_list *list, 
     while ((*best = checkpoint_best(list, keep, INT64_MAX))) {
         struct checkpoint_entry *entry = &list->entries[*best - list->entries];
         TRY(checkpoint_entry_settle(entry, folder, err));
-        if (entry->ok)
-            return STATUS_OK;
+        if (entry->ok) return STATUS_OK;
         TRY(fs_join(path, folder, entry->name, STATUS_CHECKPOINT, err));
         *again = !fs_exists(path);
-        if (*again)
-            return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted while it was read", path);
+        if (*again) return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted while it was read", path);
         log_warn("the checkpoint '%s' is not used: %s", path, entry->damage);
     }
     return STATUS_OK;
@@ -318,10 +304,8 @@ static enum status open_listed(const char *folder, struct checkpoint_list *list,
     bool found = false; /* scores compare with those of the newest evaluation: of the data that counts now */
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
-        if (!entry->ok)
-            log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
-        if (!found && entry->ok && entry->position.scores.known)
-            keep->data = entry->position.scores.data;
+        if (!entry->ok) log_warn("the checkpoint '%s/%s' is not used: %s", folder, entry->name, entry->damage);
+        if (!found && entry->ok && entry->position.scores.known) keep->data = entry->position.scores.data;
         found |= entry->ok && entry->position.scores.known;
     }
     TRY(best_whole(folder, list, keep, &best, again, err));
@@ -357,8 +341,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
     enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
     const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
     keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
-    if (mode && strcmp(mode, "auto") != 0)
-        keep.mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
+    if (mode && strcmp(mode, "auto") != 0) keep.mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
     checkpoint_close(newest);
     enum status status = STATUS_OK;
     bool again = true;

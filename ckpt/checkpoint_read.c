@@ -51,8 +51,7 @@ struct stream {
 static int most_read_rank_files(void)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES)
-        return OPEN_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 < OPEN_FILES) return OPEN_FILES;
     return limit.rlim_cur / 2 < MANIFEST_MAX_WORLD ? (int)(limit.rlim_cur / 2) : MANIFEST_MAX_WORLD;
 }
 
@@ -65,8 +64,7 @@ static void forget_file(struct checkpoint_reader *reader, int rank)
 
 void checkpoint_reader_close_files(struct checkpoint_reader *reader)
 {
-    for (int rank = 0; reader->num_open && rank < reader->manifest->facts.world; rank++)
-        forget_file(reader, rank);
+    for (int rank = 0; reader->num_open && rank < reader->manifest->facts.world; rank++) forget_file(reader, rank);
     free(reader->files);
     reader->files = NULL;
 }
@@ -85,8 +83,7 @@ static enum status file_of(struct checkpoint_reader *reader, int rank, struct ra
         char path[FS_PATH_MAX];
         if (reader->num_open == reader->most_open && reader->files[reader->newest])
             forget_file(reader, reader->newest); /* the next range begins with the others */
-        for (int other = 0; reader->num_open == reader->most_open; other++)
-            forget_file(reader, other);
+        for (int other = 0; reader->num_open == reader->most_open; other++) forget_file(reader, other);
         TRY(fs_join(path, reader->folder, file->name, STATUS_CHECKPOINT, err));
         TRY(rankfile_open(path, &shape, &facts, &reader->files[rank], err));
         reader->num_open++;
@@ -138,8 +135,7 @@ static enum status name_read_frame(void *context, struct read_ahead_piece *piece
         next_read_span(stream);
     else if (span->frame == span->end) /* all files have as many frames */
         *span = (struct span){.rank = span->rank + 1, .end = span->end};
-    do
-        status = file_of(stream->reader, span->rank, &file, err);
+    do status = file_of(stream->reader, span->rank, &file, err);
     while (retry_again(&retry, &status, err));
     TRY(status);
     if (span->end == 0) {
@@ -161,10 +157,8 @@ static enum status read_frame_again(void *context, struct read_ahead_piece *piec
     forget_file(stream->reader, rank);
     while (retry_again(&retry, &status, err)) {
         status = file_of(stream->reader, rank, &file, err);
-        if (status == STATUS_OK)
-            status = rankfile_read_again(file, piece, err);
-        if (status != STATUS_OK)
-            forget_file(stream->reader, rank);
+        if (status == STATUS_OK) status = rankfile_read_again(file, piece, err);
+        if (status != STATUS_OK) forget_file(stream->reader, rank);
     }
     return status;
 }
@@ -192,8 +186,7 @@ static enum status begin_ranges(struct stream *stream, const struct checkpoint *
 {
     *stream = (struct stream){.reader = reader_of(checkpoint), .retry = checkpoint->retry, .ranges = ranges};
     int64_t frames = 0;
-    for (int i = 0; i < count; i++)
-        frames += frames_to_read(stream->reader->manifest, &ranges[i]);
+    for (int i = 0; i < count; i++) frames += frames_to_read(stream->reader->manifest, &ranges[i]);
     return begin_read_stream(stream, frames, err);
 }
 
@@ -304,10 +297,8 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
         if (!a || !b || strcmp(a->name, b->name) != 0 || a->ndim != b->ndim ||
             memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0) {
-            if (a)
-                read_tensor_text(a->name, a->ndim, a->shape, theirs);
-            if (b)
-                read_tensor_text(b->name, b->ndim, b->shape, ours);
+            if (a) read_tensor_text(a->name, a->ndim, a->shape, theirs);
+            if (b) read_tensor_text(b->name, b->ndim, b->shape, ours);
             error_set(err, STATUS_CHECKPOINT,
                       "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
                       checkpoint->path, i, theirs, ours);
@@ -335,8 +326,7 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
                                   struct error *err)
 {
     const struct checkpoint_base *was = &checkpoint->base;
-    if (base->hash == was->hash)
-        return STATUS_OK;
+    if (base->hash == was->hash) return STATUS_OK;
     error_set(err, STATUS_CHECKPOINT,
               "the %s in '%s' was trained on another base: the frozen weights of %s have the hash %s, and those it was "
               "trained on %s",
@@ -344,8 +334,7 @@ enum status checkpoint_check_base(const struct checkpoint *checkpoint, const str
               base->folder ? base->folder : "the model", hash_digits(base->hash).text, hash_digits(was->hash).text);
     if (was->folder && base->folder && !strcmp(was->folder, base->folder))
         return error_hint(err, "the weights in this folder have changed since; restore them");
-    if (was->folder)
-        return error_hint(err, "its base was the folder '%s'", was->folder);
+    if (was->folder) return error_hint(err, "its base was the folder '%s'", was->folder);
     return error_hint(err, "its base were initial values with run.seed %" PRId64, was->seed);
 }
 
@@ -356,8 +345,7 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     memset(table, 0, sizeof *table);
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
     tensor_table_build_for(desc, checkpoint->moment_blocks, table);
-    if (!checkpoint->adapter)
-        return STATUS_OK;
+    if (!checkpoint->adapter) return STATUS_OK;
     struct adapter_config config;
     TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
     config.settings.on = true;

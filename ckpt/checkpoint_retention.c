@@ -18,8 +18,7 @@ static enum status retention_successor(const char *dir, struct checkpoint_list *
     *replaced = false;
     for (int i = 0; suffix && i < known->count; i++) {
         struct checkpoint_entry *entry = &known->entries[i];
-        if (strncmp(entry->name, name, (size_t)(suffix - name)) != 0 || entry->name[suffix - name])
-            continue;
+        if (strncmp(entry->name, name, (size_t)(suffix - name)) != 0 || entry->name[suffix - name]) continue;
         TRY(checkpoint_entry_renew(entry, dir, &changed, err));
         *replaced = entry->ok && !changed;
     }
@@ -41,8 +40,7 @@ static int64_t count_better(const struct checkpoint_list *list, const struct che
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
         double other = retention_score(entry, keep);
-        if (entry->position.step > newest || entry->position.step == step)
-            continue;
+        if (entry->position.step > newest || entry->position.step == step) continue;
         better += eval_metric_better(keep->metric, keep->mode, other, value) ||
                   (other == value && entry->position.step < step);
     }
@@ -56,8 +54,7 @@ const struct checkpoint_entry *checkpoint_best(const struct checkpoint_list *lis
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
         double value = retention_score(entry, keep);
-        if (entry->position.step > newest || isnan(value))
-            continue;
+        if (entry->position.step > newest || isnan(value)) continue;
         if (!best || eval_metric_better(keep->metric, keep->mode, value, retention_score(best, keep)) ||
             (value == retention_score(best, keep) && entry->position.step < best->position.step))
             best = entry;
@@ -73,11 +70,9 @@ static enum status settle_retained_best(const char *dir, struct checkpoint_list 
     for (int i = 0; keep->best && i < list->count; i++) {
         struct checkpoint_entry *entry = &list->entries[i];
         double value = retention_score(entry, keep);
-        if (isnan(value) || count_better(list, keep, newest, entry->position.step, value) >= keep->best)
-            continue;
+        if (isnan(value) || count_better(list, keep, newest, entry->position.step, value) >= keep->best) continue;
         TRY(checkpoint_entry_renew(entry, dir, &changed, err));
-        if (!entry->ok || changed)
-            i = -1; /* others have moved up */
+        if (!entry->ok || changed) i = -1; /* others have moved up */
     }
     return STATUS_OK;
 }
@@ -87,10 +82,8 @@ bool checkpoint_is_among_best(struct checkpoint_save_cache *cache, const char *d
 {
     struct error err;
     double value = eval_scores_value(&position->scores, keep->metric);
-    if (!keep->best || isnan(value))
-        return false;
-    if (!fs_is_dir(dir))
-        return true; /* the first checkpoint of the run */
+    if (!keep->best || isnan(value)) return false;
+    if (!fs_is_dir(dir)) return true; /* the first checkpoint of the run */
     if (checkpoint_list_update(&cache->known, dir, false, &err) != STATUS_OK ||
         checkpoint_list_read_later(&cache->known, dir, NULL, &err) != STATUS_OK ||
         settle_retained_best(dir, &cache->known, keep, position->step, &err) != STATUS_OK) {
@@ -139,8 +132,7 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
                  now->dir, entry->name, entry->position.step, aside);
         return STATUS_OK;
     }
-    if (checkpoint_name_fits(entry))
-        return checkpoint_delete(now->dir, entry->name, err);
+    if (checkpoint_name_fits(entry)) return checkpoint_delete(now->dir, entry->name, err);
     if (!known)
         log_warn("the checkpoint '%s/%s' is of step %" PRId64 ", unlike its name; it is kept", now->dir, entry->name,
                  entry->position.step);
@@ -152,15 +144,12 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
 {
     bool stay, replaced, changed;
     if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
-        if (now->keep->last)
-            TRY(checkpoint_entry_read(entry, now->dir, err));
+        if (now->keep->last) TRY(checkpoint_entry_read(entry, now->dir, err));
         entry->settled = entry->read;
         return STATUS_OK;
     }
-    if (entry->read && !entry->ok)
-        return STATUS_OK;
-    if (entry->read && entry->position.step > now->step)
-        return remove_entry(now, entry, err);
+    if (entry->read && !entry->ok) return STATUS_OK;
+    if (entry->read && entry->position.step > now->step) return remove_entry(now, entry, err);
     TRY(retention_successor(now->dir, now->known, entry->name, &replaced, err));
     if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */
         TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
@@ -192,8 +181,7 @@ void checkpoint_retention_apply(const char *dir, const char *name, const struct 
             log_warn("%s", err.text);
             break;
         }
-        if (i < known->count && decide(&now, &known->entries[i], &err) != STATUS_OK)
-            log_warn("%s", err.text);
+        if (i < known->count && decide(&now, &known->entries[i], &err) != STATUS_OK) log_warn("%s", err.text);
     }
     checkpoint_unpoint(dir, "best", false);
 }

@@ -46,8 +46,7 @@ static const char *rewound_suffix(const char *name, int *number)
 static const struct checkpoint_entry *rewind_find_entry(const struct checkpoint_list *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
-        if (!strcmp(list->entries[i].name, name))
-            return &list->entries[i];
+        if (!strcmp(list->entries[i].name, name)) return &list->entries[i];
     return NULL;
 }
 
@@ -57,8 +56,7 @@ rewind_entry(const char *path, const char *dir, const struct checkpoint_list *li
 {
     char parent[FS_PATH_MAX], real[PATH_MAX];
     fs_parent(path, parent);
-    if (!realpath(parent, real) || strcmp(real, dir) != 0)
-        return NULL;
+    if (!realpath(parent, real) || strcmp(real, dir) != 0) return NULL;
     const struct checkpoint_entry *entry = rewind_find_entry(list, fs_base_name(path));
     return entry ? entry : rewind_find_entry(aside, fs_base_name(path));
 }
@@ -70,13 +68,11 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     char dir[PATH_MAX], target[PATH_MAX], path[FS_PATH_MAX];
     int number;
     snprintf(path, sizeof path, "%s", checkpoint->path);
-    for (size_t end = strlen(path); end > 1 && path[end - 1] == '/';)
-        path[--end] = '\0';
+    for (size_t end = strlen(path); end > 1 && path[end - 1] == '/';) path[--end] = '\0';
     if (!realpath(rewind->dir, dir) || !realpath(path, target))
         return error_set(err, STATUS_CHECKPOINT, "cannot open the checkpoint '%s': %s", path, strerror(errno));
     const struct checkpoint_entry *inside = rewind_entry(path, dir, list, aside);
-    if (!inside)
-        inside = rewind_entry(target, dir, list, aside);
+    if (!inside) inside = rewind_entry(target, dir, list, aside);
     const char *suffix = inside ? rewound_suffix(inside->name, &number) : NULL;
     if (inside && !suffix) {
         snprintf(rewind->name, sizeof rewind->name, "%s", inside->name);
@@ -96,8 +92,7 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
         char real[PATH_MAX];
         TRY(fs_join(path, rewind->dir, rewind->name, STATUS_CHECKPOINT, err));
         rewind->taken = !realpath(path, real) || strcmp(real, target) != 0;
-        if (!rewind->taken)
-            rewind->target[0] = '\0';
+        if (!rewind->taken) rewind->target[0] = '\0';
     }
     return STATUS_OK;
 }
@@ -109,12 +104,10 @@ static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoi
     int64_t parted;
     struct metrics_checkpoint_line line = {rewind->name, checkpoint->position.step, checkpoint->bytes};
     bool aside = *rewind->from && strstr(rewind->from, ".aside-");
-    if (aside)
-        rewound_suffix(rewind->from, &number);
+    if (aside) rewound_suffix(rewind->from, &number);
     *branch_step = -1;
     rewind->metrics_from = metrics_find(rewind->metrics, &line, number, &parted);
-    if (rewind->metrics_from > 0 && parted < line.step)
-        *branch_step = parted;
+    if (rewind->metrics_from > 0 && parted < line.step) *branch_step = parted;
     if (rewind->metrics_from < 0 && !aside) /* its line was lost in a kill */
         rewind->metrics_from = 0;
 }
@@ -125,16 +118,12 @@ static bool past_rewind(const struct checkpoint_entry *entry, const struct train
 {
     if (!entry->read) /* its name has told that it is not */
         return false;
-    if (entry->unread && branch_step < 0)
-        return checkpoint_may_be_later(entry, position);
+    if (entry->unread && branch_step < 0) return checkpoint_may_be_later(entry, position);
     if (!entry->ok && entry->position.step == INT64_MAX) /* not known */
         return entry->position.epoch_end && entry->position.epoch >= position->epoch;
-    if (branch_step >= 0)
-        return entry->position.step > branch_step;
-    if (entry->position.step != position->step)
-        return entry->position.step > position->step;
-    if (entry->position.evaluation_due != position->evaluation_due)
-        return position->evaluation_due;
+    if (branch_step >= 0) return entry->position.step > branch_step;
+    if (entry->position.step != position->step) return entry->position.step > position->step;
+    if (entry->position.evaluation_due != position->evaluation_due) return position->evaluation_due;
     return entry->position.epoch_end && !position->epoch_end;
 }
 
@@ -171,17 +160,13 @@ static bool number_is_taken(const struct checkpoint_rewind *rewind, const struct
     int other;
     for (int i = 0; i < aside->count; i++) {
         const char *name = aside->entries[i].name, *suffix = rewound_suffix(name, &other);
-        if (!suffix || other != number || suffix[1] != 'a')
-            continue;
-        if (metrics != METRICS_NUMBER_KEPT)
-            return true;
+        if (!suffix || other != number || suffix[1] != 'a') continue;
+        if (metrics != METRICS_NUMBER_KEPT) return true;
         /* a resume was killed: the other checkpoints of that history may follow */
         size_t length = (size_t)(suffix - name);
-        if (!strncmp(name, rewind->name, length) && !rewind->name[length])
-            return true;
+        if (!strncmp(name, rewind->name, length) && !rewind->name[length]) return true;
         for (int k = 0; k < rewind->count; k++)
-            if (!strncmp(name, rewind->moves[k].name, length) && !rewind->moves[k].name[length])
-                return true;
+            if (!strncmp(name, rewind->moves[k].name, length) && !rewind->moves[k].name[length]) return true;
     }
     return metrics == METRICS_NUMBER_TAKEN;
 }
@@ -196,10 +181,8 @@ static int find_interrupted(const struct checkpoint_rewind *rewind, const struct
     for (int i = 0; i < aside->count; i++) {
         struct checkpoint_entry *entry = &aside->entries[i];
         const char *suffix = rewound_suffix(entry->name, &number);
-        if (!suffix || suffix[1] != 'a')
-            continue;
-        if (number != looked_at)
-            kept = metrics_history_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
+        if (!suffix || suffix[1] != 'a') continue;
+        if (number != looked_at) kept = metrics_history_number(rewind->metrics, number) == METRICS_NUMBER_KEPT;
         if (kept && checkpoint_entry_read(entry, rewind->dir, NULL) == STATUS_OK &&
             entry->position.step < newest->position.step)
             return number;
@@ -220,12 +203,10 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
     TRY_END(checkpoint_list_update(&list, rewind->dir, false, err));
     TRY_END(checkpoint_list_update(&aside, rewind->dir, true, err));
     TRY_END(plan_name(rewind, checkpoint, &list, &aside, err));
-    if (newest)
-        rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);
+    if (newest) rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);
     plan_metrics(rewind, checkpoint, &branch_step);
     TRY_END(plan_moves(rewind, checkpoint, newest, branch_step, &list, err));
-    for (rewind->number = 1; number_is_taken(rewind, &aside, rewind->number);)
-        rewind->number++;
+    for (rewind->number = 1; number_is_taken(rewind, &aside, rewind->number);) rewind->number++;
 end:
     checkpoint_list_release(&list);
     checkpoint_list_release(&aside);
@@ -259,12 +240,10 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
         if (fault_symlink(rewind->target, path))
             return error_set(err, STATUS_CHECKPOINT, "cannot make the link '%s': %s", path, strerror(errno));
     }
-    if (!*from)
-        return STATUS_OK;
+    if (!*from) return STATUS_OK;
     if (rewind->taken && checkpoint_rename(dir, from, rewind->name, RENAME_EXCHANGE, NULL) == STATUS_OK) {
         TRY(checkpoint_sync(dir, err));
-        if (strcmp(from, aside) != 0)
-            TRY(checkpoint_rename(dir, from, aside, 0, err));
+        if (strcmp(from, aside) != 0) TRY(checkpoint_rename(dir, from, aside, 0, err));
         return checkpoint_sync(dir, err);
     }
     if (rewind->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
@@ -273,8 +252,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
         return error_set(err, STATUS_CHECKPOINT, "cannot link '%s/%s' to '%s': the name is taken", dir, rewind->name,
                          rewind->target);
     }
-    if (rewind->taken)
-        TRY(checkpoint_rename(dir, rewind->name, aside, 0, err));
+    if (rewind->taken) TRY(checkpoint_rename(dir, rewind->name, aside, 0, err));
     TRY(checkpoint_rename(dir, from, rewind->name, 0, err));
     return checkpoint_sync(dir, err);
 }
@@ -289,8 +267,7 @@ static enum status give_way(const struct checkpoint_rewind *rewind, const struct
     }
     aside_name(rewind, move->name, aside);
     TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
-    if (move->step != INT64_MAX)
-        snprintf(step, sizeof step, " of step %" PRId64, move->step);
+    if (move->step != INT64_MAX) snprintf(step, sizeof step, " of step %" PRId64, move->step);
     log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
              move->name, step, aside);
     return STATUS_OK;
@@ -305,14 +282,11 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
             "'%s/*.aside-%d' had already gone aside, and the run continues from the newest of the others, '%s'; hint: "
             "to continue from the older checkpoint after all, stop this run and name that one: --resume %s/NAME",
             rewind->dir, rewind->interrupted, rewind->name, rewind->dir);
-    if (!named && !rewind->count)
-        return STATUS_OK;
+    if (!named && !rewind->count) return STATUS_OK;
     TRY(metrics_keep(rewind->metrics, rewind->number, err));
-    if (named)
-        TRY(give_name(rewind, err));
+    if (named) TRY(give_name(rewind, err));
     for (int i = 0; i < rewind->count; i++) {
-        if (i == rewind->count - 1)
-            TRY(checkpoint_sync(rewind->dir, err));
+        if (i == rewind->count - 1) TRY(checkpoint_sync(rewind->dir, err));
         TRY(give_way(rewind, &rewind->moves[i], err));
     }
     TRY(checkpoint_sync(rewind->dir, err));

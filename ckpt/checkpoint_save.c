@@ -87,8 +87,7 @@ static enum status finish_part(struct checkpoint_saving *save, struct error *err
     memcpy(own.unique, save->unique, sizeof own.unique);
     status = agree_with(save->writer->comm, &own.outcome, sizeof own, save->reports, status, &lowest, err);
     save->peer_lost = status != STATUS_OK && lowest < 0;
-    if (lowest < 0)
-        return status;
+    if (lowest < 0) return status;
     error_set(err, status, "%s", save->reports[lowest].text);
     if (save->world > 1) {
         error_prefix(err, "rank %d on %s", lowest, save->reports[lowest].host);
@@ -127,8 +126,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
     TRY(still_owner(save, err)); /* in a run folder that was moved away nothing is made again */
     if (!fs_is_dir(dir)) {
         char parent[FS_PATH_MAX];
-        if (io_mkdir(dir, 0777) && errno != EEXIST)
-            return checkpoint_io_error("make the folder", dir, err);
+        if (io_mkdir(dir, 0777) && errno != EEXIST) return checkpoint_io_error("make the folder", dir, err);
         TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
         TRY(checkpoint_sync(parent, err));
     }
@@ -165,8 +163,7 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
     TRY_END(rankfile_writer_finish(file, &save->facts, err));
 end:
     rankfile_writer_free(file);
-    if (status != STATUS_OK || !writer->keep.last)
-        return status;
+    if (status != STATUS_OK || !writer->keep.last) return status;
     struct rankfile *written;
     TRY(checkpoint_reads_from_disk(path, err));
     status = rankfile_open(path, &shape, &save->facts, &written, err);
@@ -174,8 +171,7 @@ end:
         status = rankfile_verify(written, err);
         rankfile_close(written);
     }
-    if (status != STATUS_OK)
-        error_prefix(err, "reading the new checkpoint back");
+    if (status != STATUS_OK) error_prefix(err, "reading the new checkpoint back");
     return status;
 }
 
@@ -280,8 +276,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
         }
         if (replaces) {
             save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
-            if (save->exchanged)
-                return checkpoint_sync(dir, err);
+            if (save->exchanged) return checkpoint_sync(dir, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return checkpoint_io_error("replace", save->final, err);
         }
@@ -310,8 +305,7 @@ static enum status owner_of_published(const struct checkpoint_saving *save, bool
     struct error unread;
     enum status status = still_owner(save, &unread);
     *ours = status == STATUS_OK;
-    if (status == STATUS_OK)
-        return STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
     if (!error_is_transient(&unread)) {
         *err = unread;
         return status;
@@ -336,14 +330,11 @@ static enum status publish(struct checkpoint_saving *save, struct error *err)
     TRY(give_name(save, err));
     bool ours;
     TRY(owner_of_published(save, &ours, err));
-    if (ours)
-        checkpoint_point(writer->dir, "latest", save->name); /* step 6 */
+    if (ours) checkpoint_point(writer->dir, "latest", save->name); /* step 6 */
     TRY(owner_of_published(save, &ours, err));
-    if (!ours)
-        return STATUS_OK;
+    if (!ours) return STATUS_OK;
     struct error leftover; /* step 7 */
-    if (save->exchanged && checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK)
-        log_warn("%s", leftover.text);
+    if (save->exchanged && checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK) log_warn("%s", leftover.text);
     checkpoint_retention_apply(writer->dir, save->name, &save->position, &writer->keep, &writer->cache->known);
     return STATUS_OK;
 }
@@ -414,8 +405,7 @@ int64_t checkpoint_saving_bytes(const struct checkpoint_saving *save)
 void checkpoint_saving_free(struct checkpoint_saving *save, bool clean)
 {
     struct error leftover;
-    if (!save)
-        return;
+    if (!save) return;
     if (clean && save->made && !save->complete && !save->peer_lost &&
         checkpoint_remove_tree(save->tmp, &leftover) != STATUS_OK)
         log_warn("%s", leftover.text);

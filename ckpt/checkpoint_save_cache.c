@@ -80,11 +80,9 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
     for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
         const char *dir = i == COUNT_OF(tokenizer_files) - 1 ? model_dir : tokenizer_dir;
         char path[FS_PATH_MAX];
-        if (!dir)
-            continue;
+        if (!dir) continue;
         TRY_GOTO(fs_join(path, dir, tokenizer_files[i], STATUS_DATA, err));
-        if (fs_exists(path))
-            TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
+        if (fs_exists(path)) TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
     }
     if (tokenizer_dir) {
         TRY_GOTO(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
@@ -101,10 +99,8 @@ fail:
 
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache)
 {
-    if (!cache)
-        return;
-    for (int i = 0; i < cache->num_files; i++)
-        free(cache->files[i].data);
+    if (!cache) return;
+    for (int i = 0; i < cache->num_files; i++) free(cache->files[i].data);
     checkpoint_list_release(&cache->known);
     free(cache);
 }

@@ -63,8 +63,7 @@ static enum status bad_manifest(const struct place *at, const char *member, stru
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    if (at->index >= 0)
-        snprintf(index, sizeof index, "[%d]", at->index);
+    if (at->index >= 0) snprintf(index, sizeof index, "[%d]", at->index);
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: %s%s%s%s: %s", at->path, at->list, index,
                      *at->list && *member ? "." : "", member, what);
 }
@@ -164,10 +163,8 @@ static enum status read_fields(const struct place *top, const char *part, const 
                                struct error *err)
 {
     const struct place at = {top->path, part, -1, object};
-    if (!json_is_object(object))
-        return bad_manifest(&at, "", err, "expected an object");
-    for (size_t i = 0; i < count; i++)
-        TRY(read_field(&at, &fields[i], (char *)position + fields[i].offset, err));
+    if (!json_is_object(object)) return bad_manifest(&at, "", err, "expected an object");
+    for (size_t i = 0; i < count; i++) TRY(read_field(&at, &fields[i], (char *)position + fields[i].offset, err));
     return STATUS_OK;
 }
 
@@ -176,17 +173,14 @@ static enum status read_scores(const struct place *top, const json_t *object, st
                                struct error *err)
 {
     struct place at = {top->path, "position.evaluation", -1, object};
-    if (!object)
-        return STATUS_OK;
-    if (!json_is_object(object))
-        return bad_manifest(&at, "", err, "expected an object");
+    if (!object) return STATUS_OK;
+    if (!json_is_object(object)) return bad_manifest(&at, "", err, "expected an object");
     scores->known = true;
     TRY(manifest_get_checksum(&at, "data", &scores->data, err));
     for (int i = 0; i < EVAL_METRIC_COUNT; i++) {
         const char *name = eval_metric_name((enum eval_metric)i);
         scores->values[i] = NAN;
-        if (json_object_get(object, name))
-            TRY(manifest_get_real(&at, name, &scores->values[i], err));
+        if (json_object_get(object, name)) TRY(manifest_get_real(&at, name, &scores->values[i], err));
     }
     return STATUS_OK;
 }
@@ -206,8 +200,7 @@ static enum status read_position(const struct place *top, struct manifest *manif
     }
     if ((part = json_object_get(object, "mean_loss")))
         TRY(read_fields(top, "position.mean_loss", part, mean_loss_fields, COUNT_OF(mean_loss_fields), position, err));
-    if (!(part = json_object_get(object, "loss_scaler")))
-        return STATUS_OK;
+    if (!(part = json_object_get(object, "loss_scaler"))) return STATUS_OK;
     const struct place at = {top->path, "position.loss_scaler", -1, part};
     TRY(read_fields(top, at.list, part, loss_scaler_fields, COUNT_OF(loss_scaler_fields), position, err));
     return position->scaler.scale > 0 && isfinite(position->scaler.scale)
@@ -220,16 +213,12 @@ static enum status read_machine(const struct place *top, struct manifest *manife
 {
     const char *name;
     json_t *value;
-    if (!json_object_get(top->object, "machine"))
-        return STATUS_OK;
+    if (!json_object_get(top->object, "machine")) return STATUS_OK;
     TRY(manifest_get_object(top, "machine", &manifest->facts.machine, err));
-    json_object_foreach(manifest->facts.machine, name, value)
-    {
-        if (json_is_boolean(value) || json_is_integer(value))
-            continue;
+    json_object_foreach (manifest->facts.machine, name, value) {
+        if (json_is_boolean(value) || json_is_integer(value)) continue;
         const char *text = json_string_value(value);
-        while (text && *text >= ' ' && *text <= '~')
-            text++;
+        while (text && *text >= ' ' && *text <= '~') text++;
         if (!text || *text)
             return bad_manifest(top, "machine", err, "expected printable texts, integers, true or false");
     }
@@ -241,8 +230,7 @@ static enum status read_evaluation_part(const struct place *top, struct manifest
 {
     struct eval_part part;
     manifest->facts.evaluation_part = json_object_get(top->object, "evaluation_part");
-    if (!manifest->facts.evaluation_part)
-        return STATUS_OK;
+    if (!manifest->facts.evaluation_part) return STATUS_OK;
     enum status status = eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
     eval_part_release(&part);
     return status;
@@ -261,8 +249,7 @@ static enum status read_adapter(const struct place *top, struct manifest *manife
     TRY(manifest_get_object(top, "base", &object, err));
     at.object = object;
     TRY(manifest_get_checksum(&at, "hash", &base->hash, err));
-    if (json_object_get(object, "folder"))
-        TRY(manifest_get_string(&at, "folder", &base->folder, err));
+    if (json_object_get(object, "folder")) TRY(manifest_get_string(&at, "folder", &base->folder, err));
     return manifest_get_integer(&at, "seed", 0, INT64_MAX, &base->seed, err);
 }
 
@@ -288,8 +275,7 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     TRY(manifest_get_string(top, "dtype", &dtype, err));
     manifest->facts.dtype = DTYPE_COUNT;
     for (int d = 0; d < DTYPE_COUNT; d++)
-        if (!strcmp(dtype, dtype_name((enum dtype)d)))
-            manifest->facts.dtype = (enum dtype)d;
+        if (!strcmp(dtype, dtype_name((enum dtype)d))) manifest->facts.dtype = (enum dtype)d;
     if (manifest->facts.dtype == DTYPE_COUNT)
         return bad_manifest(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
 
@@ -319,8 +305,7 @@ static enum status read_hashes(const struct place *top, struct manifest *manifes
             return bad_manifest(top, "virtual_ranks", err, "expected a multiple of %d ranks", manifest->facts.world);
     }
     manifest->facts.hashed = json_object_get(top->object, "hashes");
-    if (!manifest->facts.hashed)
-        return STATUS_OK;
+    if (!manifest->facts.hashed) return STATUS_OK;
     TRY(manifest_get_object(top, "hashes", &object, err));
     at.object = object;
     for (int s = 0; s < manifest->facts.num_states; s++)
@@ -341,8 +326,7 @@ static enum status read_units(const struct place *top, struct manifest *manifest
         struct manifest_unit *unit = &manifest->units[u];
         TRY(manifest_get_string(&at, "name", &unit->name, err));
         const json_t *frozen = json_object_get(at.object, "frozen");
-        if (frozen && !json_is_boolean(frozen))
-            return bad_manifest(&at, "frozen", err, "expected true or false");
+        if (frozen && !json_is_boolean(frozen)) return bad_manifest(&at, "frozen", err, "expected true or false");
         if (!json_is_true(frozen) && manifest->num_trained < u)
             return bad_manifest(&at, "frozen", err, "a unit that is trained follows one that is not");
         manifest->num_trained += !json_is_true(frozen);
@@ -358,8 +342,7 @@ static enum status read_units(const struct place *top, struct manifest *manifest
         return bad_manifest(top, "units", err, "%d of %d are frozen", manifest->num_units - manifest->num_trained,
                             manifest->num_units);
     struct rankfile_shape shape = manifest_shape(manifest, 0);
-    if (rankfile_num_frames(&shape) < 0)
-        return bad_manifest(top, "units", err, "more elements than a file can hold");
+    if (rankfile_num_frames(&shape) < 0) return bad_manifest(top, "units", err, "more elements than a file can hold");
     return STATUS_OK;
 }
 
@@ -402,8 +385,7 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
 static enum status read_moments(const struct place *top, struct manifest *manifest, struct error *err)
 {
     int block;
-    if (!json_object_get(top->object, "moment_block"))
-        return STATUS_OK;
+    if (!json_object_get(top->object, "moment_block")) return STATUS_OK;
     TRY(manifest_get_int(top, "moment_block", MOMENT_BLOCK, MOMENT_BLOCK, &block, err));
     manifest->facts.moment_blocks = true;
     moment_map_init(&manifest->map, manifest->num_units, manifest->num_tensors);
@@ -416,8 +398,7 @@ static enum status read_moments(const struct place *top, struct manifest *manife
     for (int u = 0; u < manifest->num_units; u++) {
         const struct place at = {top->path, "units", u, NULL};
         const int64_t slice = manifest->slice[u];
-        if (slice % MOMENT_BLOCK)
-            return bad_manifest(&at, "slice", err, "expected a multiple of %d", MOMENT_BLOCK);
+        if (slice % MOMENT_BLOCK) return bad_manifest(&at, "slice", err, "expected a multiple of %d", MOMENT_BLOCK);
         manifest->moments[u] =
             round_up(moment_map_room(&manifest->map, u, slice, manifest->facts.world, 0, slice), SHARD_ALIGN);
     }
@@ -449,8 +430,7 @@ static enum status read_files(const struct place *top, struct manifest *manifest
         if (i < manifest->facts.world) {
             char expected[MANIFEST_NAME_MAX];
             manifest_rank_name(i, expected);
-            if (strcmp(name, expected) != 0)
-                return bad_manifest(&at, "name", err, "expected '%s'", expected);
+            if (strcmp(name, expected) != 0) return bad_manifest(&at, "name", err, "expected '%s'", expected);
             TRY(manifest_get_integer(&at, "frames", num_frames, num_frames, &file->num_frames, err));
             TRY(manifest_get_checksum(&at, "index_checksum", &file->checksum, err));
         } else {
@@ -518,8 +498,7 @@ enum status manifest_check_files(const struct manifest *manifest, const char *fo
         const struct manifest_file *file = &manifest->files[i];
         struct stat info;
         TRY(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
-        if (io_stat(path, &info))
-            return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
+        if (io_stat(path, &info)) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open '%s'", path);
         if (!S_ISREG(info.st_mode) || info.st_size != file->bytes)
             return error_set(
                 err, STATUS_CHECKPOINT,
@@ -538,8 +517,7 @@ enum status manifest_load(const char *folder, bool files, struct manifest **out,
     TRY(fs_join(path, folder, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, MANIFEST_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
     TRY_GOTO(manifest_decode(text, bytes, path, &manifest, err));
-    if (files)
-        TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
+    if (files) TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
     free(text);
     *out = manifest;
     return STATUS_OK;
@@ -556,8 +534,7 @@ enum status manifest_read_file(const char *folder, const struct manifest_file *f
     *data = NULL;
     TRY(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, (size_t)file->bytes, STATUS_CHECKPOINT, data, &bytes, err));
-    if ((int64_t)bytes == file->bytes && XXH3_64bits(*data, bytes) == file->checksum)
-        return STATUS_OK;
+    if ((int64_t)bytes == file->bytes && XXH3_64bits(*data, bytes) == file->checksum) return STATUS_OK;
     free(*data);
     *data = NULL;
     return error_set(err, STATUS_CHECKPOINT,
@@ -567,8 +544,7 @@ enum status manifest_read_file(const char *folder, const struct manifest_file *f
 
 void manifest_free(struct manifest *manifest)
 {
-    if (!manifest)
-        return;
+    if (!manifest) return;
     json_decref(manifest->facts.manifest);
     free(manifest->units);
     free(manifest->moments);

@@ -67,14 +67,11 @@ static json_t *fields_to_manifest(const struct train_position *position, const s
 static json_t *position_to_manifest(const struct train_position *position, enum dtype dtype)
 {
     json_t *object = FIELDS_TO_JSON(position, position_fields);
-    if (position->scores.known)
-        json_object_set_new(object, "evaluation", scores_to_manifest(&position->scores));
+    if (position->scores.known) json_object_set_new(object, "evaluation", scores_to_manifest(&position->scores));
     if (position->stopping.begun)
         json_object_set_new(object, "early_stopping", FIELDS_TO_JSON(position, stopping_fields));
-    if (position->mean_loss.steps)
-        json_object_set_new(object, "mean_loss", FIELDS_TO_JSON(position, mean_loss_fields));
-    if (dtype == DTYPE_F16)
-        json_object_set_new(object, "loss_scaler", FIELDS_TO_JSON(position, loss_scaler_fields));
+    if (position->mean_loss.steps) json_object_set_new(object, "mean_loss", FIELDS_TO_JSON(position, mean_loss_fields));
+    if (dtype == DTYPE_F16) json_object_set_new(object, "loss_scaler", FIELDS_TO_JSON(position, loss_scaler_fields));
     return object;
 }
 
@@ -85,8 +82,7 @@ static void write_member(FILE *out, bool first, const char *name, const json_t *
         size_t i;
         json_t *element;
         fputs("[", out);
-        json_array_foreach(value, i, element)
-        {
+        json_array_foreach (value, i, element) {
             fputs(i ? ",\n  " : "\n  ", out);
             json_dumpf(element, out, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
         }
@@ -117,8 +113,7 @@ static json_t *tensors_to_manifest(const struct tensor_table *table)
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *t = &table->tensors[i];
         json_t *shape = json_array();
-        for (int d = 0; d < t->ndim; d++)
-            json_array_append_new(shape, json_integer(t->shape[d]));
+        for (int d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer(t->shape[d]));
         json_array_append_new(tensors, json_pack("{s:s, s:i, s:I, s:o}", "name", t->name, "unit", t->unit, "offset",
                                                  (json_int_t)t->offset, "shape", shape));
     }
@@ -156,10 +151,8 @@ static json_t *base_to_manifest(const struct checkpoint_base *base)
 
 static int manifest_version(const struct checkpoint_writer *writer, int num_states)
 {
-    if (writer->table->moment_blocks)
-        return 5;
-    if (writer->adapter)
-        return 4;
+    if (writer->table->moment_blocks) return 5;
+    if (writer->adapter) return 4;
     return num_states == STATE_KIND_COUNT ? 1 : 2;
 }
 
@@ -177,8 +170,7 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     gmtime_r(&seconds, &utc);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
     json_t *states = json_array(), *root = json_object();
-    for (int s = 0; s < num_states; s++)
-        json_array_append_new(states, json_string(state_kind_names[s]));
+    for (int s = 0; s < num_states; s++) json_array_append_new(states, json_string(state_kind_names[s]));
     const uint64_t data = writer->data_fingerprint.first, sampled = writer->data_fingerprint.sampled;
     /* a member without a value (NULL) is left out */
     json_object_set_new(root, "format", json_string(FORMAT));
@@ -215,8 +207,7 @@ static void write_text(json_t *root, char **text, size_t *bytes)
     json_t *value;
     bool first = true;
     fputs("{", out);
-    json_object_foreach(root, name, value)
-    {
+    json_object_foreach (root, name, value) {
         write_member(out, first, name, value);
         first = false;
     }

@@ -59,10 +59,8 @@ struct frame_scratch *rankfile_scratch_new(int threads, int level)
         s->planes = memory_alloc(FRAME_RAW_BYTES);
         s->compress = level > 0 ? ZSTD_createCCtx() : NULL;
         s->decompress = level < 0 ? ZSTD_createDCtx() : NULL;
-        if (level != 0 && !s->compress && !s->decompress)
-            memory_exhausted(0);
-        if (s->compress)
-            set_frame_level(s->compress, level);
+        if (level != 0 && !s->compress && !s->decompress) memory_exhausted(0);
+        if (s->compress) set_frame_level(s->compress, level);
     }
     return scratch;
 }
@@ -81,12 +79,10 @@ static int64_t shape_elements(const struct rankfile_shape *shape)
 
 int64_t rankfile_num_frames(const struct rankfile_shape *shape)
 {
-    if (shape_elements(shape) < 0)
-        return -1;
+    if (shape_elements(shape) < 0) return -1;
     int64_t frames = 0;
     for (int state = 0; state < shape->num_states; state++)
-        for (int unit = 0; unit < shape->num_units; unit++)
-            frames += frames_of(rankfile_elements(shape, state, unit));
+        for (int unit = 0; unit < shape->num_units; unit++) frames += frames_of(rankfile_elements(shape, state, unit));
     return frames <= (int64_t)(UINT32_MAX / sizeof(struct frame)) ? frames : -1;
 }
 

@@ -131,8 +131,7 @@ fail:
 
 void rankfile_close(struct rankfile *file)
 {
-    if (!file || atomic_fetch_sub(&file->owners, 1) > 1)
-        return;
+    if (!file || atomic_fetch_sub(&file->owners, 1) > 1) return;
     if (file->fd >= 0) {
         uncached_file_release(&file->contents);
         io_close(file->fd);
@@ -195,8 +194,7 @@ fail:
 
 void rankfile_stream_free(struct rankfile_stream *stream)
 {
-    if (!stream)
-        return;
+    if (!stream) return;
     read_ahead_free(stream->ahead);
     rankfile_scratch_free(stream->scratch, stream->threads);
     free(stream);
@@ -214,8 +212,7 @@ void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t 
     struct rankfile_piece *place = piece->place;
     const struct frame *frame = &file->index->frames[index];
     *place = (struct rankfile_piece){.file = retain(file), .index = index};
-    if (!count)
-        return;
+    if (!count) return;
     int64_t from = first > frame->first ? first : frame->first, last = frame->first + frame->count;
     int64_t to = first + count < last ? first + count : last;
     place->from = from - frame->first;
@@ -250,8 +247,7 @@ static enum status frame_unpack(const struct rankfile *file, struct frame_scratc
     if (ZSTD_getFrameContentSize(stored, frame->stored) != bytes)
         return damaged_rankfile(file->path, frame->offset, "the frame's content size differs from the table's", err);
     size_t got = ZSTD_decompressDCtx(scratch->decompress, scratch->planes, bytes, stored, frame->stored);
-    if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation)
-        memory_exhausted(0);
+    if (ZSTD_isError(got) && ZSTD_getErrorCode(got) == ZSTD_error_memory_allocation) memory_exhausted(0);
     if (got != bytes)
         return damaged_rankfile(file->path, frame->offset,
                                 ZSTD_isError(got) ? ZSTD_getErrorName(got) : "the frame ends too early", err);
@@ -299,8 +295,7 @@ enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames,
         unpack_next(stream, out, &fault);
         heartbeat_beat();
     }
-    if (fault.status != STATUS_OK && err)
-        *err = fault.err;
+    if (fault.status != STATUS_OK && err) *err = fault.err;
     return fault.status;
 }
 

@@ -80,10 +80,8 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     const uint8_t *p = data;
     while (bytes) {
         ssize_t n = fault_write(writer->fd, p, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return write_error(writer->path, writer->offset, err);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return write_error(writer->path, writer->offset, err);
         p += n;
         bytes -= (size_t)n;
         writer->offset += n;
@@ -105,8 +103,7 @@ static int sync_rankfile_range(int fd, int64_t from, int64_t bytes, unsigned fla
  * nor the fsync at the end, blocks so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
 {
-    if (writer->offset - writer->nudged < NUDGE_BYTES)
-        return STATUS_OK;
+    if (writer->offset - writer->nudged < NUDGE_BYTES) return STATUS_OK;
     int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
     if (sync_rankfile_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
         (writer->nudged > from &&
@@ -144,8 +141,7 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     if (writer->fd < 0) {
         const bool absent = errno == ENOENT;
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
-        if (absent)
-            error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
+        if (absent) error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
         goto fail;
     }
     writer->index->header = rankfile_header(shape);
@@ -169,10 +165,8 @@ static void frame_compress(const struct rankfile_writer *writer, const float *sl
         length = write_raw_frame(scratch->planes, bytes, stored);
     else
         length = ZSTD_compress2(scratch->compress, stored, FRAME_MAX_STORED, scratch->planes, bytes);
-    if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
-        memory_exhausted(0);
-    if (ZSTD_isError(length))
-        BUG("cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
+    if (ZSTD_isError(length) && ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation) memory_exhausted(0);
+    if (ZSTD_isError(length)) BUG("cannot compress for '%s': %s", writer->path, ZSTD_getErrorName(length));
     frame->stored = (uint32_t)length;
     frame->checksum = XXH3_64bits(stored, length);
 }
@@ -202,8 +196,7 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
     struct frame *frames = writer->index->frames;
     int64_t begin = writer->done, end = begin + frames_of(rankfile_elements(&writer->shape, state, unit));
     ASSERT(end <= writer->num_frames);
-    for (int64_t i = begin; i < end; i++)
-        rankfile_frame_place(&writer->shape, i ? &frames[i - 1] : NULL, &frames[i]);
+    for (int64_t i = begin; i < end; i++) rankfile_frame_place(&writer->shape, i ? &frames[i - 1] : NULL, &frames[i]);
     ASSERT(frames[begin].state == (uint32_t)state && frames[begin].unit == (uint32_t)unit);
     int64_t batch = (int64_t)writer->threads * BATCH_FRAMES;
     for (int64_t i = begin; i < end; i += batch)
@@ -216,8 +209,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 {
     ASSERT(writer->done == writer->num_frames);
     TRY(writer_append(writer, &writer->index->head, index_bytes(writer) - sizeof writer->index->header, err));
-    if (fault_fsync(writer->fd))
-        return write_error(writer->path, writer->offset, err);
+    if (fault_fsync(writer->fd)) return write_error(writer->path, writer->offset, err);
     heartbeat_beat();
     int fd = writer->fd;
     writer->fd = -1;
@@ -231,10 +223,8 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 
 void rankfile_writer_free(struct rankfile_writer *writer)
 {
-    if (!writer)
-        return;
-    if (writer->fd >= 0)
-        io_close(writer->fd);
+    if (!writer) return;
+    if (writer->fd >= 0) io_close(writer->fd);
     rankfile_scratch_free(writer->scratch, writer->threads);
     free(writer->batch);
     free(writer->index);

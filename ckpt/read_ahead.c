@@ -35,8 +35,7 @@ static struct read_ahead_piece *slot_of(struct read_ahead *ahead, int64_t number
 /* Called with the mutex held, as are all of these. */
 static void turn_take(struct read_ahead *ahead)
 {
-    while (ahead->turn)
-        pthread_cond_wait(&ahead->changed, &ahead->mutex);
+    while (ahead->turn) pthread_cond_wait(&ahead->changed, &ahead->mutex);
     ahead->turn = true;
 }
 
@@ -53,15 +52,12 @@ static void read_named(struct read_ahead *ahead, struct read_ahead_piece *piece,
     pthread_mutex_unlock(&ahead->mutex);
     piece->status = source->read(source->context, piece, &piece->err);
     pthread_mutex_lock(&ahead->mutex);
-    if (piece->status == STATUS_OK || !source->again)
-        return;
-    if (!turned)
-        turn_take(ahead);
+    if (piece->status == STATUS_OK || !source->again) return;
+    if (!turned) turn_take(ahead);
     pthread_mutex_unlock(&ahead->mutex);
     piece->status = source->again(source->context, piece, piece->status, &piece->err);
     pthread_mutex_lock(&ahead->mutex);
-    if (!turned)
-        turn_give(ahead);
+    if (!turned) turn_give(ahead);
 }
 
 /* Begins the next piece, whose slot is empty, and reads it. The turn is free. Lets go of the mutex. */
@@ -77,16 +73,12 @@ static void fetch_next(struct read_ahead *ahead)
     piece->named = piece->status == STATUS_OK;
     const bool in_turn = piece->named && source->in_turn(source->context, piece);
     pthread_mutex_lock(&ahead->mutex);
-    if (!piece->named)
-        ahead->failed = true; /* before another thread has the turn */
-    if (!in_turn)
-        turn_give(ahead);
-    if (piece->named)
-        read_named(ahead, piece, in_turn);
+    if (!piece->named) ahead->failed = true; /* before another thread has the turn */
+    if (!in_turn) turn_give(ahead);
+    if (piece->named) read_named(ahead, piece, in_turn);
     piece->ready = true;
     ahead->failed |= piece->status != STATUS_OK;
-    if (in_turn)
-        turn_give(ahead);
+    if (in_turn) turn_give(ahead);
     pthread_cond_broadcast(&ahead->filled);
 }
 
@@ -118,16 +110,14 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     size_t stride;
     ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
     ahead->buffers = uncached_memory(source->buffer_bytes, (size_t)ahead->slots, &stride);
-    if (!ahead->buffers)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
+    if (!ahead->buffers) TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
     for (int i = 0; i < ahead->slots; i++) {
         ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
         ahead->ring[i].place = memory_zeroed(1, source->place_bytes);
     }
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
         int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
-        if (code)
-            TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
+        if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
         ahead->threads++;
     }
     *out = ahead;
@@ -143,12 +133,10 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
     ASSERT(ahead->taken < ahead->pieces);
     const int64_t number = ahead->taken++;
     struct read_ahead_piece *piece = slot_of(ahead, number);
-    if (!ahead->threads)
-        fetch_next(ahead);
+    if (!ahead->threads) fetch_next(ahead);
     while (!(piece->ready && piece->number == number) && !(ahead->failed && ahead->begun <= number))
         pthread_cond_wait(&ahead->filled, &ahead->mutex);
-    if (ahead->begun <= number)
-        piece = NULL;
+    if (ahead->begun <= number) piece = NULL;
     pthread_mutex_unlock(&ahead->mutex);
     return piece;
 }
@@ -156,8 +144,7 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 /* Called with the mutex held, or by the only thread. */
 static void drop(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
-    if (piece->named)
-        ahead->source.release(ahead->source.context, piece);
+    if (piece->named) ahead->source.release(ahead->source.context, piece);
     piece->named = piece->occupied = piece->ready = false;
 }
 
@@ -171,14 +158,12 @@ void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 
 void read_ahead_free(struct read_ahead *ahead)
 {
-    if (!ahead)
-        return;
+    if (!ahead) return;
     pthread_mutex_lock(&ahead->mutex);
     ahead->stop = true;
     pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->mutex);
-    for (int i = 0; i < ahead->threads; i++)
-        pthread_join(ahead->thread[i], NULL);
+    for (int i = 0; i < ahead->threads; i++) pthread_join(ahead->thread[i], NULL);
     for (int i = 0; ahead->ring && i < ahead->slots; i++) {
         drop(ahead, &ahead->ring[i]);
         free(ahead->ring[i].place);

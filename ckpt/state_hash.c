@@ -51,8 +51,7 @@ enum status state_hash_join(const struct state_hash *hash, struct comm *comm, ui
             memcpy(all + r * own + first, exchanged + r * n, n * sizeof *all);
     }
     for (size_t s = 0; s < states && status == STATUS_OK; s++) {
-        for (size_t v = 0; v < slices; v++)
-            kind[v] = all[v * states + s];
+        for (size_t v = 0; v < slices; v++) kind[v] = all[v * states + s];
         hashes[s] = XXH3_64bits(kind, slices * sizeof *kind);
     }
     free(all);

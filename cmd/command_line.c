@@ -18,12 +18,10 @@ enum status option_unknown(const char *command, const char *word, const struct o
     enum { MOST = 32 };
     const char *names[MOST + 1] = {"help"};
     ASSERT(count <= MOST);
-    for (size_t k = 0; k < count; k++)
-        names[1 + k] = rows[k].name;
+    for (size_t k = 0; k < count; k++) names[1 + k] = rows[k].name;
     const char *nearest = nearest_name(word, names, 1 + count);
     error_set(err, STATUS_USAGE, "unknown option '%s'", word);
-    if (nearest)
-        return error_hint(err, "did you mean --%s?", nearest);
+    if (nearest) return error_hint(err, "did you mean --%s?", nearest);
     return error_hint(err, "ztrain %s%s--help lists the options", command, *command ? " " : "");
 }
 
@@ -41,10 +39,8 @@ const struct option_row *option_find(const struct option_row *rows, size_t count
 enum status option_take_value(const struct option_row *row, int argc, char **argv, int *i, const char **value,
                               struct error *err)
 {
-    if (!row->value)
-        return *value ? error_set(err, STATUS_USAGE, "--%s takes no value", row->name) : STATUS_OK;
-    if (!*value && *i + 1 < argc)
-        *value = argv[++*i];
+    if (!row->value) return *value ? error_set(err, STATUS_USAGE, "--%s takes no value", row->name) : STATUS_OK;
+    if (!*value && *i + 1 < argc) *value = argv[++*i];
     if (!*value || (!**value && row->kind == OPTION_USUAL))
         return error_set(err, STATUS_USAGE, "--%s needs a value: --%s %s", row->name, row->name, row->value);
     return STATUS_OK;
@@ -54,8 +50,7 @@ enum status option_integer(const char *option, const char *text, const char *wha
                            int64_t *number, struct error *err)
 {
     char *end;
-    if (!text)
-        return STATUS_OK;
+    if (!text) return STATUS_OK;
     errno = 0;
     *number = strtoll(text, &end, 10);
     if (*end || end == text || errno || *number < least || *number > most)
@@ -112,8 +107,7 @@ enum status command_check_out(const char *out, bool force, struct error *err)
     if (!fs_is_dir(folder))
         return error_set(err, STATUS_USAGE, "--out %s: there is no folder '%s'", PRINTABLE(out), PRINTABLE(folder));
     const bool special = io_stat(out, &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
-    if (force || special || !fs_exists(out))
-        return STATUS_OK;
+    if (force || special || !fs_exists(out)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "'%s' is there already", PRINTABLE(out));
     return error_hint(err, "--force replaces it; --out names another file");
 }

@@ -65,10 +65,8 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
     TRY(option_integer("world", options.world, "a number of ranks", 1, CONVERT_MOST_RANKS, &world, err));
     struct convert_request request = {
         .files = options.files, .deepspeed = options.deepspeed, .out = options.out, .world = (int)world};
-    while (request.num_files < CONVERT_FILES && options.files[request.num_files])
-        request.num_files++;
-    if (options.out)
-        TRY(command_check_out(options.out, options.force, err));
+    while (request.num_files < CONVERT_FILES && options.files[request.num_files]) request.num_files++;
+    if (options.out) TRY(command_check_out(options.out, options.force, err));
     char *text = NULL;
     size_t size = 0;
     FILE *out = memory_stream(&text, &size);

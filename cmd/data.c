@@ -59,8 +59,7 @@ static void print_data_counts(const struct data_view *view, const struct data_su
 {
     const struct length_summary *l = &sum->lengths;
     int shards = 0;
-    while (token_set_shard(view->set, shards, &(int64_t){0}, &(int64_t){0}))
-        shards++;
+    while (token_set_shard(view->set, shards, &(int64_t){0}, &(int64_t){0})) shards++;
     printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, data_plural(shards));
     printf("tokens      %s\n", FIGURE(count, sum->tokens));
     if (token_set_has_mask(view->set)) {
@@ -97,8 +96,7 @@ static const char *data_label_name(const struct label_set *labels, int64_t label
 {
     snprintf(text, 32, "%" PRId64, label);
     const char *name = json_string_value(json_object_get(labels->names, text));
-    if (!name)
-        snprintf(text, 32, "LABEL_%" PRId64, label);
+    if (!name) snprintf(text, 32, "LABEL_%" PRId64, label);
     return name ? name : text;
 }
 
@@ -109,8 +107,7 @@ static void print_data_labels(const struct label_set *labels)
     printf("labels      %s\n", FIGURE(count, labels->classes));
     for (int64_t i = 0; i < labels->classes && shown < SHOWN_LABELS; i++) {
         char text[32];
-        if (!counts[i] && !labels->names)
-            continue;
+        if (!counts[i] && !labels->names) continue;
         printf("  %-24s %s", PRINTABLE(data_label_name(labels, i, text)), FIGURE(count, counts[i]));
         printf(" (%s)\n", FIGURE(percent, (double)counts[i] / (double)labels->documents));
         if (++shown == SHOWN_LABELS && i + 1 < labels->classes)
@@ -135,8 +132,7 @@ static void print_data_piece(const struct data_view *view, const int32_t *ids, i
         else
             text_add(&text, id, (size_t)bytes);
     }
-    if (view->tokenizer)
-        tokenizer_decode(view->tokenizer, ids, (size_t)count, false, &text);
+    if (view->tokenizer) tokenizer_decode(view->tokenizer, ids, (size_t)count, false, &text);
     printable_put(stdout, text.bytes, text.count);
     text_release(&text);
 }
@@ -151,18 +147,15 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     const int64_t count = length < SHOWN_TOKENS ? length : SHOWN_TOKENS;
     memset(mask, 1, sizeof mask);
     TRY(token_set_read(view->set, first, count, INT32_MAX, ids, err));
-    if (token_set_has_mask(view->set))
-        TRY(token_set_read_mask(view->set, first, count, mask, err));
+    if (token_set_has_mask(view->set)) TRY(token_set_read_mask(view->set, first, count, mask, err));
     printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), data_plural(length));
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
     putchar('\n');
     const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
     for (int64_t i = 0, n; i < count; i += n) {
-        for (n = 1; i + n < count && mask[i + n] == mask[i];)
-            n++;
-        if (i && words)
-            putchar(' ');
+        for (n = 1; i + n < count && mask[i + n] == mask[i];) n++;
+        if (i && words) putchar(' ');
         fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
         print_data_piece(view, ids + i, n);
         fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
@@ -175,13 +168,10 @@ static enum status show_document(const struct data_view *view, int64_t number, s
 
 static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
 {
-    if (!name)
-        return STATUS_OK;
-    if (!view->show)
-        return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
+    if (!name) return STATUS_OK;
+    if (!view->show) return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
     view->bytes = !strcmp(name, "byte");
-    if (view->bytes)
-        return STATUS_OK;
+    if (view->bytes) return STATUS_OK;
     const enum status status = tokenizer_folder_open(name, &view->tokenizer, err);
     return status == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids") : status;
 }
@@ -204,8 +194,7 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
 {
     struct data_summary sum;
     int words = 0;
-    while (words < MOST_WORDS && a->words[words])
-        words++;
+    while (words < MOST_WORDS && a->words[words]) words++;
     TRY(option_integer("seq-length", a->seq_length, "a number", 1, INT32_MAX, &view->seq_length, err));
     TRY(option_integer("show", a->show, "a number", 1, MOST_SHOWN, &view->show, err));
     TRY(open_data_tokenizer(a->tokenizer, view, err));
@@ -221,15 +210,12 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);
-    if (view->seq_length)
-        TRY(print_data_samples(view, &sum, err));
-    if (view->labels)
-        print_data_labels(view->labels);
+    if (view->seq_length) TRY(print_data_samples(view, &sum, err));
+    if (view->labels) print_data_labels(view->labels);
     const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
     if (shown && token_set_has_mask(view->set))
         printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");
-    for (int64_t i = 0; i < shown; i++)
-        TRY(show_document(view, i, err));
+    for (int64_t i = 0; i < shown; i++) TRY(show_document(view, i, err));
     return STATUS_OK;
 }
 

@@ -51,8 +51,7 @@ static bool doctor_find_program(const char *name, char *out, size_t size)
     const char *path = getenv("PATH");
     while (path && *path) {
         size_t length = strcspn(path, ":");
-        if (snprintf(out, size, "%.*s/%s", (int)length, path, name) < (int)size && access(out, X_OK) == 0)
-            return true;
+        if (snprintf(out, size, "%.*s/%s", (int)length, path, name) < (int)size && access(out, X_OK) == 0) return true;
         path += length + (path[length] == ':');
     }
     return false;
@@ -61,8 +60,7 @@ static bool doctor_find_program(const char *name, char *out, size_t size)
 static bool doctor_library_opens(const char *name)
 {
     void *handle = memory_dlopen(name, RTLD_LAZY | RTLD_LOCAL, NULL);
-    if (handle)
-        dlclose(handle);
+    if (handle) dlclose(handle);
     return handle != NULL;
 }
 
@@ -81,8 +79,7 @@ static void doctor_cpu(void)
                features.amx_bf16 ? ", amx_bf16" : "");
     print_line("cores", "%d of %d may be used", machine_cores(), machine_cores_online());
     double quota = machine_cpu_quota("");
-    if (quota > 0)
-        print_line("cpu time", "limited to %.2f cores by the control group", quota);
+    if (quota > 0) print_line("cpu time", "limited to %.2f cores by the control group", quota);
 
     struct device *device;
     struct error err;
@@ -117,8 +114,7 @@ static void doctor_memory(void)
     const bool known = file && fgets(text, sizeof text, file);
     print_line("huge pages", "transparent: %.*s; reserved: %" PRId64, known ? (int)strcspn(text, "\n") : 7,
                known ? text : "unknown", (int64_t)memory.huge_page_count);
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
 }
 
 /* Also the ranks that a run started from here would have: the choice of bootstrap_init(), or why it is refused. */
@@ -170,8 +166,7 @@ static double doctor_time_work(struct stream *stream, void (*work)(struct stream
     work(stream, argument);
     stream_sync(stream);
     double start = seconds_now();
-    for (int i = 0; i < REPEATS; i++)
-        work(stream, argument);
+    for (int i = 0; i < REPEATS; i++) work(stream, argument);
     stream_sync(stream);
     return seconds_now() - start;
 }
@@ -224,8 +219,7 @@ static void doctor_measure_attention(struct stream *stream, struct attention_wor
     char how[512];
     const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
     int32_t starts[ATTENTION_SEQUENCES + 1];
-    for (int i = 0; i <= ATTENTION_SEQUENCES; i++)
-        starts[i] = i * ATTENTION_LENGTH;
+    for (int i = 0; i <= ATTENTION_SEQUENCES; i++) starts[i] = i * ATTENTION_LENGTH;
     char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + work->fwd.M * ATTENTION_HEADS * 4;
     stream_copy(stream, seq_start, starts, sizeof starts);
     work->fwd.q = work->bwd.q = pieces[0];
@@ -269,8 +263,7 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     double rate = 2.0 * SIDE * SIDE * SIDE * REPEATS / doctor_time_work(bench->stream, doctor_work_product, &args);
     double peak = bench->device->peak_flops[dtype];
     char share[64] = "", name[32];
-    if (peak > 0)
-        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 100 * rate / peak, peak / 1e12);
+    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 100 * rate / peak, peak / 1e12);
     snprintf(name, sizeof name, "products %s", dtype_name(dtype));
     print_line(name, "%.1f TFLOP/s%s", rate / 1e12, share);
     return STATUS_OK;
@@ -283,8 +276,7 @@ static void doctor_measure_copies(struct bench *bench)
     double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
     double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
     char share[64] = "";
-    if (peak > 0)
-        snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
+    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
     print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
     print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
     print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
@@ -302,10 +294,8 @@ static enum status doctor_compare_pieces(struct bench *bench, struct error *err)
     stream_copy(bench->stream, bench->matrices[1], across, matrix_bytes);
     stream_copy(bench->stream, bench->host, bench->matrices[1], matrix_bytes);
     stream_sync(bench->stream);
-    for (size_t i = 0; i < count && whole; i++)
-        whole = across[i] == noise_value(SIDE, i);
-    if (whole && memcmp(bench->host, across, matrix_bytes) == 0)
-        return STATUS_OK;
+    for (size_t i = 0; i < count && whole; i++) whole = across[i] == noise_value(SIDE, i);
+    if (whole && memcmp(bench->host, across, matrix_bytes) == 0) return STATUS_OK;
     return error_set(err, STATUS_DEVICE, "a copy across two pieces of pinned memory is not whole");
 }
 
@@ -328,8 +318,7 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
     TRY(device_alloc_host(bench->device, host_bytes, &bench->host, err));
     bench->pinning = seconds_now() - start;
     TRY(device_alloc(bench->device, bench->bytes, (void **)&bench->memory, err));
-    for (int i = 0; i < 3; i++)
-        bench->matrices[i] = bench->memory + (size_t)i * matrix_bytes;
+    for (int i = 0; i < 3; i++) bench->matrices[i] = bench->memory + (size_t)i * matrix_bytes;
     stream_set_workspace(bench->stream, bench->memory + 3 * matrix_bytes, workspace);
     return STATUS_OK;
 }
@@ -339,8 +328,7 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
     struct attention_work attention;
     doctor_attention_work(&attention);
     TRY(doctor_bench_allocate(bench, &attention, err));
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);
     doctor_measure_attention(bench->stream, &attention, bench->matrices);
@@ -362,8 +350,7 @@ static void doctor_ceilings(void)
     else
         TRY_END(doctor_measure_all(&bench, &err));
 end:
-    if (status != STATUS_OK)
-        print_line("cuda device", "fails: %s", err.text);
+    if (status != STATUS_OK) print_line("cuda device", "fails: %s", err.text);
     device_free(bench.device, bench.memory, bench.bytes);
     device_free_host(bench.device, bench.host, host_bytes);
     stream_free(bench.stream);
@@ -416,8 +403,7 @@ static void doctor_gpu(void)
         doctor_ceilings();
     } else {
         print_line("device: auto", "takes cpu (%s)", why);
-        if (!device_cuda_is_built())
-            print_line("", "hint: for GPUs, build ztrain where nvcc is installed");
+        if (!device_cuda_is_built()) print_line("", "hint: for GPUs, build ztrain where nvcc is installed");
     }
 }
 
@@ -434,14 +420,12 @@ static enum status doctor_avoided(const struct device *device, unsigned avoid, s
 {
     char names[256] = "";
     for (unsigned part = 1; part <= DEVICE_PARTS_LAST; part <<= 1) {
-        if (!(avoid & part))
-            continue;
+        if (!(avoid & part)) continue;
         print_line("runs do without", "%s", device_part_name(part));
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", used ? " and " : "", device_part_name(part));
     }
-    if (!avoid)
-        return STATUS_OK;
+    if (!avoid) return STATUS_OK;
     error_set(err, STATUS_DEVICE, "the self-test of %s found wrong results with %s, which runs do without",
               device->name, names);
     return error_hint(err, "the GPU, its driver or a library is faulty: runs are right, but slower");
@@ -494,8 +478,7 @@ enum status cmd_doctor(int argc, char **argv, struct error *err)
     TRY(command_line_parse(&line, argc, argv, &arguments, err));
     if (arguments.gpu && (!arguments.test || arguments.gpu[strspn(arguments.gpu, "0123456789")]))
         return error_set(err, STATUS_USAGE, "doctor --gpu N is the number of a GPU, with --gpu-test");
-    if (arguments.test)
-        return doctor_test_gpu(arguments.gpu ? atoi(arguments.gpu) : 0, err);
+    if (arguments.test) return doctor_test_gpu(arguments.gpu ? atoi(arguments.gpu) : 0, err);
     char host[256] = "unknown";
     gethostname(host, sizeof host - 1);
     printf("ztrain %s on %s\n", ZTRAIN_VERSION, PRINTABLE(host));

@@ -89,8 +89,7 @@ typedef enum status visitor(void *context, const char *dir, const char *name, st
 static enum status for_each_export_entry(const char *dir, visitor *visit, void *context, struct error *err)
 {
     DIR *listing = io_opendir(dir);
-    if (!listing)
-        return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
+    if (!listing) return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
     enum status status = STATUS_OK;
     for (struct dirent *item; status == STATUS_OK && (item = io_readdir(listing));)
         if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
@@ -109,14 +108,12 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
     char path[FS_PATH_MAX];
     struct safetensors_header header;
     struct error damage;
-    if (!strncmp(name, old_temporary, strlen(old_temporary)))
-        return STATUS_OK;
+    if (!strncmp(name, old_temporary, strlen(old_temporary))) return STATUS_OK;
     content->any = true;
     content->config |= is_export_config(name);
     content->run |= !strcmp(name, "metrics.jsonl") || !strcmp(name, "run.yaml");
     content->foreign |= !strncmp(name, "pytorch_model", strlen("pytorch_model"));
-    if (!fs_has_suffix(name, ".safetensors"))
-        return STATUS_OK;
+    if (!fs_has_suffix(name, ".safetensors")) return STATUS_OK;
     TRY(fs_join(path, dir, name, STATUS_DATA, err));
     enum status status = safetensors_read_header(path, &header, &damage);
     bool ours = status == STATUS_OK && header.by_ztrain;
@@ -143,20 +140,16 @@ static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], s
     fs_parent(out, above);
     TRY(fs_mkdirs(there ? out : above, STATUS_DATA, err));
     if (fs_is_dir(out)) { /* also X/.., whose X was absent */
-        if (!realpath(out, place))
-            return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", out);
+        if (!realpath(out, place)) return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", out);
         snprintf(real, FS_PATH_MAX, "%s", place);
         return STATUS_OK;
     }
     const char *begin = out + strlen(out);
-    while (begin > out && begin[-1] == '/')
-        begin--;
+    while (begin > out && begin[-1] == '/') begin--;
     const char *end = begin;
-    while (begin > out && begin[-1] != '/')
-        begin--;
+    while (begin > out && begin[-1] != '/') begin--;
     snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
-    if (!realpath(above, place))
-        return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
+    if (!realpath(above, place)) return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
     return fs_join(real, place, name, STATUS_DATA, err);
 }
 
@@ -164,10 +157,8 @@ static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], s
 static enum status check_export_place(const char *out, const char *above, struct error *err)
 {
     struct stat own, parent, here;
-    if (io_stat(out, &own) != 0)
-        return STATUS_OK;
-    if (io_stat(above, &parent) != 0)
-        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", above);
+    if (io_stat(out, &own) != 0) return STATUS_OK;
+    if (io_stat(above, &parent) != 0) return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", above);
     if (own.st_dev != parent.st_dev || own.st_ino == parent.st_ino) {
         error_set(err, STATUS_USAGE, "'%s' is a mount point, and an export replaces its folder as a whole", out);
         return error_hint(err, "name a folder in it: --out %s/model", out);
@@ -182,8 +173,7 @@ static enum status check_export_place(const char *out, const char *above, struct
 static enum status check_export_content(const char *out, struct error *err)
 {
     struct content content = {.any = false};
-    if (!fs_exists(out))
-        return STATUS_OK;
+    if (!fs_exists(out)) return STATUS_OK;
     TRY(for_each_export_entry(out, look_at_export_entry, &content, err));
     if (content.foreign || (content.config && !content.ours)) {
         error_set(err, STATUS_USAGE, "folder '%s' holds a model that ztrain did not export", out);
@@ -193,8 +183,7 @@ static enum status check_export_content(const char *out, struct error *err)
         error_set(err, STATUS_USAGE, content.run ? "folder '%s' is that of a run" : "folder '%s' is not empty", out);
         return error_hint(err, "an export has a folder to itself, such as --out %s/model", out);
     }
-    if (content.ours)
-        log_info("an earlier export in %s is replaced", out);
+    if (content.ours) log_info("an earlier export in %s is replaced", out);
     return STATUS_OK;
 }
 
@@ -218,11 +207,9 @@ static enum status lock_work(struct export_folder *folder, struct error *err)
                 "an export is written beside its folder and then renamed: name one in a folder that may be written");
         }
         status = run_lock_take(&folder->lock, folder->work, &config, &why);
-        if (status != STATUS_CHECKPOINT || why.cause != ENOENT)
-            break;
+        if (status != STATUS_CHECKPOINT || why.cause != ENOENT) break;
     }
-    if (status != STATUS_OK)
-        *err = why;
+    if (status != STATUS_OK) *err = why;
     return status == STATUS_CHECKPOINT ? err->code = STATUS_DATA : status;
 }
 
@@ -271,19 +258,15 @@ static enum status link_export_entry(void *context, const char *dir, const char 
     struct stat facts;
     TRY(fs_join(from, dir, name, STATUS_DATA, err));
     TRY(fs_join(to, context, name, STATUS_DATA, err));
-    if (io_lstat(from, &facts) != 0)
-        return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", from);
+    if (io_lstat(from, &facts) != 0) return error_system(err, STATUS_DATA, errno, "cannot look at '%s'", from);
     if (S_ISDIR(facts.st_mode)) {
-        if (io_mkdir(to, 0777))
-            return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", to);
+        if (io_mkdir(to, 0777)) return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", to);
         TRY(for_each_export_entry(from, link_export_entry, to, err));
         TRY(take_export_rights(to, &facts, err));
         return fs_sync_dir(to, STATUS_DATA, err);
     }
-    if (io_link(from, to) == 0)
-        return STATUS_OK;
-    if (!S_ISREG(facts.st_mode))
-        return error_system(err, STATUS_DATA, errno, "cannot link '%s' to '%s'", to, from);
+    if (io_link(from, to) == 0) return STATUS_OK;
+    if (!S_ISREG(facts.st_mode)) return error_system(err, STATUS_DATA, errno, "cannot link '%s' to '%s'", to, from);
     return fs_copy_file(from, to, STATUS_DATA, NULL, err); /* a file system without hard links */
 }
 
@@ -308,14 +291,11 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
 
 static enum status replace(struct export_folder *folder, struct error *err)
 {
-    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0)
-        return STATUS_OK;
-    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
-        return cannot_publish(folder, err);
+    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0) return STATUS_OK;
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return cannot_publish(folder, err);
     if (fault_rename(folder->out, folder->former, 0))
         return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->out, folder->former);
-    if (fault_rename(folder->fresh, folder->out, 0) == 0)
-        return STATUS_OK;
+    if (fault_rename(folder->fresh, folder->out, 0) == 0) return STATUS_OK;
     cannot_publish(folder, err);
     if (io_rename(folder->former, folder->out))
         log_warn("cannot rename '%s' back to '%s': %s", folder->former, folder->out, strerror(errno));
@@ -329,8 +309,7 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
     char above[FS_PATH_MAX];
     struct stat facts;
     const int reason = io_stat(folder->out, &facts) ? errno : 0;
-    if (reason && reason != ENOENT)
-        return error_system(err, STATUS_DATA, reason, "cannot look at '%s'", folder->out);
+    if (reason && reason != ENOENT) return error_system(err, STATUS_DATA, reason, "cannot look at '%s'", folder->out);
     if (!reason) { /* the new export gets what stays of the folder whose place it takes */
         TRY(for_each_export_entry(folder->out, keep_export_entry, folder->fresh, err));
         TRY(take_export_rights(folder->fresh, &facts, err));
@@ -338,8 +317,7 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
     }
     TRY(run_lock_check(folder->lock, err));
     if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
-        if (errno != ENOTEMPTY && errno != EEXIST)
-            return cannot_publish(folder, err);
+        if (errno != ENOTEMPTY && errno != EEXIST) return cannot_publish(folder, err);
         TRY(replace(folder, err));
     }
     fs_parent(folder->out, above);
@@ -349,11 +327,9 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
 static void export_folder_close(struct export_folder *folder)
 {
     struct error err;
-    if (!folder->lock)
-        return;
+    if (!folder->lock) return;
     if (run_lock_check(folder->lock, &err) == STATUS_OK) {
-        if (checkpoint_remove_tree(folder->fresh, &err) != STATUS_OK)
-            log_warn("%s", err.text);
+        if (checkpoint_remove_tree(folder->fresh, &err) != STATUS_OK) log_warn("%s", err.text);
         /* where `out` is gone, the next export gives the former one its name back */
         if (fs_exists(folder->out) && checkpoint_remove_tree(folder->former, &err) != STATUS_OK)
             log_warn("%s", err.text);
@@ -369,12 +345,10 @@ static enum status check_export_folder(const char *out, struct error *err)
 {
     static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
     size_t length = strlen(out);
-    while (length && out[length - 1] == '/')
-        length--;
+    while (length && out[length - 1] == '/') length--;
     for (size_t i = 0; i < COUNT_OF(endings); i++) {
         size_t n = strlen(endings[i]);
-        if (length < n || strncasecmp(out + length - n, endings[i], n) != 0)
-            continue;
+        if (length < n || strncasecmp(out + length - n, endings[i], n) != 0) continue;
         error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
         return error_hint(
             err,
@@ -468,8 +442,7 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
     if (arguments->base && !arguments->merge && !multimodal)
         return error_set(err, STATUS_USAGE,
                          "--base is the model that --merge reads; hint: leave it out, or add --merge");
-    if (arguments->force || run_check_history(&checkpoint->position, err) == STATUS_OK)
-        return STATUS_OK;
+    if (arguments->force || run_check_history(&checkpoint->position, err) == STATUS_OK) return STATUS_OK;
     error_prefix(err, "'%s'", checkpoint->path);
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
@@ -483,8 +456,7 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
     TRY(arguments->best ? checkpoint_open_best(arguments->dir, true, &checkpoint, err)
                         : checkpoint_open(arguments->dir, true, &checkpoint, err));
     enum status status = check_export_options(checkpoint, arguments, err);
-    if (status == STATUS_OK)
-        status = write_export_folder(checkpoint, arguments, chosen, err);
+    if (status == STATUS_OK) status = write_export_folder(checkpoint, arguments, chosen, err);
     const bool adapter = checkpoint->adapter, merge = arguments->merge;
     if (status == STATUS_OK)
         log_info("exported %s%s (step %lld) to %s in %s",
@@ -505,8 +477,7 @@ enum status cmd_export(int argc, char **argv, struct error *err)
 {
     struct arguments arguments = {0};
     TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
-    if (!arguments.out)
-        return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
+    if (!arguments.out) return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
     TRY(check_export_folder(arguments.out, err));
     const enum dtype chosen = dtype_find(arguments.dtype);
     if (arguments.dtype && chosen == DTYPE_COUNT)
@@ -515,7 +486,6 @@ enum status cmd_export(int argc, char **argv, struct error *err)
 
     bool again = true;
     enum status status = STATUS_OK;
-    for (int i = 0; i < CHECKPOINT_TRIES && again; i++)
-        status = export_once(&arguments, chosen, &again, err);
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) status = export_once(&arguments, chosen, &again, err);
     return status;
 }

@@ -95,12 +95,9 @@ static enum status init_build(struct init *t, bool opens, struct error *err)
                     : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
     TRY_END(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
     t->trained = engine.table.num_params - engine.table.frozen_params;
-    if (!t->cuda)
-        t->choice.node_bytes = memory_plan_node_bytes(&engine);
-    if (opens)
-        TRY_END(engine_open_data(&engine, err));
-    if (opens)
-        TRY_END(engine_weights_check(&engine, &absent, err));
+    if (!t->cuda) t->choice.node_bytes = memory_plan_node_bytes(&engine);
+    if (opens) TRY_END(engine_open_data(&engine, err));
+    if (opens) TRY_END(engine_weights_check(&engine, &absent, err));
 end:
     engine_release(&engine);
     spec_free(spec);
@@ -120,11 +117,9 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute += RECOMPUTE_BLOCK - RECOMPUTE_NONE) {
         setting->values[TUNABLE_RECOMPUTE] = recompute;
         for (setting->micro = 8; setting->micro > 0; setting->micro /= 2) {
-            if (samples % setting->micro != 0)
-                continue;
+            if (samples % setting->micro != 0) continue;
             TRY(init_build(t, false, err));
-            if ((double)t->choice.node_bytes <= most)
-                return STATUS_OK;
+            if ((double)t->choice.node_bytes <= most) return STATUS_OK;
         }
     }
     error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and may take %s of this machine's",
@@ -163,8 +158,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
         init_note("train.virtual_ranks is left out: by the plan it takes %.0f %% more time",
                   100 * (t->choice.seconds / without.seconds - 1));
     }
-    if (!t->virtual_ranks)
-        t->choice = without;
+    if (!t->virtual_ranks) t->choice = without;
     const int *values = t->choice.setting.values;
     if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
         init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
@@ -187,8 +181,7 @@ static void init_print_next(const struct init *t)
     else if (t->ranks > 1)
         snprintf(local, sizeof local, " --local-gpus %d", t->ranks);
     char *word = shell_word(file);
-    if (!init_to_stdout(t))
-        fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
+    if (!init_to_stdout(t)) fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
     fprintf(stderr,
             "next:\n"
             "  %sztrain --config %s%s --dry-run  # checks it\n"
@@ -228,8 +221,7 @@ enum status cmd_init(int argc, char **argv, struct error *err)
 {
     struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
     enum status status = command_line_parse(&command_line, argc, argv, &t.flags, err);
-    if (status == STATUS_OK)
-        status = init_make(&t, err);
+    if (status == STATUS_OK) status = init_make(&t, err);
     init_release(&t);
     string_list_release(&t.flags.data);
     return status;

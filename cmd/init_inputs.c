@@ -49,8 +49,7 @@ static char *init_read_answer(void)
     }
     char *start = line + strspn(line, " \t");
     size_t end = strlen(start);
-    while (end > 0 && strchr(" \t\r\n", start[end - 1]))
-        end--;
+    while (end > 0 && strchr(" \t\r\n", start[end - 1])) end--;
     start[end] = '\0';
     const char *home = strncmp(start, "~/", 2) == 0 ? getenv("HOME") : NULL;
     char *answer = home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
@@ -71,8 +70,7 @@ static enum status init_ask(struct init *t, const char *question, const char *us
         }
         const enum status status = take(t, *answer || !usual ? answer : usual, err);
         free(answer);
-        if (status == STATUS_OK)
-            return STATUS_OK;
+        if (status == STATUS_OK) return STATUS_OK;
         fprintf(stderr, "  %s\n", PRINTABLE(err->text));
     }
     error_set(err, STATUS_USAGE, "%d answers to the question '%s' were wrong", INIT_TRIES, question);
@@ -83,8 +81,7 @@ static enum status init_ask(struct init *t, const char *question, const char *us
 static enum status init_take_flag(struct init *t, const char *flag, const char *given, const char *question,
                                   const char *usual, init_take *take, struct error *err)
 {
-    if (!given && question && t->asks)
-        return init_ask(t, question, usual, take, err);
+    if (!given && question && t->asks) return init_ask(t, question, usual, take, err);
     if (!given && !usual) {
         error_set(err, STATUS_USAGE, "--%s is missing", flag);
         return error_hint(err, "ztrain init --model DIR --data PREFIX");
@@ -127,8 +124,7 @@ static bool init_has_weights(const char *folder, const struct model_desc *desc, 
     bool absent = true;
     tensor_table_build(desc, &table);
     const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
-    if (folder)
-        huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
+    if (folder) huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
     *params = table.num_params;
     tensor_table_release(&table);
     return !absent;
@@ -139,8 +135,7 @@ static enum status init_take_model(struct init *t, const char *text, struct erro
     char folder[FS_PATH_MAX];
     TRY(init_check_text(text, err));
     const bool found = model_folder_find(text, folder);
-    if (!found && !fs_exists(text))
-        return model_folder_missing(text, STATUS_DATA, err);
+    if (!found && !fs_exists(text)) return model_folder_missing(text, STATUS_DATA, err);
     model_desc_release(&t->desc);
     t->desc = (struct model_desc){.layers = NULL};
     TRY(model_desc_load(found ? folder : text, &t->desc, err));
@@ -171,8 +166,7 @@ static enum status init_take_method(struct init *t, const char *text, struct err
     if (t->method == INIT_QLORA && t->pretrained && t->desc.weights_in_out)
         return error_set(err, STATUS_USAGE, "the matrices of %s are (in, out), and are not quantized; hint: lora",
                          model_family_name(t->desc.family));
-    if (t->method == INIT_FULL || t->pretrained)
-        return STATUS_OK;
+    if (t->method == INIT_FULL || t->pretrained) return STATUS_OK;
     error_set(err, STATUS_USAGE, "an adapter needs trained weights below it, and '%s' has none", t->model);
     return error_hint(err, "full trains from scratch");
 }
@@ -182,8 +176,7 @@ static enum status init_take_method(struct init *t, const char *text, struct err
 static bool init_line_has(const char *line, const char *key)
 {
     const char *found = strstr(line, key);
-    if (!found)
-        return false;
+    if (!found) return false;
     found += strlen(key);
     return found[strspn(found, " ")] == ':';
 }
@@ -194,12 +187,9 @@ static const char *init_text_form(const char *path)
     char line[1 << 16] = "";
     FILE *file = fs_has_suffix(path, ".jsonl") ? memory_fopen(path, "r") : NULL;
     const bool read = file && fgets(line, sizeof line, file);
-    if (file)
-        fclose(file);
-    if (!read)
-        return "";
-    if (init_line_has(line, "\"messages\"") || init_line_has(line, "\"conversations\""))
-        return " --chat-template";
+    if (file) fclose(file);
+    if (!read) return "";
+    if (init_line_has(line, "\"messages\"") || init_line_has(line, "\"conversations\"")) return " --chat-template";
     if (init_line_has(line, "\"prompt\"") && init_line_has(line, "\"completion\""))
         return " --completion prompt,completion";
     return "";
@@ -210,11 +200,9 @@ static enum status init_refuse_text(const struct init *t, const char *name, size
 {
     char prefix[FS_PATH_MAX], folder[FS_PATH_MAX];
     const bool tokenizer = model_folder_find(t->model, folder) && tokenizer_folder_has(folder);
-    if (!fs_exists(name))
-        return error_set(err, STATUS_DATA, "there is no file '%s'", PRINTABLE(name));
+    if (!fs_exists(name)) return error_set(err, STATUS_DATA, "there is no file '%s'", PRINTABLE(name));
     snprintf(prefix, sizeof prefix, "%.*s", (int)stem, name);
-    while (stem > 1 && prefix[stem - 1] == '/')
-        prefix[--stem] = '\0';
+    while (stem > 1 && prefix[stem - 1] == '/') prefix[--stem] = '\0';
     char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
     error_set(err, STATUS_DATA, "'%s' is text, and ztrain trains on token shards", PRINTABLE(name));
     error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
@@ -231,8 +219,7 @@ static enum status init_find_text(const struct init *t, const struct string_list
         const char *name = shards->items[i];
         const size_t stem = fs_is_dir(name) ? strlen(name) : spec_text_stem(name);
         TRY(init_check_text(name, err));
-        if (stem > 0)
-            return init_refuse_text(t, name, stem, err);
+        if (stem > 0) return init_refuse_text(t, name, stem, err);
     }
     return STATUS_OK;
 }
@@ -246,8 +233,7 @@ static enum status init_count_lengths(struct init *t, struct error *err)
         int64_t first, length;
         TRY(token_set_document(t->set, i, &first, &length, err));
         t->longest = length > t->longest ? length : t->longest;
-        for (int k = 0; k < INIT_LENGTHS; k++)
-            t->within[k] += length <= INT64_C(1) << k;
+        for (int k = 0; k < INIT_LENGTHS; k++) t->within[k] += length <= INT64_C(1) << k;
     }
     return STATUS_OK;
 }
@@ -259,8 +245,7 @@ static void init_note_validation(const struct init *t, const struct string_list 
     int64_t documents, tokens;
     for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
         bool named = false;
-        for (int k = 0; k < shards->count; k++)
-            named |= strstr(shards->items[k], "-validation") != NULL;
+        for (int k = 0; k < shards->count; k++) named |= strstr(shards->items[k], "-validation") != NULL;
         if (!named && fs_has_suffix(bin, "-validation.bin"))
             init_note("'%s' is trained on too: --data matches it", bin);
     }
@@ -296,13 +281,11 @@ static enum status init_take_shards(struct init *t, const struct string_list *sh
     TRY(token_set_check(t->set, t->desc.vocab_size, NULL, err));
     TRY(init_read_labels(t, err));
     t->masked = token_set_has_mask(t->set) && !t->labels;
-    if (t->masked)
-        TRY(init_count_lengths(t, err));
+    if (t->masked) TRY(init_count_lengths(t, err));
     init_note_validation(t, shards);
     string_list_release(&t->data);
     t->data = (struct string_list){.count = 0};
-    for (int i = 0; i < shards->count; i++)
-        string_list_add(&t->data, shards->items[i]);
+    for (int i = 0; i < shards->count; i++) string_list_add(&t->data, shards->items[i]);
     return STATUS_OK;
 }
 
@@ -320,13 +303,10 @@ static enum status init_take_validation(struct init *t, const char *text, struct
     char *items[] = {(char *)(uintptr_t)text};
     const struct string_list shards = {1, items};
     enum status status = init_find_text(t, &shards, err);
-    if (status == STATUS_OK)
-        status = token_set_open((const char *const *)items, 1, &set, err);
+    if (status == STATUS_OK) status = token_set_open((const char *const *)items, 1, &set, err);
     const char *both = status == STATUS_OK ? token_set_common(t->set, set) : NULL;
-    if (both)
-        status = error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
-    if (status == STATUS_OK)
-        string_list_add(&t->validation, text);
+    if (both) status = error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
+    if (status == STATUS_OK) string_list_add(&t->validation, text);
     token_set_close(set);
     return status;
 }
@@ -377,8 +357,7 @@ static void init_find_gpus(struct init_machine *machine)
     struct device *device;
     struct error err;
     *machine = (struct init_machine){.gpus = 0};
-    if (!device_cuda_available(machine->why))
-        return;
+    if (!device_cuda_available(machine->why)) return;
     if (device_open(DEVICE_CUDA, 0, 1, &device, &err) != STATUS_OK) {
         snprintf(machine->why, sizeof machine->why, "%.*s", (int)sizeof machine->why - 1, err.text);
         return;
@@ -426,12 +405,9 @@ static const char *init_usual_device(const struct init *t)
 static enum status init_take_device(struct init *t, const char *text, struct error *err)
 {
     const bool cpu = strcasecmp(text, "cpu") == 0;
-    if (!cpu && !t->cuda)
-        return error_set(err, STATUS_USAGE, "'%s' is a GPU, and --gpus is 0", text);
-    if (cpu && t->cuda)
-        return error_set(err, STATUS_USAGE, "'cpu' is no GPU; hint: --gpus 0");
-    if (cpu)
-        return STATUS_OK;
+    if (!cpu && !t->cuda) return error_set(err, STATUS_USAGE, "'%s' is a GPU, and --gpus is 0", text);
+    if (cpu && t->cuda) return error_set(err, STATUS_USAGE, "'cpu' is no GPU; hint: --gpus 0");
+    if (cpu) return STATUS_OK;
     TRY(gpu_catalog_find(text, &t->gpu, err));
     t->memory = (int64_t)(t->gpu.memory_gib * (1 << 30));
     return STATUS_OK;
@@ -441,8 +417,7 @@ static enum status init_take_memory(struct init *t, const char *text, struct err
 {
     char size[SIZE_TEXT_MAX], whole[SIZE_TEXT_MAX];
     int64_t bytes;
-    if (!t->cuda)
-        return error_set(err, STATUS_USAGE, "it is the memory of each GPU, and the run is on the CPU");
+    if (!t->cuda) return error_set(err, STATUS_USAGE, "it is the memory of each GPU, and the run is on the CPU");
     if (!size_parse(text, &bytes)) {
         error_set(err, STATUS_USAGE, "'%s' is not a size", text);
         return error_hint(err, SIZE_FORMS);
@@ -467,8 +442,7 @@ static const char *init_usual_seq_length(const struct init *t, char text[INIT_TE
         if (INT64_C(1) << k >= length &&
             ((double)t->within[k] < 0.99 * (double)documents || (INT64_C(1) << k) * documents < 4 * tokens))
             length = INT64_C(2) << k;
-    while (t->labels && length < t->labels->longest)
-        length *= 2;
+    while (t->labels && length < t->labels->longest) length *= 2;
     snprintf(text, INIT_TEXT, "%" PRId64, length < most ? length : most);
     return text;
 }
@@ -478,8 +452,7 @@ static enum status init_count_samples(struct init *t, struct error *err)
     struct first_fit *fit = NULL;
     struct data_summary summary;
     t->samples = token_set_samples(t->set, t->seq_length, !t->labels);
-    if (!t->masked)
-        return STATUS_OK;
+    if (!t->masked) return STATUS_OK;
     TRY(data_summary_read(t->set, 0, &summary, err));
     if (summary.learned == 0) {
         error_set(err, STATUS_DATA, "the loss mask of the data lets no token be learned");
@@ -489,8 +462,7 @@ static enum status init_count_samples(struct init *t, struct error *err)
     t->samples = fit->samples;
     first_fit_free(fit);
     TRY(cut_count(t->set, t->seq_length, &t->cut, err));
-    if (t->cut.documents == 0 || t->cut.targets == 0 || t->cut.target_left)
-        return STATUS_OK;
+    if (t->cut.documents == 0 || t->cut.targets == 0 || t->cut.target_left) return STATUS_OK;
     return error_set(err, STATUS_USAGE,
                      "%" PRId64 " cuts off all tokens that are learned: documents have up to %" PRId64 " tokens",
                      t->seq_length, t->longest);
@@ -507,8 +479,7 @@ static enum status init_take_seq_length(struct init *t, const char *text, struct
                           t->seq_length);
     }
     TRY(init_count_samples(t, err));
-    if (t->samples >= t->ranks)
-        return STATUS_OK;
+    if (t->samples >= t->ranks) return STATUS_OK;
     error_set(err, STATUS_USAGE,
               "the data make %" PRId64 " samples of %" PRId64 " tokens, fewer than the %d that a step needs",
               t->samples, t->seq_length, t->ranks);
@@ -519,8 +490,7 @@ static enum status init_take_seq_length(struct init *t, const char *text, struct
 static const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
 {
     int64_t batch = t->ranks;
-    while (2 * batch * t->seq_length <= 128 << 10 && t->samples / (2 * batch) >= 50)
-        batch *= 2;
+    while (2 * batch * t->seq_length <= 128 << 10 && t->samples / (2 * batch) >= 50) batch *= 2;
     snprintf(text, INIT_TEXT, "%" PRId64, batch);
     return text;
 }
@@ -530,12 +500,9 @@ static enum status init_take_batch(struct init *t, const char *text, struct erro
     const int ranks = t->ranks, most = ranks > 8 ? ranks : 8; /* a run on few may grow */
     TRY(init_whole(text, 1, t->samples, &t->batch, err));
     t->virtual_ranks = ranks;
-    for (int n = ranks; n <= most; n += ranks)
-        t->virtual_ranks = t->batch % n == 0 ? n : t->virtual_ranks;
-    if (t->virtual_ranks == 1)
-        t->virtual_ranks = 0;
-    if (t->batch % ranks == 0)
-        return STATUS_OK;
+    for (int n = ranks; n <= most; n += ranks) t->virtual_ranks = t->batch % n == 0 ? n : t->virtual_ranks;
+    if (t->virtual_ranks == 1) t->virtual_ranks = 0;
+    if (t->batch % ranks == 0) return STATUS_OK;
     error_set(err, STATUS_USAGE, "%" PRId64 " samples of a step are not a multiple of %d GPUs", t->batch, ranks);
     return error_hint(err, "%" PRId64 " is the next one", (t->batch / ranks + 1) * ranks);
 }
@@ -562,13 +529,11 @@ static enum status init_take_sources(struct init *t, struct error *err)
     TRY(init_take_flag(t, "method", f->method, t->pretrained ? "Method (full, lora or qlora)" : NULL, "full",
                        init_take_method, err));
     if (f->data.count > 0) {
-        if (init_take_shards(t, &f->data, err) != STATUS_OK)
-            return error_prefix(err, "--data");
+        if (init_take_shards(t, &f->data, err) != STATUS_OK) return error_prefix(err, "--data");
     } else {
         TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
     }
-    if (f->validation)
-        return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
+    if (f->validation) return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
     return init_find_validation(t, err);
 }
 
@@ -582,10 +547,8 @@ static enum status init_take_hardware(struct init *t, struct error *err)
         init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
     const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
     TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
-    if (!f->device && t->machine.gpus && t->memory > t->machine.memory)
-        t->memory = t->machine.memory;
-    if (f->memory)
-        TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
+    if (!f->device && t->machine.gpus && t->memory > t->machine.memory) t->memory = t->machine.memory;
+    if (f->memory) TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
     if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
         init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
                   t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,

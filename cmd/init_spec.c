@@ -19,11 +19,9 @@ static void init_add_name(char name[INIT_TEXT], const char *path)
         end -= strlen(".bin");
     else if (fs_has_suffix(path, ".json"))
         end -= strlen(".json");
-    while (end > 1 && path[end - 1] == '/')
-        end--;
+    while (end > 1 && path[end - 1] == '/') end--;
     size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
     for (; begin < end && used < INIT_TEXT / 2; begin++)
         name[used++] = strchr(letters, path[begin]) ? path[begin] : '-';
     name[used] = '\0';
@@ -33,23 +31,20 @@ void init_run_name(const struct init *t, char name[INIT_TEXT])
 {
     char folder[FS_PATH_MAX], data[INIT_TEXT] = "";
     snprintf(folder, sizeof folder, "%s", t->model);
-    if (strcmp(fs_base_name(t->model), "config.json") == 0)
-        fs_parent(t->model, folder);
+    if (strcmp(fs_base_name(t->model), "config.json") == 0) fs_parent(t->model, folder);
     name[0] = '\0';
     init_add_name(name, strcmp(folder, ".") == 0 ? "model" : folder);
     init_add_name(data, t->data.items[0]);
     const size_t used = strlen(name);
     snprintf(name + used, INIT_TEXT - used, "-%s", data);
-    if (name[0] == '.')
-        name[0] = '_';
+    if (name[0] == '.') name[0] = '_';
 }
 
 /* The next number from `least` on that is easily read: 1, 2 or 5 times a power of ten. */
 static int64_t init_readable(double least)
 {
     int64_t number = 1;
-    for (int k = 0; (double)number < least; k++)
-        number = k % 3 == 1 ? number / 2 * 5 : number * 2;
+    for (int k = 0; (double)number < least; k++) number = k % 3 == 1 ? number / 2 * 5 : number * 2;
     return number;
 }
 
@@ -119,8 +114,7 @@ static void init_write_model(const struct init *t, FILE *out)
             t->method != INIT_FULL ? ", frozen"
             : t->pretrained        ? ", all of them trained"
                                    : " with random initial values");
-    if (t->labels)
-        fprintf(out, "  task: sequence_classification  # the data have labels\n");
+    if (t->labels) fprintf(out, "  task: sequence_classification  # the data have labels\n");
     if (t->method == INIT_QLORA)
         fprintf(out, "  quantization_config:  # the frozen matrices in 4 bits, as in the QLoRA paper\n"
                      "    load_in_4bit: true\n    bnb_4bit_quant_type: nf4\n    bnb_4bit_use_double_quant: true\n");
@@ -180,13 +174,10 @@ static void init_write_training(const struct init *t, FILE *out)
     if (t->virtual_ranks)
         fprintf(out, "  virtual_ranks: %d  # the same bits on any number of %s that divides it\n", t->virtual_ranks,
                 t->cuda ? "GPUs" : "ranks");
-    if (t->flags.memory)
-        fprintf(out, "  memory_limit: %" PRId64 "  # bytes of each GPU: --memory\n", t->memory);
-    if (t->validation.count > 0)
-        fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
+    if (t->flags.memory) fprintf(out, "  memory_limit: %" PRId64 "  # bytes of each GPU: --memory\n", t->memory);
+    if (t->validation.count > 0) fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
     init_write_saves(t, saves, saves != interval, out);
-    if (t->validation.count > 0)
-        fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
+    if (t->validation.count > 0) fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
     fprintf(out, "train_batch_size: %" PRId64 "  # samples of a step on all ranks: %" PRId64 " tokens\n", t->batch,
             t->batch * t->seq_length);
     fprintf(out, "train_micro_batch_size_per_gpu: %" PRId64 "  # %s\n", t->choice.setting.micro,
@@ -217,15 +208,12 @@ static void init_write_optimizer(const struct init *t, FILE *out)
 static void init_write_precision(const struct init *t, FILE *out)
 {
     const int states = t->choice.setting.values[TUNABLE_STATES];
-    if (!t->cuda)
-        return;
+    if (!t->cuda) return;
     fprintf(out, "bf16:\n  enabled: true\n");
     if (states >= 2)
         fprintf(out, "  bf16_master_weights_and_grads: true  # nothing fits with master weights in fp32\n");
-    if (states >= 3)
-        fprintf(out, "  bf16_optimizer_states: true\n");
-    if (states >= 1)
-        fprintf(out, "data_types:\n  grad_accum_dtype: bf16  # nothing fits with gradients in fp32\n");
+    if (states >= 3) fprintf(out, "  bf16_optimizer_states: true\n");
+    if (states >= 1) fprintf(out, "data_types:\n  grad_accum_dtype: bf16  # nothing fits with gradients in fp32\n");
 }
 
 static void init_write_stage(const struct init *t, FILE *out)
@@ -239,15 +227,13 @@ static void init_write_stage(const struct init *t, FILE *out)
     if (values[TUNABLE_OPTIMIZER])
         fprintf(out, "  offload_optimizer:\n    device: cpu  # by the plan; a node needs %.1f GiB of host memory\n",
                 (double)t->choice.node_bytes / gib);
-    if (values[TUNABLE_PARAM])
-        fprintf(out, "  offload_param:\n    device: cpu  # by the plan\n");
+    if (values[TUNABLE_PARAM]) fprintf(out, "  offload_param:\n    device: cpu  # by the plan\n");
     if (values[TUNABLE_RECOMPUTE])
         fprintf(out,
                 "activation_checkpointing:\n  enabled: true\n  policy: %s  # computed again in the backward pass, by "
                 "the plan\n",
                 recompute_name((enum recompute)values[TUNABLE_RECOMPUTE]));
-    if (values[TUNABLE_INPUTS])
-        fprintf(out, "  cpu_checkpointing: true  # inputs of blocks wait in host memory\n");
+    if (values[TUNABLE_INPUTS]) fprintf(out, "  cpu_checkpointing: true  # inputs of blocks wait in host memory\n");
 }
 
 char *init_spec(const struct init *t)

@@ -39,7 +39,7 @@ static int64_t inspect_numel(const json_t *tensor)
     size_t d;
     json_t *size;
     int64_t numel = 1;
-    json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
+    json_array_foreach (json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
     return numel;
 }
 
@@ -48,8 +48,7 @@ static void inspect_members(const char *title, const json_t *object)
     const char *name;
     json_t *value;
     printf("\n%s\n", title);
-    json_object_foreach((json_t *)object, name, value)
-    {
+    json_object_foreach ((json_t *)object, name, value) {
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
         printf("  %s: %s\n", PRINTABLE(name), text ? PRINTABLE(text) : "?");
         free(text);
@@ -61,20 +60,15 @@ static void inspect_others(const char *dir)
     struct checkpoint_list list, aside;
     char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
     bool is_checkpoint;
-    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint)
-        return;
+    if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint) return;
     const bool listed = checkpoint_list_init(&list, folder, false, NULL) == STATUS_OK;
     for (int i = 0, n = 0; listed && i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
-        if (entry->unread && !n++)
-            printf("unread       checkpoints of this run that cannot be read now\n");
-        if (entry->unread)
-            printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
+        if (entry->unread && !n++) printf("unread       checkpoints of this run that cannot be read now\n");
+        if (entry->unread) printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
     }
-    if (listed)
-        checkpoint_list_release(&list);
-    if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK)
-        return;
+    if (listed) checkpoint_list_release(&list);
+    if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK) return;
     if (aside.count)
         printf("aside        set aside: no resume of the run takes them; --resume %s/NAME continues the run from one\n",
                PRINTABLE(folder));
@@ -97,13 +91,11 @@ static void inspect_evaluation(const struct train_position *position, const json
     const char *before = "evaluation   ";
     char margin[64] = "";
     for (int i = 0; position->scores.known && i < EVAL_METRIC_COUNT; i++) {
-        if (isnan(position->scores.values[i]))
-            continue;
+        if (isnan(position->scores.values[i])) continue;
         printf("%s%s %.6g", before, eval_metric_name((enum eval_metric)i), position->scores.values[i]);
         before = ", ";
     }
-    if (*before == ',')
-        putchar('\n');
+    if (*before == ',') putchar('\n');
     if (min_delta > 0) /* the best value may be better, by less */
         snprintf(margin, sizeof margin, " by more than %g", min_delta);
     if (position->stopped_early)
@@ -119,8 +111,9 @@ static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
     int64_t bytes = 0;
     size_t i;
     json_t *unit;
-    json_array_foreach(json_object_get(manifest, "units"), i, unit) if (checkpoint_stores(checkpoint, (int)i)) bytes +=
-        inspect_integer(unit, "slice") * checkpoint->world * 4 * states;
+    json_array_foreach (json_object_get(manifest, "units"), i, unit)
+        if (checkpoint_stores(checkpoint, (int)i))
+            bytes += inspect_integer(unit, "slice") * checkpoint->world * 4 * states;
     return bytes;
 }
 
@@ -130,10 +123,8 @@ static void inspect_adapter(const struct checkpoint *checkpoint)
     int64_t params = 0, tensors = 0;
     size_t i;
     json_t *tensor;
-    if (!checkpoint->adapter && !base->folder)
-        return;
-    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
-    {
+    if (!checkpoint->adapter && !base->folder) return;
+    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
         const bool stored = checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"));
         params += stored ? inspect_numel(tensor) : 0;
         tensors += stored;
@@ -158,9 +149,9 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     json_t *element;
     int64_t params = 0, stored = 0, world = checkpoint->world;
     const int64_t state_bytes = inspect_state_bytes(checkpoint);
-    json_array_foreach(tensors, i, element) params += inspect_numel(element);
-    json_array_foreach(json_object_get(manifest, "files"), i, element) stored +=
-        i < (size_t)world ? inspect_integer(element, "bytes") : 0;
+    json_array_foreach (tensors, i, element) params += inspect_numel(element);
+    json_array_foreach (json_object_get(manifest, "files"), i, element)
+        stored += i < (size_t)world ? inspect_integer(element, "bytes") : 0;
 
     printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
     printf("written      %s by ztrain %s\n", PRINTABLE(inspect_string(manifest, "time")),
@@ -187,14 +178,12 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
         printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
                hash_digits(checkpoint->hashes[s]).text);
     printf("files        %s\n", size_round(checkpoint->bytes, size));
-    json_array_foreach(json_object_get(manifest, "files"), i, element)
+    json_array_foreach (json_object_get(manifest, "files"), i, element)
         printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
                size_round(inspect_integer(element, "bytes"), size));
     inspect_others(dir);
-    if (checkpoint->adapter)
-        inspect_members("adapter", checkpoint->adapter);
-    if (checkpoint->machine)
-        inspect_members("machine", checkpoint->machine);
+    if (checkpoint->adapter) inspect_members("adapter", checkpoint->adapter);
+    if (checkpoint->machine) inspect_members("machine", checkpoint->machine);
     inspect_members("model", checkpoint->model);
     inspect_members("spec", checkpoint->spec);
 }
@@ -228,11 +217,9 @@ static enum status inspect_read_statistics(const struct checkpoint *checkpoint, 
     float *chunk = memory_alloc(CHUNK * sizeof *chunk);
     size_t i;
     json_t *tensor;
-    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
-    {
+    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
         int64_t offset = inspect_integer(tensor, "offset"), numel = inspect_numel(tensor);
-        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
-            continue;
+        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"))) continue;
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
             TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n,
@@ -250,23 +237,19 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
     size_t i;
     json_t *tensor;
     printf("\n%-48s %-16s %12s %12s %12s %12s\n", "tensor", "shape", "mean", "deviation", "minimum", "maximum");
-    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
-    {
+    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
         const struct statistics *s = &all[i];
         char shape[64];
-        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit")))
-            continue;
+        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"))) continue;
         const json_t *sizes = json_object_get(tensor, "shape");
         int used = 0;
         for (size_t d = 0; d < json_array_size(sizes) && used < (int)sizeof shape; d++)
             used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%" PRId64, d ? ", " : "(",
                              (int64_t)json_integer_value(json_array_get(sizes, d)));
-        if (used < (int)sizeof shape)
-            snprintf(shape + used, sizeof shape - (size_t)used, ")");
+        if (used < (int)sizeof shape) snprintf(shape + used, sizeof shape - (size_t)used, ")");
         printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")), shape, s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
-        if (s->not_finite)
-            printf("  %" PRId64 " not finite", s->not_finite);
+        if (s->not_finite) printf("  %" PRId64 " not finite", s->not_finite);
         printf("\n");
     }
 }
@@ -288,10 +271,8 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
         status = inspect_read_statistics(checkpoint, all, err);
         *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     }
-    if (!*again)
-        inspect_summary(checkpoint, dir); /* also of one whose tensors are damaged */
-    if (all && status == STATUS_OK)
-        inspect_tensors(checkpoint, all);
+    if (!*again) inspect_summary(checkpoint, dir); /* also of one whose tensors are damaged */
+    if (all && status == STATUS_OK) inspect_tensors(checkpoint, all);
     free(all);
     checkpoint_close(checkpoint);
     return status;

@@ -35,14 +35,12 @@ static void main_lets_threads_sleep(char **argv)
     struct stat executed, named;
     static const char *const settings[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
     for (size_t i = 0; i < COUNT_OF(settings); i++)
-        if (getenv(settings[i]))
-            return;
+        if (getenv(settings[i])) return;
     /* not so under valgrind, nor where the dynamic linker was executed with the program */
     const bool is_self = getauxval(AT_BASE) != 0 && name && stat(self, &executed) == 0 && stat(name, &named) == 0 &&
                          executed.st_dev == named.st_dev && executed.st_ino == named.st_ino;
     /* libgomp: turns; libomp: ms */
-    if (is_self && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1))
-        execv(self, argv);
+    if (is_self && !setenv("GOMP_SPINCOUNT", "3000", 1) && !setenv("KMP_BLOCKTIME", "1", 1)) execv(self, argv);
 }
 
 int main(int argc, char **argv)
@@ -61,8 +59,7 @@ int main(int argc, char **argv)
     struct error err = {.code = STATUS_OK, .text = ""};
     enum status (*run)(int, char **, struct error *) = NULL;
     for (size_t i = 0; argc > 1 && i < COUNT_OF(commands); i++)
-        if (!strcmp(argv[1], commands[i].name))
-            run = commands[i].run;
+        if (!strcmp(argv[1], commands[i].name)) run = commands[i].run;
     enum status status = run ? run(argc - 1, argv + 1, &err) : cmd_train(argc, argv, &err);
     status = status == STATUS_HELPED ? STATUS_OK : status;
     const bool lost = ferror(stdout); /* an earlier write of a long text; its errno is gone */
@@ -70,8 +67,7 @@ int main(int argc, char **argv)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
     else if (lost && status == STATUS_OK)
         status = error_set(&err, STATUS_USAGE, "cannot write to standard output");
-    if (status != STATUS_OK && status != STATUS_REQUEUE)
-        log_error_once(&err);
+    if (status != STATUS_OK && status != STATUS_REQUEUE) log_error_once(&err);
     log_close();
     /* srun -K ends a step with the first task that fails, and drops output that it has not received by then */
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");

@@ -97,8 +97,7 @@ static enum status set_option_count(const struct option_row *row, const char *va
     long n = strtol(value, &end, 10);
     if (*end || end == value)
         return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %d, not '%s'", row->name, most, value);
-    if (local && n > BOOTSTRAP_MAX_RANKS)
-        return refuse_local_gpus(n, err);
+    if (local && n > BOOTSTRAP_MAX_RANKS) return refuse_local_gpus(n, err);
     if (errno || n < 1 || (n > most && !local))
         return error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
     *field = (int)n;
@@ -131,8 +130,7 @@ static enum status refuse_option_word(const char *word, int i, struct error *err
         error_set(err, STATUS_USAGE, "unknown option '%s'", word);
         return error_hint(err, "keys of the run spec are set by --set KEY=VALUE");
     }
-    if (word[0] == '-')
-        return option_unknown("", word, option_table, COUNT_OF(option_table), err);
+    if (word[0] == '-') return option_unknown("", word, option_table, COUNT_OF(option_table), err);
     const char *nearest = nearest_name(word, commands, COUNT_OF(commands));
     error_set(err, STATUS_USAGE, "unknown argument '%s'", word);
     if (nearest == commands[0])
@@ -193,8 +191,7 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         }
         const char *value;
         const struct option_row *row = option_find(option_table, COUNT_OF(option_table), word, &value);
-        if (!row)
-            return refuse_option_word(word, i, err);
+        if (!row) return refuse_option_word(word, i, err);
         if (options->plan && row->scope == IN_TRAINING)
             return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
         TRY(option_take_value(row, argc, argv, &i, &value, err));
@@ -210,8 +207,7 @@ static void print_options(FILE *out, bool plan)
     for (size_t k = 0; k < COUNT_OF(option_table); k++) {
         const struct option_row *row = &option_table[k];
         char left[64];
-        if (plan && row->scope == IN_TRAINING)
-            continue;
+        if (plan && row->scope == IN_TRAINING) continue;
         snprintf(left, sizeof left, "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
         fprintf(out, "  %-18s  ", left);
         if (plan && row->offset == offsetof(struct options, local_gpus))
@@ -246,8 +242,7 @@ void options_help_plan(FILE *out)
     for (size_t i = 0; i < COUNT_OF(assumptions); i++)
         fprintf(out, "  %-20s  %s\n", assumptions[i][0], assumptions[i][1]);
     fputs("\nrates that --assume sets, e.g. host-link=50GB (per second), for offload:\n", out);
-    for (size_t i = 0; i < COUNT_OF(rates); i++)
-        fprintf(out, "  %-20s  %s\n", rates[i][0], rates[i][1]);
+    for (size_t i = 0; i < COUNT_OF(rates); i++) fprintf(out, "  %-20s  %s\n", rates[i][0], rates[i][1]);
 }
 
 void options_help(FILE *out)
@@ -304,10 +299,8 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
     struct spec_report report = {0};
     enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);
     if (!quiet) {
-        for (int i = 0; i < report.errors.count; i++)
-            log_line(PRINTABLE(report.errors.items[i]));
-        for (int i = 0; i < report.notices.count; i++)
-            log_info("%s", report.notices.items[i]);
+        for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
+        for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
         error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,

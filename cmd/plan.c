@@ -17,8 +17,7 @@
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;
-    if (data_known)
-        printf("steps: %" PRId64 " in all, %" PRId64 " an epoch\n", t->total_steps, t->steps_per_epoch);
+    if (data_known) printf("steps: %" PRId64 " in all, %" PRId64 " an epoch\n", t->total_steps, t->steps_per_epoch);
     printf("learning rates of steps 1 to 5 (%s):", schedule_name(spec->scheduler.type));
     if (schedule_needs_total(&spec->scheduler) && !spec->scheduler.total_steps) {
         printf(" depend on the run's length, so on data.train\n");
@@ -34,8 +33,7 @@ static void plan_print_batch(const struct run_spec *spec, int world, const char 
     printf("batch: train_batch_size %" PRId64 " = train_micro_batch_size_per_gpu %" PRId64
            " x gradient_accumulation_steps %" PRId64 " x ",
            spec->train_batch_size, spec->train_micro_batch_size_per_gpu, spec->gradient_accumulation_steps);
-    if (spec->train.virtual_ranks)
-        printf("virtual_ranks %" PRId64 "; ", spec->train.virtual_ranks);
+    if (spec->train.virtual_ranks) printf("virtual_ranks %" PRId64 "; ", spec->train.virtual_ranks);
     printf("world size %d (%s)\n", world, source);
 }
 
@@ -44,8 +42,7 @@ static void plan_print_virtual_ranks(const struct engine *t)
 {
     int64_t gathered, reduced, without;
     char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
-    if (!t->spec->train.virtual_ranks)
-        return;
+    if (!t->spec->train.virtual_ranks) return;
     printf("virtual ranks: %d on each rank, which computes %" PRId64 " micro-batch%s a step", t->turns, t->micros,
            t->micros == 1 ? "" : "es");
     zero_theory(t->zero, (int)t->micros, &gathered, &reduced);
@@ -60,8 +57,7 @@ static void plan_print_mixture(const struct run_spec *spec)
 {
     const bool weighs = spec->data.amount == SPEC_AMOUNT_WEIGHT;
     double sum = 0;
-    for (int i = 0; spec->data.amount && i < spec->data.train.count; i++)
-        sum += spec->data.amounts[i];
+    for (int i = 0; spec->data.amount && i < spec->data.train.count; i++) sum += spec->data.amounts[i];
     for (int i = 0; spec->data.amount && i < spec->data.train.count; i++) {
         const double amount = spec->data.amounts[i];
         printf("mixture: %s: ", PRINTABLE(spec->data.train.items[i]));
@@ -88,8 +84,7 @@ static enum status plan_print_policies(const struct engine *t, bool in_bytes, st
 
 static enum status check_plan_printed(struct error *err)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return STATUS_OK;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
 }
 
@@ -136,8 +131,7 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
     spec_auto_print(spec, &autos);
-    for (int i = 0; i < autos.count; i++)
-        printf("%s\n", PRINTABLE(autos.items[i]));
+    for (int i = 0; i < autos.count; i++) printf("%s\n", PRINTABLE(autos.items[i]));
     printf("# effective run spec%s%s\n", spec->run.group ? " of " : "", spec->run.group ? spec->run.name : "");
     spec_write_yaml(spec, stdout, true);
     printf("# end of the run spec\n");
@@ -149,8 +143,7 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
         printf("data: %s\n", PRINTABLE(refused->text)); /* nothing is known yet */
         refused->code = STATUS_OK;
     }
-    if (refused->code == STATUS_OK && !resumes)
-        check_weights(t, refused);
+    if (refused->code == STATUS_OK && !resumes) check_weights(t, refused);
     if (refused->code == STATUS_OK) /* the files that a run takes into its checkpoints */
         checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused);
     checkpoint_save_cache_free(cache);
@@ -218,8 +211,7 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
         TRY_END(plan_print_policies(&engine, options.bytes, err));
     }
     TRY_END(check_plan_printed(err));
-    if (!options.speed && !options.fit)
-        status = memory_limit_check(&engine, err);
+    if (!options.speed && !options.fit) status = memory_limit_check(&engine, err);
 end:
     engine_release(&engine);
     spec_free(spec);

@@ -58,8 +58,7 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     TRY_END(simulated_run_build(&walk, &p->machine, &copy, true, err));
     c->device = memory_plan_device_bytes(&walk.engine.plan);
     c->node = memory_plan_node_bytes(&walk.engine);
-    if (p->node_limit && c->node > (size_t)p->node_limit)
-        c->node -= memory_plan_node_spare(&walk.engine);
+    if (p->node_limit && c->node > (size_t)p->node_limit) c->node -= memory_plan_node_spare(&walk.engine);
     c->disk = 0;
     for (const struct engine *t = &walk.engine; t; t = t->next)
         c->disk += (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(t->zero);
@@ -77,23 +76,17 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
 {
     struct fit_candidate c = {.seconds = 0};
     while (memory_setting_next(p->spec, p->machine.world, &c.setting)) {
-        if (memory_setting_uses_disk(&c.setting) && !p->uses_disk)
-            continue;
+        if (memory_setting_uses_disk(&c.setting) && !p->uses_disk) continue;
         enum status status = try_setting(p, &c, false, err);
-        if (status == STATUS_USAGE)
-            continue;
+        if (status == STATUS_USAGE) continue;
         TRY(status);
         p->built++;
         c.price = memory_setting_price(&c.setting, &p->given, p->samples);
         c.rounds = memory_setting_rounds(&c.setting, &p->given);
-        if (!p->least.device || c.device < p->least.device)
-            p->least = c;
-        if (c.device > (size_t)p->device_limit)
-            continue;
-        if (!p->least_host.device || c.node < p->least_host.node)
-            p->least_host = c;
-        if (p->node_limit && c.node > (size_t)p->node_limit)
-            continue;
+        if (!p->least.device || c.device < p->least.device) p->least = c;
+        if (c.device > (size_t)p->device_limit) continue;
+        if (!p->least_host.device || c.node < p->least_host.node) p->least_host = c;
+        if (p->node_limit && c.node > (size_t)p->node_limit) continue;
         p->fitting = memory_resize(p->fitting, (size_t)(p->fits + 1) * sizeof *p->fitting);
         p->fitting[p->fits++] = c;
     }
@@ -112,8 +105,7 @@ static bool is_hopeless(const struct fit_plan *p, const struct fit_candidate *c)
             less &= difference == 0 || (difference > 0 && k != TUNABLE_STAGE && k != TUNABLE_STATES);
             differs |= difference != 0;
         }
-        if (less && differs)
-            return true;
+        if (less && differs) return true;
         larger += !differs && other->micro > c->setting.micro;
     }
     return larger >= 2;
@@ -127,8 +119,7 @@ static bool is_given(const struct fit_plan *p, const struct fit_candidate *c)
 static int plan_fit_by_seconds(const void *a, const void *b)
 {
     const struct fit_candidate *x = a, *y = b;
-    if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? -1 : 1;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
     return x->price - y->price;
 }
 
@@ -140,8 +131,7 @@ static enum status walk_fitting(struct fit_plan *p, struct error *err)
         if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
             TRY(try_setting(p, &p->fitting[i], true, err));
     for (int i = 0; i < p->fits; i++)
-        if (p->fitting[i].seconds > 0)
-            p->fitting[kept++] = p->fitting[i];
+        if (p->fitting[i].seconds > 0) p->fitting[kept++] = p->fitting[i];
     p->fits = kept;
     qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
     return STATUS_OK;
@@ -158,17 +148,13 @@ static const struct fit_candidate *best_candidate(const struct fit_plan *p)
     const struct fit_candidate *best = NULL;
     double fastest = INFINITY;
     bool exact = false;
+    for (int i = 0; i < p->fits; i++) exact |= !p->fitting[i].rounds;
     for (int i = 0; i < p->fits; i++)
-        exact |= !p->fitting[i].rounds;
-    for (int i = 0; i < p->fits; i++)
-        if (!exact || !p->fitting[i].rounds)
-            fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
+        if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
     for (int i = 0; i < p->fits; i++) {
         const struct fit_candidate *c = &p->fitting[i];
-        if ((exact && c->rounds) || judged_seconds(c) > fastest * (1 + same_time))
-            continue;
-        if (!best || c->price < best->price)
-            best = c;
+        if ((exact && c->rounds) || judged_seconds(c) > fastest * (1 + same_time)) continue;
+        if (!best || c->price < best->price) best = c;
     }
     return best;
 }
@@ -187,8 +173,7 @@ static void print_fit_head(const struct fit_plan *p)
     printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
            m->link.per_node, m->link.per_node == 1 ? "" : "s",
            p->node_limit ? size_round(p->node_limit, node) : "without a limit");
-    if (p->uses_disk)
-        simulated_machine_print_disk(m);
+    if (p->uses_disk) simulated_machine_print_disk(m);
 }
 
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
@@ -197,8 +182,7 @@ static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
     const double equal = 1.0005;
     for (int i = 0; i < p->fits; i++) {
         const struct fit_candidate *other = &p->fitting[i];
-        if (other->price >= c->price || other->rounds > c->rounds || other->seconds > equal * c->seconds)
-            continue;
+        if (other->price >= c->price || other->rounds > c->rounds || other->seconds > equal * c->seconds) continue;
         if (other->setting.micro == c->setting.micro || (other->device <= c->device && other->node <= c->node))
             return true;
     }
@@ -215,8 +199,7 @@ static int choose_fit_rows(const struct fit_plan *p, const struct fit_candidate 
     rows[count++] = best;
     for (int i = 0; i < p->fits; i++) {
         const struct fit_candidate *c = &p->fitting[i];
-        if (c != best && ((count < FIT_ROWS && !is_needless(p, c)) || is_given(p, c)))
-            rows[count++] = c;
+        if (c != best && ((count < FIT_ROWS && !is_needless(p, c)) || is_given(p, c))) rows[count++] = c;
     }
     return count;
 }
@@ -234,8 +217,7 @@ static void print_fit_row(const struct fit_plan *p, int number, const struct fit
                           : ' ',
            1e3 * c->seconds, (double)tokens / c->seconds, c->mfu, (double)c->device / gib_bytes,
            (double)c->node / gib_bytes);
-    if (p->uses_disk)
-        printf(" %7.1f", (double)c->disk / gib_bytes);
+    if (p->uses_disk) printf(" %7.1f", (double)c->disk / gib_bytes);
     printf(" %5" PRId64, c->setting.micro);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
@@ -249,21 +231,17 @@ static void print_fit_table(const struct fit_plan *p, const struct fit_candidate
     bool given = false, rounds = false;
     printf("\n%d settings were planned; first the simplest of about the fastest, then by time (GiB):\n\n", p->built);
     printf("%3s %8s %8s %5s %7s %7s", "row", "step, ms", "tokens/s", "MFU %", "GPU", "node");
-    if (p->uses_disk)
-        printf(" %7s", "disk");
+    if (p->uses_disk) printf(" %7s", "disk");
     printf(" %5s", "micro");
-    for (int k = 0; k < TUNABLE_COUNT; k++)
-        printf(" %*s", tunable_widths[k], memory_tunables[k].title);
+    for (int k = 0; k < TUNABLE_COUNT; k++) printf(" %*s", tunable_widths[k], memory_tunables[k].title);
     putchar('\n');
     for (int i = 0; i < count; i++) {
         print_fit_row(p, i + 1, rows[i]);
         given |= is_given(p, rows[i]);
         rounds |= rows[i]->rounds && !is_given(p, rows[i]);
     }
-    if (given)
-        printf("  = this spec\n");
-    if (rounds)
-        printf("  * rounds differently\n");
+    if (given) printf("  = this spec\n");
+    if (rounds) printf("  * rounds differently\n");
 }
 
 /* Prints "a.b.c=v" as YAML below the open sections, those of the line before. ours: nvme_path is the table's. */
@@ -275,8 +253,7 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
     bool same = true;
     while ((dot = strchr(start, '.')) && dot < equals) {
         same = same && strncmp(open, line, (size_t)(dot + 1 - line)) == 0;
-        if (!same)
-            printf("%*s%.*s:\n", 2 * level, "", (int)(dot - start), start);
+        if (!same) printf("%*s%.*s:\n", 2 * level, "", (int)(dot - start), start);
         start = dot + 1;
         level++;
     }
@@ -305,17 +282,14 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
-        if (value > 0 || (value == 0 && p->given.values[k] != 0))
-            memory_tunable_lines(k, value, &copy, &lines);
+        if (value > 0 || (value == 0 && p->given.values[k] != 0)) memory_tunable_lines(k, value, &copy, &lines);
     }
-    if (lines.count > 0)
-        qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
+    if (lines.count > 0) qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
            p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
-    for (int i = 0; i < lines.count; i++)
-        plan_fit_print_yaml(open, lines.items[i], ours);
+    for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
     string_list_release(&lines);
 }
 
@@ -341,8 +315,7 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
 
 enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err)
 {
-    if (!text || size_parse(text, bytes))
-        return STATUS_OK;
+    if (!text || size_parse(text, bytes)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "--%s: '%s' is not a size", option, text);
     return error_hint(err, SIZE_FORMS);
 }
@@ -372,8 +345,7 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     TRY(find_fitting(p, err));
     if (p->built == 0) /* the spec's own setting is refused too: a reason that none of the tunables removes */
         return STATUS_USAGE;
-    if (p->fits == 0)
-        return refuse(p, err);
+    if (p->fits == 0) return refuse(p, err);
     TRY(walk_fitting(p, err));
     *best = best_candidate(p);
     return STATUS_OK;

@@ -36,8 +36,7 @@ static void print_speed_head(const struct simulated_run *p)
         printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');
     print_attention(p);
-    if (zero_uses_disk(&spec->zero))
-        simulated_machine_print_disk(p->machine);
+    if (zero_uses_disk(&spec->zero)) simulated_machine_print_disk(p->machine);
     for (int i = 0; i < ASSUMPTION_COUNT; i++)
         if (gpu_assumes(&p->machine->settings, (enum assumption)i))
             printf("assumed: %s (without: %s)\n", assumption_words[i], assumption_overheads[i]);
@@ -65,8 +64,7 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
     if (times->ordered > 0)
         printf("  ordered sums: %.3f ms of each step's reductions, hidden or not, instead of %.3f ms by NCCL\n",
                1e3 * times->ordered, 1e3 * times->unordered);
-    if (times->disk > 0)
-        printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
+    if (times->disk > 0) printf("  the disk is busy for %.3f ms\n", 1e3 * times->disk);
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", simulated_run_mfu(p, ceiling), simulated_run_mfu(p, times->seconds));
     printf("  %-24s %12.0f %12.0f\n", "tokens/s", simulated_run_tokens(p) / ceiling,
            simulated_run_tokens(p) / times->seconds);
@@ -96,8 +94,7 @@ static void print_speed_of_run(struct simulated_run *p, double seconds, double p
     const double hours = (double)steps * seconds / 3600, gpu_hours = hours * p->engine.world;
     printf("\n  %-24s %" PRId64 " steps, %.*f hours, %.*f GPU hours; evaluations and checkpoints come on top\n",
            "the whole run", steps, hours < 1 ? 4 : 1, hours, gpu_hours < 1 ? 4 : 1, gpu_hours);
-    if (price > 0)
-        printf("  %-24s %.2f, at %g a GPU hour\n", "its cost", price * gpu_hours, price);
+    if (price > 0) printf("  %-24s %.2f, at %g a GPU hour\n", "its cost", price * gpu_hours, price);
 }
 
 /* The time of the same step over other links of the kind that limits it. */
@@ -109,15 +106,13 @@ static enum status print_speed_over_links(struct simulated_run *p, struct error 
     const bool network = p->engine.world > p->machine->link.per_node;
     struct comm_link link = p->machine->link;
     const double planned = *simulated_machine_limit(p->machine, &link);
-    if (p->engine.world == 1)
-        return STATUS_OK;
+    if (p->engine.world == 1) return STATUS_OK;
     printf("\n  %-24s %12s %12s %12s %7s\n", network ? "network card of each GPU" : "link between GPUs", "busy, ms",
            "exposed, ms", "step, ms", "MFU");
     for (int i = -1; i < OTHERS; i++) {
         struct simulated_times times;
         double rate = i < 0 ? planned : network ? networks[i] : inside[i];
-        if (i >= 0 && rate == planned)
-            continue;
+        if (i >= 0 && rate == planned) continue;
         *simulated_machine_limit(p->machine, &link) = rate;
         TRY(simulated_run_step(p, 0, &link, &times, err));
         printf("  %5.0f %-18s %12.3f %12.3f %12.3f %5.1f %%\n", network ? rate * 8e-9 : rate * 1e-9,
@@ -212,8 +207,7 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
     print_speed_head(&p);
     print_speed_kinds(&p, &times);
-    for (int i = 0; i < RECOMPUTE_COUNT; i++)
-        TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
+    for (int i = 0; i < RECOMPUTE_COUNT; i++) TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
     printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",
            "paid, ms", "MFU");
     for (int i = 0; i < RECOMPUTE_COUNT; i++)

@@ -51,10 +51,8 @@ static enum status replay_take_words(const struct replay_words *words, struct op
         return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
     options->local_gpus = (int)ranks;
     options->num_set = words->set.count;
-    for (int i = 0; i < words->set.count; i++)
-        options->set[i] = words->set.items[i];
-    if (!fs_is_dir(words->run))
-        return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", words->run);
+    for (int i = 0; i < words->set.count; i++) options->set[i] = words->set.items[i];
+    if (!fs_is_dir(words->run)) return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", words->run);
     TRY(fs_join(path, words->run, "run.yaml", STATUS_CHECKPOINT, err));
     return fs_exists(path)
                ? STATUS_OK

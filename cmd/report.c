@@ -74,8 +74,7 @@ static enum status report_refresh_runs(struct watched_run *runs, int count, bool
         bool more = false;
         TRY(watched_run_refresh(&runs[r], &more, err));
         *changed = *changed || more;
-        if (was_running && runs[r].state != RUN_RUNNING)
-            TRY(watched_run_refresh(&runs[r], &more, err));
+        if (was_running && runs[r].state != RUN_RUNNING) TRY(watched_run_refresh(&runs[r], &more, err));
         *goes_on |= runs[r].state == RUN_RUNNING;
     }
     return STATUS_OK;
@@ -88,10 +87,8 @@ static enum status write_patiently(const struct report_options *options, struct 
     const double end = seconds_now() + patience;
     for (double pause = first_pause;; pause = fmin(2 * pause, longest_pause)) {
         const enum status status = report_page(options->out, runs, count, reload, err);
-        if (status == STATUS_OK || !error_is_transient(err) || asked_to_end || seconds_now() >= end)
-            return status;
-        if (pause <= first_pause)
-            log_warn("the page is tried again for %g s: %s", patience, err->text);
+        if (status == STATUS_OK || !error_is_transient(err) || asked_to_end || seconds_now() >= end) return status;
+        if (pause <= first_pause) log_warn("the page is tried again for %g s: %s", patience, err->text);
         pause_report(fmin(pause, end - seconds_now()));
     }
 }
@@ -109,14 +106,12 @@ static enum status watch_runs(const struct report_options *options, struct watch
     sigaction(SIGTERM, &end, NULL);
     if (!stop_signal_is_ignored(SIGHUP)) /* nohup */
         sigaction(SIGHUP, &end, NULL);
-    for (int r = 0; r < count; r++)
-        goes_on |= runs[r].state == RUN_RUNNING;
+    for (int r = 0; r < count; r++) goes_on |= runs[r].state == RUN_RUNNING;
     if (goes_on)
         printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
                options->seconds);
     for (changed = true; goes_on && !asked_to_end;) {
-        if (changed)
-            TRY(write_patiently(options, runs, count, options->seconds, err));
+        if (changed) TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
         pause_report(options->seconds);
         TRY(report_refresh_runs(runs, count, &changed, &goes_on, err));
@@ -125,8 +120,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
     for (int r = 0; r < count; r++)
         printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_words[runs[r].state],
                runs[r].metrics.last_step);
-    if (!asked_to_end)
-        return STATUS_OK;
+    if (!asked_to_end) return STATUS_OK;
     error_set(err, STATUS_INTERRUPTED, "ended by a signal");
     return error_mark_printed(err); /* as the user wished: no error to print */
 }
@@ -146,8 +140,7 @@ static enum status check_replaced_report(const char *out, bool *empty, struct er
     io_close(fd);
     TRY(status);
     *empty = !bytes;
-    if (*empty || !strcasecmp(text, begin))
-        return STATUS_OK;
+    if (*empty || !strcasecmp(text, begin)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "--out: '%s' is not a page, and would be replaced", out);
     return error_hint(err, "another name, such as report.html, or delete the file first");
 }
@@ -158,8 +151,7 @@ static enum status check_report_name(const char *out, struct error *err)
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
     TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
     fs_parent(name, above);
-    if (fs_has_suffix(name, ".html") || fs_has_suffix(name, ".htm") || !realpath(above, place))
-        return STATUS_OK;
+    if (fs_has_suffix(name, ".html") || fs_has_suffix(name, ".htm") || !realpath(above, place)) return STATUS_OK;
     for (; strcmp(place, "/") != 0; fs_parent(above, place)) {
         TRY(fs_join(metrics, place, "metrics.jsonl", STATUS_CHECKPOINT, err));
         if (fs_exists(metrics)) {
@@ -173,19 +165,16 @@ static enum status check_report_name(const char *out, struct error *err)
 
 static enum status check_report_out(const char *out, struct error *err)
 {
-    if (!out)
-        return STATUS_OK;
+    if (!out) return STATUS_OK;
     if (fs_is_dir(out)) {
         const size_t length = strlen(out);
         error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
         return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
     }
-    if (named_file_is_special(out))
-        return STATUS_OK;
+    if (named_file_is_special(out)) return STATUS_OK;
     struct stat facts;
     bool empty = true;
-    if (io_stat(out, &facts) == 0)
-        TRY(check_replaced_report(out, &empty, err));
+    if (io_stat(out, &facts) == 0) TRY(check_replaced_report(out, &empty, err));
     return empty ? check_report_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
 }
 
@@ -220,20 +209,17 @@ enum status cmd_report(int argc, char **argv, struct error *err)
     struct report_options options = {.count = 0};
     char *end = NULL;
     TRY(command_line_parse(&line, argc, argv, &options, err));
-    while (options.count < REPORT_RUNS && options.runs[options.count])
-        options.count++;
+    while (options.count < REPORT_RUNS && options.runs[options.count]) options.count++;
     options.seconds = options.interval ? strtod(options.interval, &end) : 5;
     if (end && (*end || end == options.interval || !(options.seconds >= 0.1 && options.seconds <= 86400)))
         return error_set(err, STATUS_USAGE, "--interval takes 0.1 to 86400 seconds, not '%s'", options.interval);
-    if (options.interval && !options.watch)
-        return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
+    if (options.interval && !options.watch) return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
     if (options.watch && !options.out)
         return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");
     struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
     int opened = 0;
     enum status status = check_report_out(options.out, err);
-    if (status == STATUS_OK)
-        status = open_runs(&options, runs, &opened, err);
+    if (status == STATUS_OK) status = open_runs(&options, runs, &opened, err);
     if (status == STATUS_OK && options.watch) {
         status = watch_runs(&options, runs, opened, err);
     } else if (status == STATUS_OK && options.out) {
@@ -243,8 +229,7 @@ enum status cmd_report(int argc, char **argv, struct error *err)
         terminal_start();
         report_terminal(runs, opened);
     }
-    for (int r = 0; r < opened; r++)
-        watched_run_close(&runs[r]);
+    for (int r = 0; r < opened; r++) watched_run_close(&runs[r]);
     free(runs);
     return status;
 }

@@ -84,8 +84,7 @@ struct task {
 static enum status sample_read_number(const char *option, const char *text, double *value, struct error *err)
 {
     char *end;
-    if (!text)
-        return STATUS_OK;
+    if (!text) return STATUS_OK;
     const double x = strtod(text, &end);
     if (*end || end == text || !isfinite(x))
         return error_set(err, STATUS_USAGE, "--%s must be a number, not '%s'", option, PRINTABLE(text));
@@ -171,8 +170,7 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
                   PRINTABLE(base ? base : "base_model_name_or_path is not set"));
         return error_hint(err, "--base DIR names its folder, wherever it is now");
     }
-    if (!tokenizer_folder_has(dir))
-        m->folder = m->base.folder;
+    if (!tokenizer_folder_has(dir)) m->folder = m->base.folder;
     m->base.source =
         (struct huggingface_source){.dir = m->base.folder, .desc = &m->desc, .table = &m->table, .quiet = true};
     return model_desc_load(m->base.folder, &m->desc, err);
@@ -185,8 +183,7 @@ static enum status read_folder_description(struct sample_model *m, const char *d
     if (a->best)
         return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
                          sample_is_peft(dir) ? "PEFT" : "Hugging Face");
-    if (sample_is_peft(dir))
-        return read_peft_description(m, dir, a->base, err);
+    if (sample_is_peft(dir)) return read_peft_description(m, dir, a->base, err);
     if (a->base)
         return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
                          PRINTABLE(dir));
@@ -206,8 +203,7 @@ static enum status read_description(struct sample_model *m, const char *dir, con
     TRY((a->best ? checkpoint_open_best : checkpoint_open)(dir, false, &m->checkpoint, err));
     m->folder = m->checkpoint->path;
     TRY(checkpoint_model(m->checkpoint, &m->desc, &m->table, err));
-    if (m->checkpoint->adapter)
-        return peft_base_find(m->checkpoint, a->base, &m->desc, &m->table, &m->base, err);
+    if (m->checkpoint->adapter) return peft_base_find(m->checkpoint, a->base, &m->desc, &m->table, &m->base, err);
     if (a->base)
         return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is of a whole model; hint: leave it out",
                          PRINTABLE(m->folder));
@@ -222,8 +218,7 @@ static enum status open_model(struct sample_model *m, const struct arguments *a,
     memset(m, 0, sizeof *m);
     if (!model_folder_find(dir, m->found)) {
         TRY(fs_find_dir(dir, &there, STATUS_CHECKPOINT, err));
-        if (model_folder_is_name(dir))
-            return model_folder_missing(dir, STATUS_USAGE, err);
+        if (model_folder_is_name(dir)) return model_folder_missing(dir, STATUS_USAGE, err);
         error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
     }
@@ -290,8 +285,7 @@ struct staging {
 static void sample_staging_flush(struct staging *s)
 {
     struct sample_model *m = s->model;
-    if (s->unit < 0)
-        return;
+    if (s->unit < 0) return;
     const int64_t n = m->layout.slice[s->unit];
     const void *from = s->floats;
     if (s->converted) {
@@ -334,8 +328,7 @@ static enum status read_checkpoint_base(const struct sample_model *m, struct sta
     for (int u = 0; u < stored.num_units && status == STATUS_OK; u++) {
         float *unit;
         status = state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err);
-        if (status == STATUS_OK)
-            status = huggingface_values(reader, u, 0, stored.units[u].numel, unit, err);
+        if (status == STATUS_OK) status = huggingface_values(reader, u, 0, stored.units[u].numel, unit, err);
     }
     huggingface_close(reader);
 end:
@@ -347,8 +340,7 @@ end:
 static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
 {
     TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
-    if (m->checkpoint->adapter)
-        TRY(read_checkpoint_base(m, slices, err));
+    if (m->checkpoint->adapter) TRY(read_checkpoint_base(m, slices, err));
     for (int u = 0; u < m->layout.num_trained; u++) {
         float *unit;
         TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
@@ -362,8 +354,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     const int64_t largest = m->layout.max_padded;
     const size_t size = dtype_size(m->dtype);
     struct staging s = {.model = m, .unit = -1, .floats = malloc((size_t)largest * sizeof(float))};
-    if (m->dtype != DTYPE_F32)
-        s.converted = malloc((size_t)largest * size);
+    if (m->dtype != DTYPE_F32) s.converted = malloc((size_t)largest * size);
     const struct state_slices slices = {.owner = &s, .count = 1, .get = sample_staging_get};
     enum status status = STATUS_OK;
     if (!s.floats || (m->dtype != DTYPE_F32 && !s.converted))
@@ -375,8 +366,7 @@ static enum status read_weights(struct sample_model *m, struct error *err)
         status = huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err);
     if (status == STATUS_OK && m->adapter.settings.on)
         status = peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err);
-    if (status == STATUS_OK)
-        sample_staging_flush(&s);
+    if (status == STATUS_OK) sample_staging_flush(&s);
     free(s.floats);
     free(s.converted);
     return status;
@@ -388,8 +378,7 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
 {
     char why[256];
     const bool cuda = strcmp(a->device, "cpu") != 0 && device_cuda_available(why);
-    if (!cuda && !strcmp(a->device, "cuda"))
-        return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
+    if (!cuda && !strcmp(a->device, "cuda")) return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
     TRY(device_open(cuda ? DEVICE_CUDA : DEVICE_CPU, 0, 0, &m->device, err));
     TRY(stream_new(m->device, STREAM_COMPUTE, &m->stream, err));
     const bool stored = m->device->kind == DEVICE_CUDA && m->desc.has_torch_dtype;
@@ -424,8 +413,7 @@ static void close_model(struct sample_model *m)
 {
     generator_free(m->generator);
     transformer_free(m->transformer);
-    if (m->memory)
-        device_free(m->device, m->memory, m->bytes);
+    if (m->memory) device_free(m->device, m->memory, m->bytes);
     free(m->units);
     stream_free(m->stream);
     device_close(m->device);
@@ -452,8 +440,7 @@ static enum status read_sample_ids(const char *text, struct task *task, struct e
             return error_set(err, STATUS_USAGE,
                              "--prompt-tokens: token ids with commas expected, as in 1,2,3, not '%s'", PRINTABLE(text));
         token_list_add(&task->prompt, (int32_t)id);
-        if (!end[blanks])
-            return STATUS_OK;
+        if (!end[blanks]) return STATUS_OK;
         at = end + blanks + 1;
     }
 }
@@ -497,8 +484,7 @@ static enum status print_sample_text(struct output *output, struct error *err)
     else if (text->count)
         fwrite(text->bytes, 1, text->count, stdout);
     text->count = 0;
-    if (!fflush(stdout) && !ferror(stdout))
-        return STATUS_OK;
+    if (!fflush(stdout) && !ferror(stdout)) return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
 
@@ -524,12 +510,10 @@ static enum status continue_prompt(struct sample_model *model, const struct task
         else if (!ends) /* the token that ends the text is not shown in it */
             text_stream_push(&output->stream, output->tokenizer, next, true, &output->text);
         TRY(print_sample_text(output, err));
-        if (ends || i + 1 == most)
-            break;
+        if (ends || i + 1 == most) break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
     }
-    if (output->tokenizer)
-        text_stream_end(&output->stream, &output->text);
+    if (output->tokenizer) text_stream_end(&output->stream, &output->text);
     text_add(&output->text, "\n", 1);
     return print_sample_text(output, err);
 }
@@ -571,8 +555,7 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
         return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
     if (a->dtype && dtype_find(a->dtype) == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
-    if (a->prompt_tokens)
-        TRY(read_sample_ids(a->prompt_tokens, task, err));
+    if (a->prompt_tokens) TRY(read_sample_ids(a->prompt_tokens, task, err));
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
         close_model(model);
         status = prepare(model, a, task, &most, err);

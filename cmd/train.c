@@ -40,8 +40,7 @@ static enum status train_prepare_restarts(const struct options *options, struct 
     TRY(restart_check(resume, home, err));
     restart_read(last);
     *places = (struct places){.count = options->local_gpus};
-    if (!options->min_gpus || places_read(places))
-        return STATUS_OK;
+    if (!options->min_gpus || places_read(places)) return STATUS_OK;
     const struct places_wish wish = {.least = options->min_gpus,
                                      .most = options->local_gpus,
                                      .spec = spec,
@@ -71,13 +70,10 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     struct restart last;
     struct supervise_end end;
     struct places places = {.count = options->local_gpus};
-    if (spec->model.folder)
-        TRY(model_desc_keep(spec->model.folder, err));
-    if (options->max_restarts)
-        TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
+    if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
+    if (options->max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
     enum status status = train_supervise(argv, spec, &places, &end, err);
-    if (status == STATUS_OK || !options->max_restarts || end.asked)
-        return status;
+    if (status == STATUS_OK || !options->max_restarts || end.asked) return status;
     const struct restart_failure failure = {
         .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};
     const struct restart_rules rules = {
@@ -94,10 +90,8 @@ static enum status train_start_ranks(const struct options *options, char **argv,
 static enum status train_before_reading(const struct options *options, bool supervises, struct error *err)
 {
     const int error = supervises ? 0 : output_start();
-    if (error)
-        return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
-    if (supervises && options->config)
-        TRY(kept_files_add(options->config, err));
+    if (error) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
+    if (supervises && options->config) TRY(kept_files_add(options->config, err));
     return supervises && options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
 }
 
@@ -112,13 +106,11 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
         free(text);
         json_decref(all);
     }
-    if (options->resume)
-        hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
+    if (options->resume) hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
     const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
     for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
-    if (options->replay)
-        hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
+    if (options->replay) hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
     return hash;
 }
 
@@ -140,8 +132,7 @@ static enum status train_start_together(const struct options *options, struct bo
             stop_signal_default();
         return status;
     }
-    if (status == STATUS_OK)
-        *err = connecting;
+    if (status == STATUS_OK) *err = connecting;
     rank_end_unmet(boot, err->code, err);
     return err->code;
 }
@@ -155,8 +146,7 @@ static enum status train_read_spec(const struct options *options, struct bootstr
         status = options_load_spec(options, quiet, spec, err);
         unread = status != STATUS_OK;
     }
-    if (boot->launcher && !options->dry_run)
-        status = train_start_together(options, boot, *spec, status, err);
+    if (boot->launcher && !options->dry_run) status = train_start_together(options, boot, *spec, status, err);
     if (unread && quiet && !supervised && !err->printed) /* this rank is the one to print it: read it again, aloud */
         options_load_spec(options, false, spec, NULL);
     return status;
@@ -239,8 +229,7 @@ static enum status train_check_options(const struct options *options, const stru
     int64_t first, last;
     if (options->trace_steps && !options->trace)
         return error_set(err, STATUS_USAGE, "--trace-steps needs --trace FILE");
-    if (options->trace_steps)
-        TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
+    if (options->trace_steps) TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
     if (options->max_restarts && !options->local_gpus)
         return error_set(
             err, STATUS_USAGE,
@@ -265,8 +254,7 @@ enum status train_with(const struct options *options, char **argv, enum status s
     stop_signal_install(); /* a supervisor sets its own later */
     flight_recorder_take_quits();
     if (bootstrap_init(&boot, &lost) != STATUS_OK) {
-        if (status == STATUS_OK)
-            *err = lost;
+        if (status == STATUS_OK) *err = lost;
         log_identity(boot.rank, boot.world, boot.host);
         early_error_print(&boot, err);
         bootstrap_refuse(&boot, err->code);
@@ -274,19 +262,14 @@ enum status train_with(const struct options *options, char **argv, enum status s
     }
     log_identity(boot.rank, boot.world, boot.host);
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
-    if (!supervises && !bootstrap_is_local_rank())
-        stop_signal_count_interrupts(boot.rank == 0);
-    if (status == STATUS_OK)
-        status = train_check_options(options, &boot, err);
-    if (status == STATUS_OK && !options->dry_run)
-        status = machine_check_proc(err);
+    if (!supervises && !bootstrap_is_local_rank()) stop_signal_count_interrupts(boot.rank == 0);
+    if (status == STATUS_OK) status = train_check_options(options, &boot, err);
+    if (status == STATUS_OK && !options->dry_run) status = machine_check_proc(err);
     if (status == STATUS_OK && options->dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
-    if (status == STATUS_OK && !options->dry_run)
-        TRY_END(train_before_reading(options, supervises, err));
+    if (status == STATUS_OK && !options->dry_run) TRY_END(train_before_reading(options, supervises, err));
     TRY_END(train_read_spec(options, &boot, status, &spec, err));
-    if (supervises)
-        snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options->local_gpus);
+    if (supervises) snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options->local_gpus);
     status = train_run_command(options, argv, &boot, spec, err);
 end:
     spec_free(spec);
@@ -313,8 +296,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         (options.markdown ? spec_print_pages : spec_print_help)(stdout);
         return STATUS_OK;
     }
-    if (status == STATUS_OK && options.version)
-        return cmd_version(1, argv, err);
+    if (status == STATUS_OK && options.version) return cmd_version(1, argv, err);
     if (argc < 2) {
         options_help(stderr);
         return error_set(err, STATUS_USAGE, "no run spec given; hint: ztrain --config run.yaml");

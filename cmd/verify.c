@@ -25,10 +25,8 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
         struct stat before;
         struct checkpoint *checkpoint;
         bool there, is_checkpoint;
-        if (fs_find_dir(folder, &there, STATUS_CHECKPOINT, err) != STATUS_OK)
-            return OUTCOME_UNREAD;
-        if (!checkpoint_identify(folder, &before))
-            break;
+        if (fs_find_dir(folder, &there, STATUS_CHECKPOINT, err) != STATUS_OK) return OUTCOME_UNREAD;
+        if (!checkpoint_identify(folder, &before)) break;
         char place[FS_PATH_MAX];
         if (listed && checkpoint_locate(folder, &is_checkpoint, place, err) == STATUS_OK && !is_checkpoint)
             error_set(err, STATUS_CHECKPOINT, "'%s' has a checkpoint's name, and is a folder of checkpoints", folder);
@@ -38,8 +36,7 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
             checkpoint_close(checkpoint);
             return OUTCOME_OK;
         }
-        if (checkpoint_is_still(folder, &before))
-            return error_is_unreadable(err) ? OUTCOME_UNREAD : OUTCOME_DAMAGED;
+        if (checkpoint_is_still(folder, &before)) return error_is_unreadable(err) ? OUTCOME_UNREAD : OUTCOME_DAMAGED;
     }
     error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' was deleted or replaced while it was read", folder);
     return OUTCOME_GONE;
@@ -62,8 +59,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
         case OUTCOME_GONE: printf("gone     %s: deleted or replaced while it was read\n", PRINTABLE(folder)); break;
         case OUTCOME_UNREAD:
             printf("unread   %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
-            if (!tally->unread++ && !tally->damaged)
-                tally->first = fault;
+            if (!tally->unread++ && !tally->damaged) tally->first = fault;
             break;
         case OUTCOME_DAMAGED:
             if (fault.code != STATUS_CHECKPOINT) { /* out of memory is not damage */
@@ -71,8 +67,7 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
                 return fault.code;
             }
             printf("damaged  %s: %s\n", PRINTABLE(folder), PRINTABLE(fault.text));
-            if (!tally->damaged++)
-                tally->first = fault;
+            if (!tally->damaged++) tally->first = fault;
         }
     }
     return STATUS_OK;
@@ -82,8 +77,7 @@ static enum status nothing_to_verify(const char *dir, struct error *err)
 {
     struct checkpoint_list aside;
     enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK)
-        return status;
+    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK) return status;
     if (aside.count)
         error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be verified by its name", dir,
                    aside.count, aside.count == 1 ? "is" : "are");
@@ -100,12 +94,10 @@ static enum status verify_all(const char *dir, struct error *err)
         TRY(checkpoint_list_init(&list, dir, false, err));
         enum status status = list.count ? verify_list(&list, dir, &tally, err) : nothing_to_verify(dir, err);
         checkpoint_list_release(&list);
-        if (status != STATUS_OK)
-            return status;
+        if (status != STATUS_OK) return status;
     }
     int faults = tally.damaged + tally.unread;
-    if (tally.ok && !faults)
-        return STATUS_OK;
+    if (tally.ok && !faults) return STATUS_OK;
     if (!faults)
         return error_set(err, STATUS_CHECKPOINT, "each checkpoint in '%s' was deleted or replaced while it was read",
                          dir);
@@ -122,7 +114,6 @@ enum status cmd_verify(int argc, char **argv, struct error *err)
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
-    if (!is_checkpoint)
-        return verify_all(folder, err);
+    if (!is_checkpoint) return verify_all(folder, err);
     return verify_one(folder, false, err) == OUTCOME_OK ? STATUS_OK : err->code;
 }

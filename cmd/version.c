@@ -36,8 +36,7 @@ static int match_library_object(struct dl_phdr_info *info, size_t size, void *da
 {
     (void)size;
     struct path_search *search = data;
-    if (!info->dlpi_name || !strstr(info->dlpi_name, search->part))
-        return 0;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, search->part)) return 0;
     snprintf(search->path, sizeof search->path, "%s", info->dlpi_name);
     return 1;
 }
@@ -52,8 +51,7 @@ static const char *version_of_uring(void)
     struct path_search search = {.part = "liburing"};
     char file[PATH_MAX];
     const char *so = NULL;
-    if (dl_iterate_phdr(match_library_object, &search) && realpath(search.path, file))
-        so = strstr(file, ".so.");
+    if (dl_iterate_phdr(match_library_object, &search) && realpath(search.path, file)) so = strstr(file, ".so.");
     if (io_uring_major_version && io_uring_minor_version)
         snprintf(text, sizeof text, "%d.%d", io_uring_major_version(), io_uring_minor_version());
     else
@@ -99,8 +97,7 @@ void version_print_libraries(const char *indent, bool paths)
         struct path_search search = {.part = row->file};
         const char *version = row->version();
         printf("%s%-16s  %s", indent, row->name, version);
-        if (row->built_with && strcmp(row->built_with, version))
-            printf(" (built with %s)", row->built_with);
+        if (row->built_with && strcmp(row->built_with, version)) printf(" (built with %s)", row->built_with);
         if (paths)
             printf("  %s",
                    dl_iterate_phdr(match_library_object, &search) ? PRINTABLE(search.path) : "linked statically");

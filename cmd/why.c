@@ -53,8 +53,7 @@ static int why_is_record(const struct dirent *entry)
 
 static void why_free_names(struct dirent **names, int count)
 {
-    for (int i = 0; i < count; i++)
-        free(names[i]);
+    for (int i = 0; i < count; i++) free(names[i]);
     free(names);
 }
 
@@ -94,17 +93,13 @@ static enum status why_find_starts(const char *flight, struct starts *starts, st
     enum status status = STATUS_OK;
     *starts = (struct starts){.newest = ""};
     TRY(why_list_folder(flight, false, &names, &count, err));
-    if (count)
-        snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
+    if (count) snprintf(starts->newest, sizeof starts->newest, "%s", names[count - 1]->d_name);
     for (int i = count - 1; i >= 0 && status == STATUS_OK && !*starts->before; i--) {
         int found = 0;
         status = fs_join(folder, flight, names[i]->d_name, STATUS_CHECKPOINT, err);
-        if (status == STATUS_OK)
-            status = why_list_folder(folder, true, &records, &found, err);
-        if (status == STATUS_OK)
-            why_free_names(records, found);
-        if (found)
-            snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
+        if (status == STATUS_OK) status = why_list_folder(folder, true, &records, &found, err);
+        if (status == STATUS_OK) why_free_names(records, found);
+        if (found) snprintf(*starts->chosen ? starts->before : starts->chosen, NAME_MAX + 1, "%s", names[i]->d_name);
     }
     why_free_names(names, count);
     if (!flight_ended_read(flight, &starts->end) || flight_start_compare(starts->end.start, starts->chosen) <= 0)
@@ -131,8 +126,7 @@ static enum status why_read_records(struct flight_records *all, struct error *er
         }
     }
     why_free_names(names, count);
-    if (!count)
-        return why_no_records(all->folder, err);
+    if (!count) return why_no_records(all->folder, err);
     return all->count ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "%s", damage.text);
 }
 
@@ -142,8 +136,7 @@ static char why_state_now(const struct flight_head *head)
     int64_t began; /* in clock ticks after the machine's */
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED)
-        return '?';
+    if (strcmp(host, head->host) != 0 || head->reason == FLIGHT_FAILURE || head->reason == FLIGHT_ENDED) return '?';
     const char state = machine_process(head->pid, &began);
     const double boot = clock_seconds(CLOCK_REALTIME) - clock_seconds(CLOCK_BOOTTIME);
     if (began && boot + (double)began / (double)sysconf(_SC_CLK_TCK) > 1e-9 * (double)head->wall + other_process)
@@ -172,8 +165,7 @@ static const char *why_source_text(const struct flight_view *view, double now, c
         snprintf(out, 96, "%s; written by rank %d", process, head->witness);
         return out;
     }
-    if (view->process == 'X' || view->process == 'T')
-        return process;
+    if (view->process == 'X' || view->process == 'T') return process;
     if (head->reason != FLIGHT_FAILURE && head->reason != FLIGHT_ENDED &&
         flight_is_overdue(view->record, 1e-9 * (double)head->wall - view->ahead, now))
         return "not renewed";
@@ -217,15 +209,12 @@ static void why_print_table(const struct flight_records *all, const struct fligh
             why_say_where(&all->views[r], where, since);
             width = (int)strlen(where) > width ? (int)strlen(where) : width;
         }
-    for (int i = 0; i < all->count; i++)
-        written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
+    for (int i = 0; i < all->count; i++) written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
     printf("\n  %5s  %-16s %8s  %8s %8s  %-*s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", width,
            "is in", "since", "last sign", "record");
     for (int r = 0; r < all->world; r++)
-        if (r < MOST_ROWS || r == verdict->rank)
-            why_print_row(&all->views[r], r, now, r == verdict->rank, width);
-    if (all->world > MOST_ROWS)
-        printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
+        if (r < MOST_ROWS || r == verdict->rank) why_print_row(&all->views[r], r, now, r == verdict->rank, width);
+    if (all->world > MOST_ROWS) printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
     printf("\ndata, control: the last collective of the channel that is over; last sign: ago\n"
            "records: %s, written %s ago\n",
            PRINTABLE(all->folder), why_age_text(now - written, age));
@@ -274,13 +263,10 @@ static void why_tell_end(const struct starts *starts)
 static void why_print_starts(const struct starts *starts)
 {
     const bool newer = strcmp(starts->newest, starts->chosen) != 0;
-    if (!newer && !*starts->before)
-        return;
+    if (!newer && !*starts->before) return;
     printf("records of the start %s", PRINTABLE(starts->chosen));
-    if (newer)
-        printf("; the newer start %s has left none", PRINTABLE(starts->newest));
-    if (*starts->before)
-        printf("; of the one before it: --start %s", PRINTABLE(starts->before));
+    if (newer) printf("; the newer start %s has left none", PRINTABLE(starts->newest));
+    if (*starts->before) printf("; of the one before it: --start %s", PRINTABLE(starts->before));
     printf("\n\n");
 }
 
@@ -322,26 +308,22 @@ static enum status why_answer(const struct question *question, struct flight_rec
         return error_set(err, STATUS_CHECKPOINT, "there is no run folder '%s'", question->run);
     if (question->start) {
         TRY(fs_join(all->folder, flight, question->start, STATUS_CHECKPOINT, err));
-        if (fs_is_dir(all->folder))
-            return why_tell_records(all, question->rank, err);
+        if (fs_is_dir(all->folder)) return why_tell_records(all, question->rank, err);
     }
     TRY(why_find_starts(flight, &starts, err));
     if (question->start && *starts.chosen) {
         error_set(err, STATUS_CHECKPOINT, "there is no start '%s' in '%s'", question->start, flight);
         return error_hint(err, "the newest one with records is %s", starts.chosen);
     }
-    if (question->start)
-        return why_no_records(flight, err);
+    if (question->start) return why_no_records(flight, err);
     if (*starts.end.start) {
         why_tell_end(&starts);
-        if (question->rank < 0)
-            return STATUS_OK;
+        if (question->rank < 0) return STATUS_OK;
         return error_set(err, STATUS_USAGE,
                          "--rank %" PRId64 ": the newest start has no record of this rank; add --start NAME",
                          question->rank);
     }
-    if (!*starts.chosen)
-        return why_no_records(flight, err);
+    if (!*starts.chosen) return why_no_records(flight, err);
     why_print_starts(&starts);
     TRY(fs_join(all->folder, flight, starts.chosen, STATUS_CHECKPOINT, err));
     return why_tell_records(all, question->rank, err);
@@ -357,8 +339,7 @@ enum status cmd_why(int argc, char **argv, struct error *err)
     TRY(option_integer("rank", question.rank_text, "a number", 0, INT32_MAX, &question.rank, err));
     struct flight_records all = {.count = 0};
     enum status status = why_answer(&question, &all, err);
-    for (int i = 0; i < all.count; i++)
-        flight_record_release(&all.records[i]);
+    for (int i = 0; i < all.count; i++) flight_record_release(&all.records[i]);
     free(all.records);
     free(all.views);
     return status;

@@ -60,13 +60,11 @@ enum status agree_through(const struct agree_ranks *ranks, struct outcome *own, 
     *lowest = -1;
     enum status exchanged = ranks->exchange(ranks->context, own, bytes, all, &exchange);
     if (exchanged != STATUS_OK) { /* a peer is gone */
-        if (status == STATUS_OK)
-            *err = exchange;
+        if (status == STATUS_OK) *err = exchange;
         return status == STATUS_OK ? exchanged : status;
     }
     for (int r = 0; r < ranks->world && *lowest < 0; r++)
-        if (agreed_outcome_at(all, bytes, r)->status != STATUS_OK)
-            *lowest = r;
+        if (agreed_outcome_at(all, bytes, r)->status != STATUS_OK) *lowest = r;
     return *lowest < 0 ? STATUS_OK : fail_together(ranks, all, bytes, *lowest, err);
 }
 
@@ -85,8 +83,7 @@ enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, voi
 enum status agree(struct comm *comm, enum status status, struct error *err)
 {
     int world = comm_world(comm), lowest;
-    if (world == 1)
-        return status;
+    if (world == 1) return status;
     struct outcome own, *all = memory_alloc((size_t)world * sizeof *all);
     status = agree_with(comm, &own, sizeof own, all, status, &lowest, err);
     free(all);
@@ -119,19 +116,16 @@ struct start {
 
 enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum status status, struct error *err)
 {
-    if (boot->world == 1 || !boot->launcher)
-        return status;
+    if (boot->world == 1 || !boot->launcher) return status;
     int lowest;
     struct start own = {.fingerprint = fingerprint}, *all = memory_zeroed((size_t)boot->world, sizeof *all);
     status = agree_by_key(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
     for (int r = 1; r < boot->world && status == STATUS_OK; r++) { /* all ranks find the same difference */
-        if (all[r].fingerprint == all[0].fingerprint)
-            continue;
+        if (all[r].fingerprint == all[0].fingerprint) continue;
         status = error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s",
                            r, boot->places[r].host, boot->places[0].host);
         error_hint(err, "one run spec for all, on a file system that every node sees");
-        if (boot->rank != 0)
-            error_mark_printed(err);
+        if (boot->rank != 0) error_mark_printed(err);
         error_blame(err, r, FAILURE_NONE);
     }
     free(all);

@@ -45,29 +45,24 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     *comm = c;
     return STATUS_OK;
 fail:
-    if (c->control && err)
-        comm_abort(c, err);
+    if (c->control && err) comm_abort(c, err);
     comm_close(c);
     return status;
 }
 
 void comm_close(struct comm *comm)
 {
-    if (!comm)
-        return;
+    if (!comm) return;
     if (comm->control) {
         heartbeat_thread_stop();
-        if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK)
-            comm_barrier(comm, NULL);
+        if (comm->world > 1 && control_status(comm->control, NULL) == STATUS_OK) comm_barrier(comm, NULL);
         control_leave(comm->control);
         agent_stop(comm->agent);
         net_free(comm->net);
         control_detach(comm->control);
     }
-    if (comm->own_fd >= 0)
-        close(comm->own_fd);
-    if (comm->segments)
-        munmap(comm->segments, comm->segment_stride * (size_t)comm->topology.local_world);
+    if (comm->own_fd >= 0) close(comm->own_fd);
+    if (comm->segments) munmap(comm->segments, comm->segment_stride * (size_t)comm->topology.local_world);
     pthread_mutex_destroy(&comm->mutex);
     topology_release(&comm->topology);
     free(comm->peers);
@@ -85,8 +80,7 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
 {
     ASSERT(!comm->gpu);
     *way = NULL;
-    if (device->kind == DEVICE_CPU || comm->world == 1)
-        return STATUS_OK;
+    if (device->kind == DEVICE_CPU || comm->world == 1) return STATUS_OK;
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
     comm->takes_pieces = !comm->gpu->nccl;
@@ -161,8 +155,7 @@ static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct d
     for (const struct data_op *what = whats; what < whats + count; what++) {
         struct data_op *op = &ops[submitted];
         ASSERT(what->stride == 0 || what->stride >= what->count);
-        if (what->count == 0)
-            continue;
+        if (what->count == 0) continue;
         *op = *what;
         op->stride = op->stride ? op->stride : op->count;
         op->comm = comm;
@@ -180,10 +173,8 @@ static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct d
         }
         submitted++;
     }
-    if (submitted > 0)
-        comm->submit(ops, submitted, stream);
-    while (--submitted >= 0 && comm->world > 1)
-        span_end(&spans[submitted]);
+    if (submitted > 0) comm->submit(ops, submitted, stream);
+    while (--submitted >= 0 && comm->world > 1) span_end(&spans[submitted]);
 }
 
 void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream)

@@ -88,8 +88,7 @@ static inline const char *comm_peer_send(const struct comm *comm, int l)
 /* *lowest (NULL: not wanted) becomes `rank` if that is lower. */
 static inline void note_bad(int32_t *lowest, int32_t rank)
 {
-    if (lowest && rank < *lowest)
-        *lowest = rank;
+    if (lowest && rank < *lowest) *lowest = rank;
 }
 
 /* ---- host_collectives.c -------------------------------------------------- */

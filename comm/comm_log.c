@@ -76,8 +76,7 @@ static void comm_log_take_span(void *context, const struct span *span)
     op.bytes = span->bytes;
     op.seconds = span->seconds;
     op.waited = 0;
-    if (log->config.each)
-        log->config.each(log->config.context, &op);
+    if (log->config.each) log->config.each(log->config.context, &op);
 }
 
 static bool comm_log_wants_span(void *context, const struct span *span)
@@ -100,8 +99,7 @@ enum status comm_log_start(struct comm *comm, struct device *device, const struc
                            struct error *err)
 {
     ASSERT(!comm->log && config->units > 0);
-    if (comm->world == 1)
-        return STATUS_OK;
+    if (comm->world == 1) return STATUS_OK;
     struct comm_log *log = memory_zeroed(1, sizeof *log);
     comm->log = log;
     log->comm = comm;
@@ -122,16 +120,14 @@ enum status comm_log_start(struct comm *comm, struct device *device, const struc
     const struct span_recorder_config recorder = {
         .capacity = IN_FLIGHT, .wants = comm_log_wants_span, .deliver = comm_log_take_span, .context = log};
     enum status status = span_recorder_new(device, &recorder, &log->recorder, err);
-    if (status != STATUS_OK)
-        comm_log_stop(comm);
+    if (status != STATUS_OK) comm_log_stop(comm);
     return status;
 }
 
 void comm_log_stop(struct comm *comm)
 {
     struct comm_log *log = comm ? comm->log : NULL;
-    if (!log)
-        return;
+    if (!log) return;
     span_recorder_free(log->recorder);
     free(log->kept);
     free(log->shares);
@@ -154,12 +150,10 @@ static void compare(struct comm_log *log, int i, const struct op_over *own)
     int last = 0;
     for (int r = 0; r < world; r++) {
         sum += (double)shares[r].seconds[i];
-        if (shares[r].seconds[i] < shares[last].seconds[i])
-            last = r;
+        if (shares[r].seconds[i] < shares[last].seconds[i]) last = r;
     }
     double least = (double)shares[last].seconds[i], waited = sum - least * world;
-    for (int r = 0; r < world; r++)
-        log->ranks[r].waited += (double)shares[r].seconds[i] - least;
+    for (int r = 0; r < world; r++) log->ranks[r].waited += (double)shares[r].seconds[i] - least;
     log->ranks[last].last++;
     log->ranks[last].caused += waited / (world - 1);
     row->calls++;
@@ -179,8 +173,7 @@ static enum status share_some(struct comm_log *log, bool *more, struct error *er
         own->seconds[i - log->shared] = log->kept[i % log->most].seconds;
     TRY(comm_exchange(log->comm, own, sizeof *own, log->shares, err));
     int64_t over = own->over;
-    for (int r = 0; r < world; r++)
-        over = log->shares[r].over < over ? log->shares[r].over : over;
+    for (int r = 0; r < world; r++) over = log->shares[r].over < over ? log->shares[r].over : over;
     const int64_t first = log->shared;
     for (; log->shared < over && log->shared < first + SHARED_AT_ONCE; log->shared++)
         compare(log, (int)(log->shared - first), &log->kept[log->shared % log->most]);
@@ -192,10 +185,8 @@ enum status comm_log_share(struct comm *comm, bool wait, struct error *err)
 {
     struct comm_log *log = comm->log;
     bool more = log != NULL;
-    if (log)
-        span_recorder_collect(log->recorder, wait);
-    while (more)
-        TRY(share_some(log, &more, err));
+    if (log) span_recorder_collect(log->recorder, wait);
+    while (more) TRY(share_some(log, &more, err));
     return STATUS_OK;
 }
 
@@ -205,8 +196,7 @@ int comm_log_read(struct comm *comm, const struct comm_log_row **rows, const str
     const struct comm_log *log = comm->log;
     int count = 0;
     for (int i = 0; log && i < log->num_rows; i++)
-        if (log->rows[i].calls)
-            log->read[count++] = log->rows[i];
+        if (log->rows[i].calls) log->read[count++] = log->rows[i];
     *rows = log ? log->read : NULL;
     *ranks = log ? log->ranks : NULL;
     *skipped = log ? log->skipped : 0;

@@ -25,8 +25,7 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     ASSERT(world >= 1 && rank >= 0 && rank < world);
     *t = (struct topology){.rank = rank, .world = world, .node = places[rank].node, .num_nodes = 1};
     for (int r = 0; r < world; r++)
-        if (places[r].node >= t->num_nodes)
-            t->num_nodes = places[r].node + 1;
+        if (places[r].node >= t->num_nodes) t->num_nodes = places[r].node + 1;
     t->locals = memory_zeroed((size_t)world, sizeof *t->locals);
     t->remotes = memory_zeroed((size_t)world, sizeof *t->remotes);
     t->proxies = memory_zeroed((size_t)t->num_nodes, sizeof *t->proxies);
@@ -36,8 +35,7 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
         *counts = memory_zeroed((size_t)world, sizeof *counts);
     for (int r = 0; r < world; r++) {
         sizes[places[r].node]++;
-        if (r == rank)
-            t->local_rank = t->local_world;
+        if (r == rank) t->local_rank = t->local_world;
         if (places[r].node == t->node)
             t->locals[t->local_world++] = r;
         else
@@ -46,12 +44,10 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     for (int r = 0, *seen = counts; r < world; r++) { /* seen[node]: its ranks before r; num_nodes <= world */
         int node = places[r].node, local = seen[node]++;
         ASSERT(places[r].local_rank == local);
-        if (local == t->local_rank % sizes[node])
-            t->proxies[node] = r;
+        if (local == t->local_rank % sizes[node]) t->proxies[node] = r;
     }
     t->proxies[t->node] = rank;
-    for (int l = 0; l < t->local_world; l++)
-        counts[l] = 0;
+    for (int l = 0; l < t->local_world; l++) counts[l] = 0;
     for (int i = 0; i < t->num_remotes; i++) {
         int proxy = places[t->remotes[i]].local_rank % t->local_world;
         t->proxy_of[i] = proxy;
@@ -80,8 +76,7 @@ static void end_stuck_node(const char *text, void *context)
 {
     struct comm *comm = context;
     control_blame(comm->control, comm->rank, FAILURE_ERROR, STATUS_PEER, "%s", text);
-    if (comm->config.stuck)
-        comm->config.stuck(comm->config.stuck_context, text);
+    if (comm->config.stuck) comm->config.stuck(comm->config.stuck_context, text);
 }
 
 enum status comm_attach_node(struct comm *comm, int fd, const char *host, struct error *err)
@@ -136,8 +131,7 @@ static enum status open_node_second(struct opening *o, const struct control_shap
     const int first = t->locals[0];
     if (t->rank != first)
         TRY(control_open(o->boot->places[first].pid, o->words[first].shared_fd, shape, &o->comm->own_fd, err));
-    if (t->num_nodes == 1)
-        return STATUS_OK;
+    if (t->num_nodes == 1) return STATUS_OK;
     TRY(wire_choose(o->hosts, t->num_nodes, t->node, &own->address, err));
     return wire_listen(&own->address, &o->listener, err);
 }
@@ -157,20 +151,17 @@ static enum status share_node_memory(struct opening *o, struct error *err)
         status = control_create(&shape, &o->comm->own_fd, err);
         first.shared_fd = o->comm->own_fd;
     }
-    if (status == STATUS_OK && t->num_nodes > 1)
-        status = wire_host_read(o->comm->config.interface, &first.host, err);
+    if (status == STATUS_OK && t->num_nodes > 1) status = wire_host_read(o->comm->config.interface, &first.host, err);
     TRY(exchange_node_words(o, "first", &first, status, err));
     for (int r = 0; r < boot->world && status == STATUS_OK; r++) {
-        if (boot->places[r].local_rank == 0)
-            o->hosts[boot->places[r].node] = o->words[r].host;
+        if (boot->places[r].local_rank == 0) o->hosts[boot->places[r].node] = o->words[r].host;
         if (!wire_host_is_valid(&o->words[r].host)) {
             error_set(err, STATUS_PEER, "rank %d on %s has sent addresses that cannot be read", r,
                       boot->places[r].host);
             status = error_blame(err, r, FAILURE_NONE);
         }
     }
-    if (status == STATUS_OK)
-        status = open_node_second(o, &shape, &second, err);
+    if (status == STATUS_OK) status = open_node_second(o, &shape, &second, err);
     return exchange_node_words(o, "second", &second, status, err);
 }
 
@@ -178,8 +169,7 @@ static void allow_descriptors(int count)
 {
     struct rlimit limit;
     rlim_t need = (rlim_t)count + 256;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
-        return;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) return;
     limit.rlim_cur = need < limit.rlim_max ? need : limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
 }
@@ -236,14 +226,12 @@ static enum status hand_over_node_connections(struct opening *o, struct error *e
     struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
     enum status status = STATUS_OK;
     o->comm->net = net_new(o->comm->control, t->world);
-    for (int i = 0; i < t->num_remotes; i++)
-        net_connect(o->comm->net, o->peers[i].rank, o->peers[i].fd);
+    for (int i = 0; i < t->num_remotes; i++) net_connect(o->comm->net, o->peers[i].rank, o->peers[i].fd);
     for (int i = 0; i < o->num_agents; i++) {
         const struct wire_peer *peer = &o->peers[t->num_remotes + i];
         links[i] = (struct agent_link){.node = o->boot->places[peer->rank].node, .fd = peer->fd};
     }
-    if (t->local_rank == 0)
-        status = agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err);
+    if (t->local_rank == 0) status = agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err);
     free(links);
     return status;
 }
@@ -264,8 +252,7 @@ enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, struct error
         transport_host_prepare(c);
     }
 end:
-    if (o->listener >= 0)
-        close(o->listener);
+    if (o->listener >= 0) close(o->listener);
     free(o->words);
     free(o->hosts);
     free(o->peers);

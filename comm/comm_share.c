@@ -45,13 +45,11 @@ static enum status extend_share(struct comm *comm, size_t total, struct error *e
     else if (fd >= 0 && ftruncate(fd, (off_t)(comm->control->at.segments + total)) != 0)
         error_set(&local, STATUS_DEVICE, "cannot allocate %.1f MiB of shared memory: %s", shared_mebibytes(total),
                   strerror(errno));
-    if (local.code == STATUS_OK)
-        return STATUS_OK;
+    if (local.code == STATUS_OK) return STATUS_OK;
     error_hint(&local, "take a higher ZeRO stage, a smaller model, or fewer ranks on this node; of a container raise "
                        "--memory (--shm-size is NCCL's)");
     comm_abort(comm, &local);
-    if (err)
-        *err = local;
+    if (err) *err = local;
     return local.code;
 }
 
@@ -79,8 +77,7 @@ static int populate_shared(char *memory, size_t bytes, int advice)
     for (size_t at = 0; at < bytes; at += RUN) {
         size_t run = bytes - at < RUN ? bytes - at : RUN;
         if (madvise(memory + at, run, advice) != 0) {
-            if (errno != EINVAL)
-                return errno;
+            if (errno != EINVAL) return errno;
             for (size_t page = 0; page < run; page += PAGE_BYTES) { /* a kernel before 5.14 */
                 volatile char *touched = memory + at + page;
                 if (advice == MADV_POPULATE_WRITE)
@@ -106,8 +103,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
                       comm->rank, size);
             return error_blame(err, r, FAILURE_NONE);
         }
-    if (bytes == 0)
-        return STATUS_OK;
+    if (bytes == 0) return STATUS_OK;
     if (comm->gpu) {
         TRY(transport_gpu_share(comm->gpu, bytes, memory, err));
         const bool own_way = *memory != comm->gpu->memory; /* NCCL has other kernels for it */
@@ -115,8 +111,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
     }
     const struct topology *t = &comm->topology;
     const size_t stride = (size_t)round_up((int64_t)bytes, SEGMENT_ALIGN), total = stride * (size_t)t->local_world;
-    if (t->local_rank == 0)
-        TRY(extend_share(comm, total, err));
+    if (t->local_rank == 0) TRY(extend_share(comm, total, err));
     TRY(comm_barrier(comm, err)); /* the file is long enough for all */
 
     TRY(share_segments(comm, bytes, stride, err));
@@ -127,8 +122,7 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
                          strerror(error));
     TRY(comm_barrier(comm, err)); /* all pages exist: the peers' can be mapped without making any */
     error = populate_shared(comm->segments, total, MADV_POPULATE_READ);
-    if (error)
-        return error_set(err, STATUS_DEVICE, "cannot map the peers' shared memory: %s", strerror(error));
+    if (error) return error_set(err, STATUS_DEVICE, "cannot map the peers' shared memory: %s", strerror(error));
     *memory = own;
     return STATUS_OK;
 }

@@ -16,13 +16,10 @@ bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *l
         at += strspn(at, " ");
         *entry = at;
         *length = strcspn(at, ", ");
-        if (*length == 0 || *at == '-')
-            return false;
-        if (i-- == 0)
-            return true;
+        if (*length == 0 || *at == '-') return false;
+        if (i-- == 0) return true;
         at += strcspn(at, ",");
-        if (!*at)
-            return false;
+        if (!*at) return false;
     }
 }
 
@@ -40,8 +37,7 @@ enum status gpu_view_init(struct gpu_view *view, int rank, const char *visible, 
         error_blame(err, rank, FAILURE_NONE);
         return error_hint(err, "name fewer in CUDA_VISIBLE_DEVICES");
     }
-    for (int i = 0; i < count && known; i++)
-        known = memcmp(uuids[i], unknown, sizeof unknown) != 0;
+    for (int i = 0; i < count && known; i++) known = memcmp(uuids[i], unknown, sizeof unknown) != 0;
     for (int i = 0; i < count; i++) {
         const char *entry = NULL;
         size_t length = 0;
@@ -85,8 +81,7 @@ struct matching {
 static int owner_of_gpu(const struct matching *m, uint64_t id)
 {
     for (int r = 0; r < m->count; r++)
-        if (m->chosen[r] >= 0 && m->views[r].ids[m->chosen[r]] == id)
-            return r;
+        if (m->chosen[r] >= 0 && m->views[r].ids[m->chosen[r]] == id) return r;
     return -1;
 }
 
@@ -152,12 +147,10 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
     struct matching m = {.views = views, .count = count};
     m.chosen = memory_alloc((size_t)count * sizeof *m.chosen);
     m.visited = memory_alloc((size_t)count * sizeof *m.visited);
-    for (int r = 0; r < count; r++)
-        m.chosen[r] = -1;
+    for (int r = 0; r < count; r++) m.chosen[r] = -1;
     for (int r = 0; r < count && status == STATUS_OK; r++) {
         memset(m.visited, 0, (size_t)count * sizeof *m.visited);
-        if (!match_rank_to_gpu(&m, r))
-            status = no_gpu_left(views, count, r, host, err);
+        if (!match_rank_to_gpu(&m, r)) status = no_gpu_left(views, count, r, host, err);
     }
     *index = status == STATUS_OK ? m.chosen[self] : -1;
     free(m.chosen);
@@ -178,8 +171,7 @@ static enum status check_views(const struct bootstrap *boot, struct gpu_view *vi
             error_set(err, STATUS_PEER, "rank %d on %s sent a damaged list of its GPUs", r, boot->places[r].host);
             return error_blame(err, r, FAILURE_NONE);
         }
-        if (view->code && view->code != STATUS_DEVICE)
-            return error_set(err, (enum status)view->code, "%s", view->why);
+        if (view->code && view->code != STATUS_DEVICE) return error_set(err, (enum status)view->code, "%s", view->why);
         if (view->code && binding->blind < 0) {
             binding->blind = r;
             memcpy(binding->why, view->why, sizeof binding->why);
@@ -198,8 +190,7 @@ static enum status choose_on_node(const struct bootstrap *boot, const struct gpu
     enum status status;
     int count = 0;
     for (int r = 0; r < boot->world; r++)
-        if (boot->places[r].node == boot->node)
-            here[count++] = views[r];
+        if (boot->places[r].node == boot->node) here[count++] = views[r];
     ASSERT(count == boot->local_world);
     status = gpu_binding_choose(here, count, boot->local_rank, &host, &binding->index, err);
     if (status == STATUS_USAGE && binding->may_share) {
@@ -220,8 +211,7 @@ enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, co
     struct gpu_view *views = memory_zeroed((size_t)boot->world, sizeof *views);
     TRY_END(comm_exchange(comm, own, sizeof *own, views, err));
     TRY_END(check_views(boot, views, binding, err));
-    if (binding->blind < 0)
-        status = choose_on_node(boot, views, binding, err);
+    if (binding->blind < 0) status = choose_on_node(boot, views, binding, err);
 end:
     free(views);
     return status;

@@ -56,10 +56,8 @@ enum status comm_start_operation(struct comm *comm, enum host_collectives channe
     for (int i = 0; i < count; i++) {
         int r = channel == CHANNEL_DATA ? t->locals[i] : i;
         struct control_op other = block->ranks[r].op[channel][turn];
-        if (!operation_matches(comm->control, own, r, &other))
-            return STATUS_BUG;
-        if (peers)
-            peers[i] = other;
+        if (!operation_matches(comm->control, own, r, &other)) return STATUS_BUG;
+        if (peers) peers[i] = other;
     }
     return STATUS_OK;
 }
@@ -77,10 +75,8 @@ static enum status host_exchange(struct comm *comm, enum op_kind kind, const voi
     ASSERT(bytes <= COMM_EXCHANGE_MAX);
     TRY(control_status(comm->control, err));
     int turn = (int)(comm->operations[CHANNEL_CONTROL] % 2);
-    for (int r = 0; r < comm->world; r++)
-        comm->slots[r] = control_slot(comm->control, r, turn);
-    if (own)
-        memcpy(comm->slots[comm->rank], own, bytes);
+    for (int r = 0; r < comm->world; r++) comm->slots[r] = control_slot(comm->control, r, turn);
+    if (own) memcpy(comm->slots[comm->rank], own, bytes);
     struct control_op op = {.kind = kind, .count = bytes, .offset = CONTROL_STAGED, .slot_bytes = own ? bytes : 0};
     const enum flight_kind recorded = kind == OP_BARRIER     ? FLIGHT_BARRIER
                                       : kind == OP_BROADCAST ? FLIGHT_BROADCAST
@@ -88,16 +84,14 @@ static enum status host_exchange(struct comm *comm, enum op_kind kind, const voi
     const uint64_t entry = flight_begin(recorded, -1, (int64_t)(bytes * (size_t)comm->world),
                                         (int64_t)comm->operations[CHANNEL_CONTROL] + 1);
     enum status status = comm_start_operation(comm, CHANNEL_CONTROL, &op, NULL);
-    if (status == STATUS_OK)
-        flight_end(entry); /* one that has failed stays open: the rank has waited in it */
+    if (status == STATUS_OK) flight_end(entry); /* one that has failed stays open: the rank has waited in it */
     heartbeat_beat();
     return status == STATUS_OK ? STATUS_OK : control_status(comm->control, err);
 }
 
 enum status comm_barrier(struct comm *comm, struct error *err)
 {
-    if (comm->world == 1)
-        return control_status(comm->control, err);
+    if (comm->world == 1) return control_status(comm->control, err);
     return host_exchange(comm, OP_BARRIER, NULL, 0, err);
 }
 
@@ -109,8 +103,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
         return control_status(comm->control, err);
     }
     TRY(host_exchange(comm, OP_EXCHANGE, own, bytes, err));
-    for (int r = 0; r < comm->world; r++)
-        memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
+    for (int r = 0; r < comm->world; r++) memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
     return STATUS_OK;
 }
 
@@ -118,13 +111,11 @@ enum status comm_sum(struct comm *comm, double *values, int count, struct error 
 {
     char **slots = comm->slots;
     ASSERT(count >= 0);
-    if (comm->world == 1)
-        return control_status(comm->control, err);
+    if (comm->world == 1) return control_status(comm->control, err);
     TRY(host_exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
     for (int i = 0; i < count; i++) {
         double sum = 0;
-        for (int r = 0; r < comm->world; r++)
-            sum += ((const double *)slots[r])[i];
+        for (int r = 0; r < comm->world; r++) sum += ((const double *)slots[r])[i];
         values[i] = sum;
     }
     return STATUS_OK;
@@ -134,13 +125,11 @@ enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root
 {
     char **slots = comm->slots;
     ASSERT(root >= 0 && root < comm->world);
-    if (comm->world == 1)
-        return control_status(comm->control, err);
+    if (comm->world == 1) return control_status(comm->control, err);
     for (size_t at = 0; at < bytes; at += COMM_EXCHANGE_MAX) {
         size_t n = bytes - at < COMM_EXCHANGE_MAX ? bytes - at : COMM_EXCHANGE_MAX;
         TRY(host_exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
-        if (comm->rank != root)
-            memcpy((char *)data + at, slots[root], n);
+        if (comm->rank != root) memcpy((char *)data + at, slots[root], n);
     }
     return STATUS_OK;
 }

@@ -42,8 +42,7 @@ static bool sum_add_block(float *sum, const float *x, size_t count, bool first)
         sum[i] = first ? x[i] : sum[i] + x[i];
     }
     z0 += z1;
-    for (int lane = 0; lane < LANES; lane++)
-        z += z0[lane];
+    for (int lane = 0; lane < LANES; lane++) z += z0[lane];
     return z == 0;
 }
 
@@ -54,11 +53,9 @@ void floats_from(float *out, const void *in, size_t count, enum dtype dtype)
         memcpy(out, in, count * sizeof *out);
     else if (dtype == DTYPE_BF16)
 #pragma omp simd
-        for (size_t i = 0; i < count; i++)
-            out[i] = bf16_to_f32(halves[i]);
+        for (size_t i = 0; i < count; i++) out[i] = bf16_to_f32(halves[i]);
     else
-        for (size_t i = 0; i < count; i++)
-            out[i] = f16_to_f32(halves[i]);
+        for (size_t i = 0; i < count; i++) out[i] = f16_to_f32(halves[i]);
 }
 
 void floats_to(void *out, const float *in, size_t count, enum dtype dtype)
@@ -68,18 +65,15 @@ void floats_to(void *out, const float *in, size_t count, enum dtype dtype)
         memcpy(out, in, count * sizeof *in);
     else if (dtype == DTYPE_BF16)
 #pragma omp simd
-        for (size_t i = 0; i < count; i++)
-            halves[i] = bf16_from_f32(in[i]);
+        for (size_t i = 0; i < count; i++) halves[i] = bf16_from_f32(in[i]);
     else
-        for (size_t i = 0; i < count; i++)
-            halves[i] = f16_from_f32(in[i]);
+        for (size_t i = 0; i < count; i++) halves[i] = f16_from_f32(in[i]);
 }
 
 /* Elements from `first` on as fp32: in place, or converted into scratch. */
 static const float *sum_as_floats(const void *in, size_t first, size_t count, enum dtype dtype, float *scratch)
 {
-    if (dtype == DTYPE_F32)
-        return (const float *)in + first;
+    if (dtype == DTYPE_F32) return (const float *)in + first;
     floats_from(scratch, (const uint16_t *)in + first, count, dtype);
     return scratch;
 }
@@ -92,17 +86,14 @@ int32_t sum_ranks(void *out, enum dtype out_dtype, const void *const *in, int ra
     int32_t bad = RANK_NONE;
     for (size_t first = 0; first < count; first += BLOCK) {
         size_t n = count - first < BLOCK ? count - first : BLOCK;
-        if (start == SUM_FROM_OUT)
-            floats_from(sum, (const char *)out + first * dtype_size(out_dtype), n, out_dtype);
+        if (start == SUM_FROM_OUT) floats_from(sum, (const char *)out + first * dtype_size(out_dtype), n, out_dtype);
         for (int r = 0; r < ranks; r++) {
             const bool sets = r == 0 && start != SUM_FROM_OUT;
-            if (!sum_add_block(sum, sum_as_floats(in[r], first, n, dtype, scratch), n, sets) && r < bad)
-                bad = r;
+            if (!sum_add_block(sum, sum_as_floats(in[r], first, n, dtype, scratch), n, sets) && r < bad) bad = r;
         }
         if (start == SUM_THEN_OUT) {
             const float *old = sum_as_floats(out, first, n, out_dtype, scratch);
-            for (size_t i = 0; i < n; i++)
-                sum[i] = old[i] + sum[i];
+            for (size_t i = 0; i < n; i++) sum[i] = old[i] + sum[i];
         }
         floats_to((char *)out + first * dtype_size(out_dtype), sum, n, out_dtype);
     }

@@ -74,8 +74,7 @@ static enum status compare(const struct check *c, const char *operation, enum dt
 {
     float have;
     floats_from(&have, (const char *)c->host + i * dtype_size(dtype), 1, dtype);
-    if (have == want)
-        return STATUS_OK;
+    if (have == want) return STATUS_OK;
     error_set(err, STATUS_DEVICE, "%s of %d ranks in %s gave %.9g in element %zu of rank %d, where %.9g is right",
               operation, c->comm->world, dtype_name(dtype), (double)have, i, c->comm->rank, (double)want);
     return error_hint(err,
@@ -88,8 +87,7 @@ static enum status compare(const struct check *c, const char *operation, enum dt
 static enum status check_gather(struct check *c, size_t count, struct error *err)
 {
     const enum dtype dtype = DTYPE_F32;
-    for (size_t i = 0; i < count; i++)
-        transport_check_put(c, i, transport_gathered(c->comm->rank, i), dtype);
+    for (size_t i = 0; i < count; i++) transport_check_put(c, i, transport_gathered(c->comm->rank, i), dtype);
     TRY(run(c, OP_ALL_GATHER, dtype, count, false, err));
     for (int r = 0; r < c->comm->world; r++)
         for (size_t i = 0; i < count; i++)
@@ -119,8 +117,7 @@ static float transport_ordered(int rank, int slice, size_t i)
 static enum status check_ordered(struct check *c, size_t count, struct error *err)
 {
     const int rank = c->comm->rank, world = c->comm->world;
-    for (size_t i = 0; i < count; i++)
-        transport_check_put(c, i, transport_ordered(-1, rank, i), DTYPE_F32);
+    for (size_t i = 0; i < count; i++) transport_check_put(c, i, transport_ordered(-1, rank, i), DTYPE_F32);
     transport_check_copy(c, c->recv, c->host, count * sizeof(float));
     for (int s = 0; s < world; s++)
         for (size_t i = 0; i < count; i++)
@@ -128,8 +125,7 @@ static enum status check_ordered(struct check *c, size_t count, struct error *er
     TRY(run(c, OP_REDUCE_SCATTER, DTYPE_F32, count, true, err));
     for (size_t i = 0; i < count; i++) {
         float sum = transport_ordered(-1, rank, i);
-        for (int r = 0; r < world; r++)
-            sum += transport_ordered(r, rank, i);
+        for (int r = 0; r < world; r++) sum += transport_ordered(r, rank, i);
         TRY(compare(c, "an ordered reduce-scatter", DTYPE_F32, i, sum, err));
     }
     return STATUS_OK;
@@ -143,16 +139,12 @@ static enum status check_all(struct check *c, struct error *err)
     const size_t counts[LENGTHS] = {COUNT, room < most ? room : most};
     struct error found = {.code = STATUS_OK}, *at = &found, ignored;
     for (int length = 0; length < LENGTHS && counts[length] <= room; length++) {
-        if (check_gather(c, counts[length], at) != STATUS_OK)
-            at = &ignored;
+        if (check_gather(c, counts[length], at) != STATUS_OK) at = &ignored;
         for (int dtype = 0; dtype < (length == SHORT ? DTYPE_COUNT : 1); dtype++)
-            if (check_reduce(c, (enum dtype)dtype, counts[length], at) != STATUS_OK)
-                at = &ignored;
-        if (length == SHORT && c->comm->config.ordered && check_ordered(c, COUNT / 2, at) != STATUS_OK)
-            at = &ignored;
+            if (check_reduce(c, (enum dtype)dtype, counts[length], at) != STATUS_OK) at = &ignored;
+        if (length == SHORT && c->comm->config.ordered && check_ordered(c, COUNT / 2, at) != STATUS_OK) at = &ignored;
     }
-    if (found.code != STATUS_OK)
-        *err = found;
+    if (found.code != STATUS_OK) *err = found;
     return found.code;
 }
 
@@ -165,19 +157,15 @@ enum status transport_check(struct comm *comm, struct device *device, void *memo
                       .in_place = memory};
     void *own = NULL;
     enum status status = stream_new(device, STREAM_COMM, &c.stream, err);
-    if (status == STATUS_OK && !memory)
-        status = device_alloc(device, 2 * c.bytes, &own, err);
+    if (status == STATUS_OK && !memory) status = device_alloc(device, 2 * c.bytes, &own, err);
     c.send = memory ? memory : own;
     c.recv = (char *)c.send + c.bytes;
     c.host = memory_zeroed(1, c.bytes);
     double lacking = status != STATUS_OK; /* ranks without memory, whose callers tell the others */
     const enum status exchanged = comm_sum(comm, &lacking, 1, status == STATUS_OK ? err : NULL);
-    if (status == STATUS_OK)
-        status = exchanged;
-    if (status == STATUS_OK && lacking == 0)
-        status = check_all(&c, err);
-    if (c.stream && memory)
-        stream_fill_zero(c.stream, memory, 2 * c.bytes);
+    if (status == STATUS_OK) status = exchanged;
+    if (status == STATUS_OK && lacking == 0) status = check_all(&c, err);
+    if (c.stream && memory) stream_fill_zero(c.stream, memory, 2 * c.bytes);
     stream_free(c.stream);
     device_free(device, own, 2 * c.bytes);
     free(c.host);

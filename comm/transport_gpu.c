@@ -38,8 +38,7 @@ static enum status choose_transport(struct transport_gpu *gpu, bool may_share, i
 {
     int first, second;
     TRY(find_shared_gpu(gpu->comm, gpu->device, &first, &second, err));
-    if (first < 0)
-        return transport_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
+    if (first < 0) return transport_nccl_new(gpu->comm, gpu->device, nccl_ctas, &gpu->nccl, way, err);
     if (!may_share) {
         error_set(err, STATUS_DEVICE, "ranks %d and %d have the same GPU, %s", first, second, gpu->device->name);
         return error_hint(
@@ -74,15 +73,11 @@ fail:
 
 void transport_gpu_free(struct transport_gpu *gpu)
 {
-    if (!gpu)
-        return;
-    if (gpu->nccl)
-        gpu->nccl->free(gpu->nccl);
+    if (!gpu) return;
+    if (gpu->nccl) gpu->nccl->free(gpu->nccl);
     device_free(gpu->device, gpu->memory, gpu->memory_bytes);
-    if (gpu->send)
-        device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
-    if (gpu->recv)
-        device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
+    if (gpu->send) device_free_host(gpu->device, gpu->send, BUFFER_BYTES);
+    if (gpu->recv) device_free_host(gpu->device, gpu->recv, BUFFER_BYTES);
     free(gpu);
 }
 
@@ -90,10 +85,8 @@ enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **
 {
     ASSERT(!gpu->memory);
     *memory = NULL;
-    if (gpu->nccl)
-        TRY(gpu->nccl->share(gpu->nccl, bytes, memory, err));
-    if (*memory)
-        return STATUS_OK;
+    if (gpu->nccl) TRY(gpu->nccl->share(gpu->nccl, bytes, memory, err));
+    if (*memory) return STATUS_OK;
     TRY(device_alloc(gpu->device, bytes, memory, err));
     gpu->memory = *memory;
     gpu->memory_bytes = bytes;
@@ -113,8 +106,7 @@ static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, si
     transport_host_submit(&piece, 1, stream);
     for (int r = 0; r < gpu->comm->world; r++) {
         char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
-        if (to != (const char *)op->send + at * size)
-            stream_copy(stream, to, gpu->recv + (size_t)r * bytes, bytes);
+        if (to != (const char *)op->send + at * size) stream_copy(stream, to, gpu->recv + (size_t)r * bytes, bytes);
     }
 }
 
@@ -130,8 +122,7 @@ static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, si
     for (int r = 0; r < gpu->comm->world; r++)
         stream_copy(stream, gpu->send + (size_t)r * bytes,
                     (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
-    if (op->accumulate)
-        stream_copy(stream, gpu->recv, recv, recv_bytes);
+    if (op->accumulate) stream_copy(stream, gpu->recv, recv, recv_bytes);
     transport_host_submit(&piece, 1, stream);
     stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
@@ -142,8 +133,7 @@ void transport_gpu_submit(const struct data_op *ops, int count, struct stream *s
     const size_t most = BUFFER_BYTES / ((size_t)gpu->comm->world * sizeof(float));
     ASSERT(stream_device(stream) == gpu->device);
     for (const struct data_op *op = ops; op < ops + count; op++) {
-        if (gpu->nccl)
-            flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
+        if (gpu->nccl) flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
         for (size_t at = 0; !gpu->nccl && at < op->count; at += most) {
             const size_t n = op->count - at < most ? op->count - at : most;
             if (op->kind == OP_ALL_GATHER)
@@ -152,6 +142,5 @@ void transport_gpu_submit(const struct data_op *ops, int count, struct stream *s
                 reduce_piece(gpu, op, at, n, stream);
         }
     }
-    if (gpu->nccl)
-        gpu->nccl->submit(gpu->nccl, ops, count, stream);
+    if (gpu->nccl) gpu->nccl->submit(gpu->nccl, ops, count, stream);
 }

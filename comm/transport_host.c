@@ -48,8 +48,7 @@ enum {
 /* Offset of the buffer in this rank's segment; CONTROL_STAGED: not in it. */
 static uint64_t host_transport_offset(const struct comm *comm, const void *buffer, size_t bytes)
 {
-    if (!comm->segments)
-        return CONTROL_STAGED;
+    if (!comm->segments) return CONTROL_STAGED;
     const char *segment = comm->segments + comm->segment_stride * (size_t)comm->topology.local_rank;
     uintptr_t start = (uintptr_t)segment, at = (uintptr_t)buffer;
     if (at < start || at - start > comm->segment_bytes || bytes > comm->segment_bytes - (at - start))
@@ -89,8 +88,7 @@ static enum status network_gather_begin(const struct data_op *op)
 
 static void network_sends_need(struct comm *comm, int sends, size_t bytes)
 {
-    for (int i = 0; i < sends; i++)
-        comm->parts[i].need = bytes;
+    for (int i = 0; i < sends; i++) comm->parts[i].need = bytes;
 }
 
 static enum status network_gather(const struct data_op *op)
@@ -101,15 +99,13 @@ static enum status network_gather(const struct data_op *op)
     const size_t half = CONTROL_STAGING_BYTES / 2;
     const bool direct = t->local_world == 1;
     size_t piece = direct ? bytes : half / (size_t)t->most_carried;
-    if (!direct && piece > 64)
-        piece = piece / 64 * 64;
+    if (!direct && piece > 64) piece = piece / 64 * 64;
     int sends = t->num_nodes - 1, turn = 0;
     for (size_t at = 0; at < bytes; at += piece, turn = !turn) {
         size_t n = min_size(bytes - at, piece);
         int parts = sends;
         for (int i = 0; i < t->num_remotes; i++) {
-            if (t->proxy_of[i] != t->local_rank)
-                continue;
+            if (t->proxy_of[i] != t->local_rank) continue;
             char *to = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
                               : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
                                     (size_t)t->index_at_proxy[i] * piece;
@@ -117,8 +113,7 @@ static enum status network_gather(const struct data_op *op)
         }
         network_sends_need(comm, sends, at + n);
         TRY(net_transfer(comm->net, comm->parts, parts));
-        if (direct)
-            break;
+        if (direct) break;
         TRY(comm_op_barrier(comm, op->kind));
         for (int i = 0; i < t->num_remotes; i++)
             memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
@@ -140,8 +135,7 @@ static enum status network_reduce_begin(const struct data_op *op)
     const struct topology *t = &comm->topology;
     const size_t size = dtype_size(op->dtype);
     int first = 0; /* the first remote after this rank */
-    while (first < t->num_remotes && t->remotes[first] < t->rank)
-        first++;
+    while (first < t->num_remotes && t->remotes[first] < t->rank) first++;
     for (int i = 0; i < t->num_remotes; i++) {
         int owner = t->remotes[(first + i) % t->num_remotes];
         comm->parts[i] = (struct net_part){.peer = owner,
@@ -195,12 +189,10 @@ static enum status network_exchange_bad(const struct data_op *op)
     for (int node = 0; node < t->num_nodes; node++)
         if (node != t->node)
             comm->parts[parts++] = (struct net_part){.peer = t->proxies[node], .data = (char *)&heard[node]};
-    for (int i = 0; i < parts; i++)
-        comm->parts[i].bytes = comm->parts[i].need = sizeof *heard;
+    for (int i = 0; i < parts; i++) comm->parts[i].bytes = comm->parts[i].need = sizeof *heard;
     TRY(net_transfer(comm->net, comm->parts, parts));
     for (int node = 0; node < t->num_nodes; node++)
-        if (node != t->node)
-            note_bad(op->bad_rank, heard[node]);
+        if (node != t->node) note_bad(op->bad_rank, heard[node]);
     return STATUS_OK;
 }
 
@@ -213,11 +205,9 @@ static enum status network_reduce_within_node(const struct data_op *op, bool sta
     const size_t size = dtype_size(op->dtype), world = (size_t)t->world;
     size_t piece = network_scratch_bytes(comm) / ((size_t)(t->most_carried + t->num_nodes) * sizeof(float));
     piece = min_size(piece / LINE_ELEMENTS * LINE_ELEMENTS, PIECE_BYTES / sizeof(float));
-    if (staged)
-        piece = min_size(piece, CONTROL_STAGING_BYTES / (size * world));
+    if (staged) piece = min_size(piece, CONTROL_STAGING_BYTES / (size * world));
     float *nodes = comm->scratch + (size_t)t->proxied * piece;
-    for (int i = 0; i < t->num_remotes; i++)
-        comm->bad[i] = RANK_NONE;
+    for (int i = 0; i < t->num_remotes; i++) comm->bad[i] = RANK_NONE;
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
         size_t n = min_size(op->count - at, piece);
@@ -229,8 +219,7 @@ static enum status network_reduce_within_node(const struct data_op *op, bool sta
         }
         int parts = 0;
         for (int i = 0; i < t->num_remotes; i++) {
-            if (t->proxy_of[i] != t->local_rank)
-                continue;
+            if (t->proxy_of[i] != t->local_rank) continue;
             float *sum = comm->scratch + (size_t)parts * piece;
             note_bad(&comm->bad[i], network_sum_node(op, staged, t->remotes[i], at, n, sum));
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .send = true, .data = (char *)sum};
@@ -242,14 +231,11 @@ static enum status network_reduce_within_node(const struct data_op *op, bool sta
             else
                 comm->parts[parts++] = (struct net_part){.peer = t->proxies[node], .data = (char *)sum};
         }
-        for (int i = 0; i < parts; i++)
-            comm->parts[i].bytes = comm->parts[i].need = n * sizeof(float);
+        for (int i = 0; i < parts; i++) comm->parts[i].bytes = comm->parts[i].need = n * sizeof(float);
         TRY(net_transfer(comm->net, comm->parts, parts));
-        for (int node = 0; node < t->num_nodes; node++)
-            comm->in[node] = nodes + (size_t)node * piece;
+        for (int node = 0; node < t->num_nodes; node++) comm->in[node] = nodes + (size_t)node * piece;
         sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, t->num_nodes, n, DTYPE_F32, data_op_start(op));
-        if (staged)
-            TRY(comm_op_barrier(comm, op->kind));
+        if (staged) TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
     }
     TRY(network_exchange_bad(op));
@@ -287,8 +273,7 @@ static enum status host_transport_gather_staged(const struct data_op *op)
         TRY(comm_op_barrier(comm, op->kind));
         for (int l = 0; l < t->local_world; l++) {
             char *slice = (char *)op->recv + (size_t)t->locals[l] * stride;
-            if (l != t->local_rank || op->send != slice)
-                memcpy(slice + at, control_staging(comm->control, l), n);
+            if (l != t->local_rank || op->send != slice) memcpy(slice + at, control_staging(comm->control, l), n);
         }
         TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
@@ -299,12 +284,10 @@ static enum status host_transport_gather_staged(const struct data_op *op)
 static enum status host_transport_all_gather(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
-    if (comm->net)
-        TRY(network_gather_begin(op));
+    if (comm->net) TRY(network_gather_begin(op));
     staged &= comm->topology.local_world > 1; /* a rank without neighbours needs no staging */
     TRY(staged ? host_transport_gather_staged(op) : host_transport_gather(op));
-    if (comm->net)
-        TRY(network_gather(op));
+    if (comm->net) TRY(network_gather(op));
     return comm_op_barrier(comm, op->kind);
 }
 
@@ -316,8 +299,7 @@ static void host_transport_disorder(struct comm *comm)
     (void)comm;
 #ifdef ZTRAIN_FAULTS
     const char *order = getenv("ZTRAIN_SUM_ORDER");
-    if (!order || strcmp(order, "reverse") != 0)
-        return;
+    if (!order || strcmp(order, "reverse") != 0) return;
     for (int r = 0; r < comm->world / 2; r++) {
         const void *in = comm->in[r];
         comm->in[r] = comm->in[comm->world - 1 - r];
@@ -348,16 +330,14 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
                        n * size);
             TRY(comm_op_barrier(comm, op->kind));
         }
-        if (comm->net)
-            TRY(network_reduce(op, at, n));
+        if (comm->net) TRY(network_reduce(op, at, n));
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
         host_transport_disorder(comm);
         note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype,
                                  data_op_start(op)));
-        if (staged)
-            TRY(comm_op_barrier(comm, op->kind));
+        if (staged) TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
     }
     note_bad(op->bad_rank, bad);
@@ -391,13 +371,10 @@ static enum status host_transport_barrier(const struct data_op *op)
     own.offset = host_transport_offset(comm, op->send, sent);
     TRY(comm_start_operation(comm, CHANNEL_DATA, &own, comm->peers));
     host_transport_fault(comm);
-    if (comm->net)
-        net_begin(comm->net, &own);
+    if (comm->net) net_begin(comm->net, &own);
     bool staged = false;
-    for (int l = 0; l < comm->topology.local_world; l++)
-        staged |= comm->peers[l].offset == CONTROL_STAGED;
-    if (op->kind == OP_ALL_GATHER)
-        return host_transport_all_gather(op, staged);
+    for (int l = 0; l < comm->topology.local_world; l++) staged |= comm->peers[l].offset == CONTROL_STAGED;
+    if (op->kind == OP_ALL_GATHER) return host_transport_all_gather(op, staged);
     return comm->net && comm->config.reduce_within_node ? network_reduce_within_node(op, staged)
                                                         : host_transport_reduce(op, staged);
 }
@@ -424,8 +401,7 @@ static void host_transport_run(void *argument)
     struct comm *comm = op->comm;
     const bool runs = control_status(comm->control, NULL) == STATUS_OK;
     uint64_t entry = runs ? comm_flight_begin(op) : 0;
-    if (host_transport_barrier(op) == STATUS_OK)
-        flight_end(entry);
+    if (host_transport_barrier(op) == STATUS_OK) flight_end(entry);
     pthread_mutex_lock(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
@@ -439,8 +415,7 @@ static void host_transport_run_alone(void *argument)
 {
     const struct data_op *op = argument;
     if (op->kind == OP_ALL_GATHER) {
-        if (op->recv != op->send)
-            memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
+        if (op->recv != op->send) memcpy(op->recv, op->send, op->count * dtype_size(op->dtype));
     } else {
         const void *in[] = {op->send};
         note_bad(op->bad_rank, sum_ranks(op->recv, op->recv_dtype, in, 1, op->count, op->dtype, data_op_start(op)));

@@ -91,8 +91,7 @@ static enum status nccl_error(struct nccl *n, ncclResult_t result, const char *w
                                                                            : STATUS_BROKEN;
     error_set(err, code, "NCCL: %s: %s%s%.400s", what, n->nccl->ncclGetErrorString(result), *detail ? ": " : "",
               detail);
-    if (suspect && err && n->cuda->device.examine)
-        n->cuda->device.examine(&n->cuda->device, err);
+    if (suspect && err && n->cuda->device.examine) n->cuda->device.examine(&n->cuda->device, err);
     return error_hint(err, "%s%sNCCL_DEBUG=INFO in the environment prints more", memory_hint(n),
                       strstr(detail, "/dev/shm") ? container_hint : "");
 }
@@ -101,8 +100,7 @@ static enum status nccl_error(struct nccl *n, ncclResult_t result, const char *w
  * a peer is gone, but not which one and why. Under the mutex. */
 static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *what)
 {
-    if (!nccl_is_fine(result) && n->failure.code == STATUS_OK)
-        nccl_error(n, result, what, &n->failure);
+    if (!nccl_is_fine(result) && n->failure.code == STATUS_OK) nccl_error(n, result, what, &n->failure);
 }
 
 /* ---- the watcher --------------------------------------------------------- */
@@ -111,12 +109,10 @@ static void keep_nccl_failure(struct nccl *n, ncclResult_t result, const char *w
 static bool look_at_nccl(struct nccl *n)
 {
     ncclResult_t result = ncclSuccess;
-    if (pthread_mutex_trylock(&n->mutex) != 0)
-        return false;
+    if (pthread_mutex_trylock(&n->mutex) != 0) return false;
     if (n->ready && n->nccl->ncclCommGetAsyncError(n->handle, &result) == ncclSuccess)
         keep_nccl_failure(n, result, "a collective failed");
-    if (n->failure.code != STATUS_OK && ++n->failing >= GRACE_LOOKS)
-        comm_abort(n->comm, &n->failure);
+    if (n->failure.code != STATUS_OK && ++n->failing >= GRACE_LOOKS) comm_abort(n->comm, &n->failure);
     bool abort = n->ready && comm_status(n->comm, NULL) != STATUS_OK;
     n->aborted |= abort;
     n->ready &= !abort;
@@ -149,10 +145,8 @@ static void abort_and_watch(struct nccl *n)
     double since = seconds_now();
     while (!atomic_load(&n->abort_ended) || !atomic_load(&n->stop)) {
         nanosleep(&pause, NULL);
-        if (atomic_load(&n->abort_ended) && !heartbeat_in_device_call())
-            since = seconds_now();
-        if (seconds_now() - since < n->comm->control->timeout || !n->comm->config.stuck)
-            continue;
+        if (atomic_load(&n->abort_ended) && !heartbeat_in_device_call()) since = seconds_now();
+        if (seconds_now() - since < n->comm->control->timeout || !n->comm->config.stuck) continue;
         comm_status(n->comm, &err);
         n->comm->config.stuck(n->comm->config.stuck_context, err.text);
     }
@@ -165,8 +159,7 @@ static void *nccl_watch(void *argument)
     struct nccl *n = argument;
     while (!atomic_load(&n->stop)) {
         for (int r = 0; r < n->comm->world; r++)
-            if (r != n->comm->rank)
-                watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
+            if (r != n->comm->rank) watchdog_peek(n->comm->control, &n->watches[r], "a collective of NCCL");
         if (look_at_nccl(n)) {
             abort_and_watch(n);
             break;
@@ -180,10 +173,8 @@ static enum status start_watcher(struct nccl *n, struct error *err)
 {
     n->watches = memory_zeroed((size_t)n->comm->world, sizeof *n->watches);
     for (int r = 0; r < n->comm->world; r++)
-        if (r != n->comm->rank)
-            watchdog_begin(n->comm->control, r, &n->watches[r]);
-    if (thread_start(&n->watcher, 0, nccl_watch, n) != 0)
-        return error_set(err, STATUS_DEVICE, "cannot start a thread");
+        if (r != n->comm->rank) watchdog_begin(n->comm->control, r, &n->watches[r]);
+    if (thread_start(&n->watcher, 0, nccl_watch, n) != 0) return error_set(err, STATUS_DEVICE, "cannot start a thread");
     n->watching = true;
     return STATUS_OK;
 }
@@ -197,12 +188,9 @@ static enum status settle_call(struct nccl *n, const char *what, struct error *e
     const double start = seconds_now();
     for (int round = 0;; round++) {
         ncclResult_t result = ncclInProgress, asked = n->nccl->ncclCommGetAsyncError(n->handle, &result);
-        if (asked != ncclSuccess)
-            result = asked;
-        if (result == ncclSuccess)
-            return STATUS_OK;
-        if (result != ncclInProgress)
-            return nccl_error(n, result, what, err);
+        if (asked != ncclSuccess) result = asked;
+        if (result == ncclSuccess) return STATUS_OK;
+        if (result != ncclInProgress) return nccl_error(n, result, what, err);
         TRY(comm_status(n->comm, err));
         if (seconds_now() - start > n->patience) {
             error_set(err, STATUS_PEER, "NCCL: %s: no progress for %.3g s, although all ranks are alive", what,
@@ -259,8 +247,7 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     heartbeat_device_begin();
     ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
     heartbeat_device_end();
-    if (result != ncclSuccess)
-        return nccl_error(n, result, "no unique id", err);
+    if (result != ncclSuccess) return nccl_error(n, result, "no unique id", err);
     return start_watcher(n, err);
 }
 
@@ -300,8 +287,7 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     }
     for (int r = 0; status == STATUS_OK && r < comm->world; r++)
         n->way = all[r].way < (int32_t)n->way ? (enum memory_way)all[r].way : n->way;
-    if (n->way == MEMORY_PLAIN && !n->why_plain)
-        n->why_plain = "another rank cannot do without";
+    if (n->way == MEMORY_PLAIN && !n->why_plain) n->why_plain = "another rank cannot do without";
     free(all);
     return status;
 }
@@ -311,8 +297,7 @@ static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, 
     static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (ctas > 0)
-        config.maxCTAs = ctas;
+    if (ctas > 0) config.maxCTAs = ctas;
     (void)version; /* a header before 2.28 */
 #ifdef NCCL_CTA_POLICY_ZERO
     if (n->way == MEMORY_WINDOW && version >= NCCL_VERSION(2, 28, 0))
@@ -337,8 +322,7 @@ static ncclResult_t deregister(struct nccl *n)
 {
     void *registration = n->registration;
     n->registration = NULL;
-    if (!registration)
-        return ncclSuccess;
+    if (!registration) return ncclSuccess;
     heartbeat_device_begin();
     ncclResult_t result = n->way == MEMORY_WINDOW ? n->nccl->ncclCommWindowDeregister(n->handle, registration)
                                                   : n->nccl->ncclCommDeregister(n->handle, registration);
@@ -348,8 +332,7 @@ static ncclResult_t deregister(struct nccl *n)
 
 static void free_memory(struct nccl *n)
 {
-    if (!n->memory)
-        return;
+    if (!n->memory) return;
     cuda_disown(n->cuda, n->memory);
     heartbeat_device_begin();
     n->nccl->ncclMemFree(n->memory);
@@ -375,10 +358,8 @@ static void leave(struct nccl *n)
         well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
     }
     atomic_store(&n->stop, true);
-    if (n->watching)
-        pthread_join(n->watcher, NULL);
-    if (!n->handle || n->aborted)
-        return;
+    if (n->watching) pthread_join(n->watcher, NULL);
+    if (!n->handle || n->aborted) return;
     heartbeat_device_begin();
     if (well)
         n->nccl->ncclCommDestroy(n->handle);
@@ -411,11 +392,9 @@ static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
     keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
         struct error err;
-        if (settle_call(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK)
-            n->failure = err;
+        if (settle_call(n, what, &err) != STATUS_OK && n->failure.code == STATUS_OK) n->failure = err;
     }
-    if (n->failure.code == STATUS_OK)
-        return;
+    if (n->failure.code == STATUS_OK) return;
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
         nanosleep(&pause, NULL);
         heartbeat_beat();
@@ -432,8 +411,7 @@ static void nccl_launch(struct transport_nccl *base, struct graph *graph)
 {
     struct nccl *n = (struct nccl *)base;
     pthread_mutex_lock(&n->mutex);
-    if (is_usable(n))
-        graph_launch(graph);
+    if (is_usable(n)) graph_launch(graph);
     pthread_mutex_unlock(&n->mutex);
 }
 
@@ -469,8 +447,7 @@ static void enqueue_group(struct nccl *n, const struct data_op *ops, int count, 
         return;
     }
     n->nccl->ncclGroupStart();
-    for (int i = 0; i < count && nccl_is_fine(result); i++)
-        result = enqueue(n, &ops[i], stream);
+    for (int i = 0; i < count && nccl_is_fine(result); i++) result = enqueue(n, &ops[i], stream);
     ended = n->nccl->ncclGroupEnd();
     finish_call(n, nccl_is_fine(result) ? ended : result, what);
 }
@@ -479,13 +456,11 @@ static void submit_group(struct nccl *n, const struct data_op *ops, int count, s
 {
     pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
-    if (is_usable(n))
-        enqueue_group(n, ops, count, cuda_stream_of(stream)->handle);
+    if (is_usable(n)) enqueue_group(n, ops, count, cuda_stream_of(stream)->handle);
     heartbeat_device_end();
     pthread_mutex_unlock(&n->mutex);
     for (const struct data_op *op = ops; op < ops + count; op++) {
-        if (!adds_afterwards(op))
-            continue;
+        if (!adds_afterwards(op)) continue;
         struct accumulate_args args = {.dst_dtype = op->recv_dtype,
                                        .src_dtype = op->dtype,
                                        .n = (int64_t)op->count,
@@ -504,8 +479,7 @@ static int turn_of(const struct nccl *n, int rank)
 {
 #ifdef ZTRAIN_FAULTS /* as transport_host.c: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank */
     const char *order = getenv("ZTRAIN_SUM_ORDER");
-    if (order && strcmp(order, "reverse") == 0)
-        return n->comm->world - 1 - rank;
+    if (order && strcmp(order, "reverse") == 0) return n->comm->world - 1 - rank;
 #endif
     (void)n;
     return rank;
@@ -523,8 +497,7 @@ static void exchange_slices(struct nccl *n, const struct data_op *op, cudaStream
         const int to = (rank + i) % world, from = (rank + world - i) % world;
         char *inbox = (char *)op->inbox + (size_t)turn_of(n, from) * slice;
         result = n->nccl->ncclSend(slice_of(op, to), op->count, type, to, n->handle, stream);
-        if (nccl_is_fine(result))
-            result = n->nccl->ncclRecv(inbox, op->count, type, from, n->handle, stream);
+        if (nccl_is_fine(result)) result = n->nccl->ncclRecv(inbox, op->count, type, from, n->handle, stream);
     }
     ended = n->nccl->ncclGroupEnd();
     finish_call(n, nccl_is_fine(result) ? ended : result, "an ordered reduce-scatter");
@@ -535,8 +508,7 @@ static void submit_ordered(struct nccl *n, const struct data_op *op, struct stre
     ASSERT(op->kind == OP_REDUCE_SCATTER && op->recv_dtype == DTYPE_F32 && op->inbox);
     pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
-    if (is_usable(n))
-        exchange_slices(n, op, cuda_stream_of(stream)->handle);
+    if (is_usable(n)) exchange_slices(n, op, cuda_stream_of(stream)->handle);
     heartbeat_device_end();
     pthread_mutex_unlock(&n->mutex);
     const struct sum_ranks_args args = {.dtype = op->dtype,
@@ -558,8 +530,7 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, 
         submit_group(n, ops, count, stream);
         return;
     }
-    for (const struct data_op *op = ops; op < ops + count; op++)
-        submit_ordered(n, op, stream);
+    for (const struct data_op *op = ops; op < ops + count; op++) submit_ordered(n, op, stream);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -615,20 +586,17 @@ static enum status nccl_share(struct transport_nccl *base, size_t bytes, void **
     const char *missing = "it gives no memory of its own";
     double lacking = n->way == MEMORY_PLAIN || !allocate_memory(n, bytes);
     TRY(comm_sum(n->comm, &lacking, 1, err));
-    if (lacking > 0)
-        n->way = MEMORY_PLAIN;
+    if (lacking > 0) n->way = MEMORY_PLAIN;
     while (n->way > MEMORY_PLAIN) {
         TRY(register_memory(n, bytes, err));
         lacking = !n->registration;
         TRY(comm_sum(n->comm, &lacking, 1, err));
-        if (lacking == 0)
-            break;
+        if (lacking == 0) break;
         TRY(register_memory(n, 0, err));
         n->way--;
         missing = "it registers none";
     }
-    if (n->way == MEMORY_PLAIN)
-        free_memory(n);
+    if (n->way == MEMORY_PLAIN) free_memory(n);
     *memory = n->memory;
     if (n->comm->rank == 0)
         log_detail("collectives: NCCL moves %.1f MiB of parameters and gradients %s%s", (double)bytes / (1 << 20),

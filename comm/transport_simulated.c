@@ -34,8 +34,7 @@ static void simulated_submit(const struct data_op *ops, int count, struct stream
     const struct comm_link *link = &((const struct transport_simulated *)comm)->link;
     const double start = start_seconds + rank_seconds * (comm->world - 1);
     double seconds = start;
-    if (!isfinite(link->inside))
-        return;
+    if (!isfinite(link->inside)) return;
     for (const struct data_op *op = ops; op < ops + count; op++) {
         const double slice = (double)op->count * (double)dtype_size(op->dtype);
         const double transfer = simulated_transfer(comm, link, slice, false);
@@ -47,8 +46,7 @@ static void simulated_submit(const struct data_op *ops, int count, struct stream
             simulated_device_reduce_ordered(stream, start + simulated_transfer(comm, link, slice, true), &sum,
                                             start + transfer);
     }
-    if (!ops->ordered)
-        simulated_device_communicate(stream, seconds);
+    if (!ops->ordered) simulated_device_communicate(stream, seconds);
 }
 
 void transport_simulated_set_link(struct comm *comm, const struct comm_link *link)

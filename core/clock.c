@@ -20,8 +20,7 @@ const char *clock_date(double seconds, char out[32])
 {
     const time_t whole = (time_t)seconds;
     struct tm local;
-    if (!localtime_r(&whole, &local) || !strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local))
-        snprintf(out, 32, "?");
+    if (!localtime_r(&whole, &local) || !strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local)) snprintf(out, 32, "?");
     return out;
 }
 

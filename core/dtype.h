@@ -24,8 +24,7 @@ static inline const char *dtype_name(enum dtype dtype)
 static inline enum dtype dtype_find(const char *name)
 {
     int dtype = DTYPE_F32;
-    while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name((enum dtype)dtype)) != 0))
-        dtype++;
+    while (dtype < DTYPE_COUNT && (!name || strcmp(name, dtype_name((enum dtype)dtype)) != 0)) dtype++;
     return (enum dtype)dtype;
 }
 
@@ -69,8 +68,7 @@ static inline uint16_t f16_from_f32(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) /* rounds to 65536 or more, or is infinite */
         return (uint16_t)(sign | 0x7c00u);
     if (magnitude < 0x38800000u) { /* subnormal result: let the FPU round at 2^-24 */
@@ -96,8 +94,7 @@ static inline float dtype_rounded(float x, enum dtype dtype)
 
 DTYPE_ELEMENT float dtype_load(const void *x, int64_t i, enum dtype dtype)
 {
-    if (dtype == DTYPE_F32)
-        return ((const float *)x)[i];
+    if (dtype == DTYPE_F32) return ((const float *)x)[i];
     return dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)x)[i]) : f16_to_f32(((const uint16_t *)x)[i]);
 }
 

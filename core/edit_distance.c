@@ -13,11 +13,9 @@ enum { MAX_NAME = 64 };
 int edit_distance(const char *a, const char *b)
 {
     size_t na = strlen(a), nb = strlen(b);
-    if (na > MAX_NAME || nb > MAX_NAME)
-        return 99;
+    if (na > MAX_NAME || nb > MAX_NAME) return 99;
     int rows[3][MAX_NAME + 1]; /* rows i-2, i-1 and i of the table, in turn */
-    for (size_t j = 0; j <= nb; j++)
-        rows[0][j] = (int)j;
+    for (size_t j = 0; j <= nb; j++) rows[0][j] = (int)j;
     for (size_t i = 1; i <= na; i++) {
         int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
         row[0] = (int)i;

@@ -9,8 +9,7 @@ enum status env_switch(const char *name, const char *meaning, bool *on, struct e
 {
     const char *value = getenv(name);
     *on = value && !strcmp(value, "1");
-    if (*on || !value || !*value || !strcmp(value, "0"))
-        return STATUS_OK;
+    if (*on || !value || !*value || !strcmp(value, "0")) return STATUS_OK;
     return error_set(err, STATUS_USAGE, "%s is '%.60s'; hint: 1 (%s) or 0", name, value, meaning);
 }
 
@@ -19,8 +18,7 @@ enum status env_choice(const char *name, const char *const *words, int count, in
     const char *value = getenv(name);
     char legal[256] = "";
     *index = -1;
-    if (!value || !*value)
-        return STATUS_OK;
+    if (!value || !*value) return STATUS_OK;
     for (int i = 0; i < count; i++) {
         if (!strcmp(value, words[i])) {
             *index = i;

@@ -32,21 +32,16 @@ bool faults_arm(const char *fault)
     faults.read_environment = true;
     faults.kind = -1;
     faults.count = faults.total = 0;
-    if (!fault)
-        return true;
+    if (!fault) return true;
     char kind[16], action[16];
     long long at;
-    if (sscanf(fault, "%15[a-z]:%lld:%15[A-Za-z]", kind, &at, action) != 3 || at < 1)
-        return false;
+    if (sscanf(fault, "%15[a-z]:%lld:%15[A-Za-z]", kind, &at, action) != 3 || at < 1) return false;
     int k = -1, a = -1;
     for (int i = 0; i < (int)(sizeof kind_names / sizeof kind_names[0]); i++)
-        if (!strcmp(kind, kind_names[i]))
-            k = i;
+        if (!strcmp(kind, kind_names[i])) k = i;
     for (int i = 0; i < (int)(sizeof actions / sizeof actions[0]); i++)
-        if (!strcmp(action, actions[i].name))
-            a = i;
-    if (k < 0 || a < 0)
-        return false;
+        if (!strcmp(action, actions[i].name)) a = i;
+    if (k < 0 || a < 0) return false;
     faults.kind = k;
     faults.at = at;
     faults.code = actions[a].code;
@@ -69,17 +64,13 @@ static int next_fault(enum fault_kind kind, int fd, const void *data, size_t byt
         }
     }
     faults.total++;
-    if (faults.kind < 0)
-        return 0;
+    if (faults.kind < 0) return 0;
     bool lasting = faults.code > 0 && faults.code != EINVAL && faults.code != EOPNOTSUPP && faults.count >= faults.at &&
                    (kind == FAULT_WRITE || kind == FAULT_FSYNC || kind == FAULT_ALLOCATE || kind == FAULT_BLOCKWRITE);
-    if (faults.kind != FAULT_ANY && faults.kind != (int)kind)
-        return lasting ? faults.code : 0;
+    if (faults.kind != FAULT_ANY && faults.kind != (int)kind) return lasting ? faults.code : 0;
     faults.count++;
-    if (faults.count != faults.at)
-        return lasting ? faults.code : 0;
-    if (faults.code > 0)
-        return faults.code;
+    if (faults.count != faults.at) return lasting ? faults.code : 0;
+    if (faults.code > 0) return faults.code;
     if (kind == FAULT_WRITE && bytes > 1) {
         ssize_t ignored = write(fd, data, bytes / 2);
         (void)ignored;

@@ -55,8 +55,7 @@ static inline int faults_next(enum fault_kind kind, int fd, const void *data, si
 static inline ssize_t fault_write(int fd, const void *data, size_t bytes)
 {
     int code = faults_next(FAULT_WRITE, fd, data, bytes);
-    if (code)
-        return errno = code, -1;
+    if (code) return errno = code, -1;
     return io_write(fd, data, bytes);
 }
 
@@ -64,8 +63,7 @@ static inline ssize_t fault_write(int fd, const void *data, size_t bytes)
 static inline bool fault(enum fault_kind kind)
 {
     const int code = faults_next(kind, -1, NULL, 0);
-    if (code)
-        errno = code;
+    if (code) errno = code;
     return code != 0;
 }
 

@@ -19,18 +19,15 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
     size_t length = strlen(dir);
     const char *slash = length > 0 && dir[length - 1] == '/' ? "" : "/";
     int n = snprintf(out, FS_PATH_MAX, "%s%s%s", dir, slash, name);
-    if (n < 0 || n >= FS_PATH_MAX)
-        return error_set(err, code, "path too long: '%.200s…/%.200s'", dir, name);
+    if (n < 0 || n >= FS_PATH_MAX) return error_set(err, code, "path too long: '%.200s…/%.200s'", dir, name);
     return STATUS_OK;
 }
 
 void fs_parent(const char *path, char out[FS_PATH_MAX])
 {
     size_t end = strlen(path), slash;
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    for (slash = end; slash > 0 && path[slash - 1] != '/';)
-        slash--;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (slash = end; slash > 0 && path[slash - 1] != '/';) slash--;
     if (!slash)
         snprintf(out, FS_PATH_MAX, ".");
     else
@@ -76,14 +73,11 @@ static const char *fs_why_no_folder(char path[FS_PATH_MAX], int *reason)
     *reason = 0;
     while (io_lstat(path, &st) != 0) {
         fs_parent(path, parent);
-        if ((errno != ENOENT && errno != ENOTDIR) || !strcmp(parent, path))
-            return strerror(*reason = errno);
+        if ((errno != ENOENT && errno != ENOTDIR) || !strcmp(parent, path)) return strerror(*reason = errno);
         strcpy(path, parent);
     }
-    if (io_stat(path, &st) == 0)
-        return S_ISDIR(st.st_mode) ? NULL : "is not a folder";
-    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)
-        return "is a broken link";
+    if (io_stat(path, &st) == 0) return S_ISDIR(st.st_mode) ? NULL : "is not a folder";
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return "is a broken link";
     return strerror(*reason = errno);
 }
 
@@ -93,20 +87,15 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
     size_t length = strlen(path);
     int reason;
     *there = fs_is_dir(path);
-    if (*there)
-        return STATUS_OK;
+    if (*there) return STATUS_OK;
     while (length > 1 && path[length - 1] == '/') /* which would follow a link */
         length--;
-    if (length >= sizeof nearest)
-        return error_set(err, code, "path too long: '%.200s…'", path);
+    if (length >= sizeof nearest) return error_set(err, code, "path too long: '%.200s…'", path);
     snprintf(nearest, sizeof nearest, "%.*s", (int)length, path);
     const char *why = fs_why_no_folder(nearest, &reason);
-    if (!why)
-        return STATUS_OK;
-    if (reason)
-        return error_system(err, code, reason, "cannot open the folder '%s'", path);
-    if (strlen(nearest) == length)
-        return error_set(err, code, "cannot open the folder '%s': it %s", path, why);
+    if (!why) return STATUS_OK;
+    if (reason) return error_system(err, code, reason, "cannot open the folder '%s'", path);
+    if (strlen(nearest) == length) return error_set(err, code, "cannot open the folder '%s': it %s", path, why);
     return error_set(err, code, "cannot open the folder '%s': '%s' %s", path, nearest, why);
 }
 
@@ -114,18 +103,15 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
 {
     /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
     *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
-    if (*fd < 0 && errno != ENXIO)
-        return error_system(err, code, errno, "cannot open '%s'", path);
+    if (*fd < 0 && errno != ENXIO) return error_system(err, code, errno, "cannot open '%s'", path);
     const char *problem = "it is not a regular file";
     int reason = *fd >= 0 && fstat(*fd, st) != 0 ? errno : 0;
-    if (*fd >= 0 && !reason && S_ISREG(st->st_mode))
-        return STATUS_OK;
+    if (*fd >= 0 && !reason && S_ISREG(st->st_mode)) return STATUS_OK;
     if (reason)
         problem = strerror(reason);
     else if (*fd >= 0 && S_ISDIR(st->st_mode))
         problem = "it is a folder, expected a file";
-    if (*fd >= 0)
-        io_close(*fd);
+    if (*fd >= 0) io_close(*fd);
     *fd = -1;
     error_set(err, code, "cannot open '%s': %s", path, problem);
     error_cause(err, reason);
@@ -142,8 +128,7 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
 {
     struct stat facts;
     TRY(fs_open_regular(path, O_RDONLY, code, fd, &facts, err));
-    if (bytes)
-        *bytes = facts.st_size;
+    if (bytes) *bytes = facts.st_size;
     return STATUS_OK;
 }
 
@@ -162,10 +147,8 @@ enum status fs_pread(int fd, const char *path, void *data, size_t count, int64_t
     char *out = data;
     while (count > 0) {
         ssize_t n = io_pread(fd, out, count < IO_CHUNK ? count : IO_CHUNK, offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return error_system(err, code, errno, "cannot read '%s' at offset %lld", path, (long long)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_system(err, code, errno, "cannot read '%s' at offset %lld", path, (long long)offset);
         if (n == 0)
             return error_set(err, code, "'%s' is truncated: it ends at offset %lld, %zu more bytes expected", path,
                              (long long)offset, count);
@@ -182,10 +165,8 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
     const char *in = data;
     while (count > 0) {
         ssize_t n = fault_write(fd, in, count < IO_CHUNK ? count : IO_CHUNK);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return error_system(err, code, errno, "cannot write '%s'", path);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_system(err, code, errno, "cannot write '%s'", path);
         in += n;
         count -= (size_t)n;
         heartbeat_beat();
@@ -239,18 +220,15 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
     if (length == 0 || length >= sizeof partial)
         return error_set(err, code, "cannot make folder '%.200s': its name is %s", path, length ? "too long" : "empty");
     for (size_t i = 1; i <= length; i++) {
-        if (i < length && path[i] != '/')
-            continue;
+        if (i < length && path[i] != '/') continue;
         memcpy(partial, path, i);
         partial[i] = '\0';
-        if (io_mkdir(partial, 0777) == 0)
-            continue;
+        if (io_mkdir(partial, 0777) == 0) continue;
         int reason = errno; /* an existing folder may also answer EROFS or EACCES */
         struct stat st;
         if (io_stat(partial, &st) != 0)
             return error_system(err, code, reason == EEXIST ? errno : reason, "cannot make folder '%s'", partial);
-        if (!S_ISDIR(st.st_mode))
-            return error_system(err, code, reason, "cannot make folder '%s'", partial);
+        if (!S_ISDIR(st.st_mode)) return error_system(err, code, reason, "cannot make folder '%s'", partial);
     }
     return STATUS_OK;
 }
@@ -258,8 +236,7 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
 enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
     int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return error_system(err, code, errno, "cannot open folder '%s'", path);
+    if (fd < 0) return error_system(err, code, errno, "cannot open folder '%s'", path);
     int result = io_fsync(fd), reason = errno;
     io_close(fd);
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
@@ -274,12 +251,10 @@ struct temporary {
 
 static enum status fs_temporary_open(struct temporary *temporary, const char *path, enum status code, struct error *err)
 {
-    if (strlen(path) >= FS_PATH_MAX)
-        return error_set(err, code, "path too long: '%.200s…'", path);
+    if (strlen(path) >= FS_PATH_MAX) return error_set(err, code, "path too long: '%.200s…'", path);
     snprintf(temporary->name, sizeof temporary->name, "%s.tmp-%ld", path, (long)getpid());
     temporary->fd = io_open(temporary->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (temporary->fd < 0)
-        return error_system(err, code, errno, "cannot create '%s'", temporary->name);
+    if (temporary->fd < 0) return error_system(err, code, errno, "cannot create '%s'", temporary->name);
     return STATUS_OK;
 }
 
@@ -325,14 +300,12 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
     for (int64_t done = 0; status == STATUS_OK && done < total;) {
         size_t count = total - done < COPY_CHUNK ? (size_t)(total - done) : (size_t)COPY_CHUNK;
         status = fs_pread(in, from, chunk, count, done, code, err);
-        if (status == STATUS_OK)
-            status = fs_write(temporary.fd, temporary.name, chunk, count, code, err);
+        if (status == STATUS_OK) status = fs_write(temporary.fd, temporary.name, chunk, count, code, err);
         done += (int64_t)count;
     }
     free(chunk);
     io_close(in);
-    if (bytes)
-        *bytes = total;
+    if (bytes) *bytes = total;
     return fs_temporary_finish(&temporary, to, status, code, err);
 }
 
@@ -356,28 +329,23 @@ static enum status fs_write_special(const char *path, const void *data, size_t s
     enum status status = STATUS_OK;
     if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) != 0)
         status = error_system(err, code, errno, "cannot open '%s'", path);
-    if (status == STATUS_OK)
-        status = fs_write(fd, path, data, size, code, err);
-    if (io_close(fd) != 0 && status == STATUS_OK)
-        status = error_system(err, code, errno, "cannot close '%s'", path);
+    if (status == STATUS_OK) status = fs_write(fd, path, data, size, code, err);
+    if (io_close(fd) != 0 && status == STATUS_OK) status = error_system(err, code, errno, "cannot close '%s'", path);
     return status;
 }
 
 enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum status code, struct error *err)
 {
     char link[FS_PATH_MAX], folder[FS_PATH_MAX];
-    if (strlen(path) >= FS_PATH_MAX)
-        return error_set(err, code, "path too long: '%.200s…'", path);
+    if (strlen(path) >= FS_PATH_MAX) return error_set(err, code, "path too long: '%.200s…'", path);
     strcpy(target, path);
     for (int links = 0;; links++) {
         struct slow_call call;
         heartbeat_slow_begin(&call, "resolving", target, -1);
         const ssize_t length = readlink(target, link, sizeof link - 1);
         heartbeat_slow_end(&call);
-        if (length < 0)
-            return STATUS_OK;
-        if (links == LINKS_MAX)
-            return error_system(err, code, ELOOP, "cannot follow the link '%s'", path);
+        if (length < 0) return STATUS_OK;
+        if (links == LINKS_MAX) return error_system(err, code, ELOOP, "cannot follow the link '%s'", path);
         link[length] = '\0';
         fs_parent(target, folder);
         if (*link == '/')
@@ -390,8 +358,7 @@ enum status named_file_target(const char *path, char target[FS_PATH_MAX], enum s
 enum status named_file_write(const char *path, const void *data, size_t size, enum status code, struct error *err)
 {
     char target[FS_PATH_MAX];
-    if (named_file_is_special(path))
-        return fs_write_special(path, data, size, code, err);
+    if (named_file_is_special(path)) return fs_write_special(path, data, size, code, err);
     TRY(named_file_target(path, target, code, err));
     return fs_write_file(target, data, size, code, err);
 }

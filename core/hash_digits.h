@@ -25,8 +25,7 @@ static inline struct hash_digits hash_digits(uint64_t hash)
 /* Returns false, and leaves *hash, if the text is anything but 16 lower-case hexadecimal digits. */
 static inline bool hash_digits_parse(const char *text, uint64_t *hash)
 {
-    if (strlen(text) != HASH_DIGITS || strspn(text, "0123456789abcdef") != HASH_DIGITS)
-        return false;
+    if (strlen(text) != HASH_DIGITS || strspn(text, "0123456789abcdef") != HASH_DIGITS) return false;
     *hash = strtoull(text, NULL, 16);
     return true;
 }

@@ -40,8 +40,7 @@ void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char 
     *call = (struct slow_call){.doing = doing, .path = path, .fd = fd};
     pthread_mutex_lock(&slow.mutex);
     call->next = slow.calls;
-    if (slow.calls)
-        slow.calls->previous = call;
+    if (slow.calls) slow.calls->previous = call;
     slow.calls = call;
     pthread_mutex_unlock(&slow.mutex);
     errno = reason;
@@ -55,8 +54,7 @@ void heartbeat_slow_end(struct slow_call *call)
         call->previous->next = call->next;
     else
         slow.calls = call->next;
-    if (call->next)
-        call->next->previous = call->previous;
+    if (call->next) call->next->previous = call->previous;
     pthread_mutex_unlock(&slow.mutex);
     heartbeat_beat();
     errno = reason;
@@ -98,8 +96,7 @@ static void slow_call_file(const struct slow_call *call, char *file, size_t size
         char target[2000];
         snprintf(link, sizeof link, "/proc/self/fd/%d", call->fd);
         ssize_t length = readlink(link, target, sizeof target);
-        if (length > 0)
-            snprintf(file, size, " '%.*s'", (int)length, target);
+        if (length > 0) snprintf(file, size, " '%.*s'", (int)length, target);
     }
 }
 
@@ -109,8 +106,7 @@ void heartbeat_slow_describe(char *text, size_t size)
     text[0] = 0;
     pthread_mutex_lock(&slow.mutex);
     const struct slow_call *call = slow.calls;
-    while (call && call->next)
-        call = call->next;
+    while (call && call->next) call = call->next;
     if (call) {
         slow_call_file(call, file, sizeof file);
         snprintf(text, size, "%s%s", call->doing, file);
@@ -156,11 +152,9 @@ static void *heartbeat_watch_loop(void *unused)
         const double now = seconds_now(),
                      longest = 2 * watch.beat_seconds; /* a longer pause: the process was stopped */
         struct slow_call *stuck;
-        if (heartbeat_count(now - last < longest ? now - last : longest, &stuck))
-            heartbeat_beat();
+        if (heartbeat_count(now - last < longest ? now - last : longest, &stuck)) heartbeat_beat();
         last = now;
-        if (!stuck)
-            continue;
+        if (!stuck) continue;
         stuck->reported = true;
         slow_call_file(stuck, file, sizeof file);
         snprintf(text, sizeof text,
@@ -190,8 +184,7 @@ int heartbeat_thread_start(double beat, double limit, void (*stuck)(const char *
 
 void heartbeat_thread_stop(void)
 {
-    if (!watch.runs)
-        return;
+    if (!watch.runs) return;
     pthread_mutex_lock(&slow.mutex);
     watch.stop = true;
     pthread_cond_signal(&watch.stopped);

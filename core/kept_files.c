@@ -49,8 +49,7 @@ char *kept_files_read(const char *path, size_t *bytes)
     for (off_t at = 0; fd >= 0 && kept_read_at(fd, &record, sizeof record, at);) {
         const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
         at = text_at + record.text_bytes;
-        if (record.path_bytes != path_bytes)
-            continue;
+        if (record.path_bytes != path_bytes) continue;
         char *name = memory_alloc(path_bytes), *text = memory_alloc((size_t)record.text_bytes + 1);
         const bool found = kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
                            kept_read_at(fd, text, record.text_bytes, text_at);
@@ -70,8 +69,7 @@ char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened)
     /* O_NONBLOCK while opening: a pipe without a writer is an empty file instead of an endless wait */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *opened = fd >= 0;
-    if (fd < 0)
-        return NULL;
+    if (fd < 0) return NULL;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     size_t room = 1 << 16;
     char *text = memory_alloc(room);
@@ -79,14 +77,12 @@ char *any_file_read(const char *path, size_t most, size_t *bytes, bool *opened)
     *bytes = 0;
     while (*bytes <= most && ((n = read(fd, text + *bytes, room - *bytes)) > 0 || (n < 0 && errno == EINTR))) {
         *bytes += n > 0 ? (size_t)n : 0;
-        if (*bytes == room)
-            text = memory_resize(text, room *= 4);
+        if (*bytes == room) text = memory_resize(text, room *= 4);
     }
     const int reason = errno;
     close(fd);
     errno = reason;
-    if (n >= 0)
-        return text;
+    if (n >= 0) return text;
     free(text);
     return NULL;
 }
@@ -96,8 +92,7 @@ static int make_kept_file(void)
     char number[16];
     const int fd = memfd_create(FILE_NAME, 0);
     snprintf(number, sizeof number, "%d", fd);
-    if (fd >= 0 && setenv(variable, number, 1) != 0)
-        memory_exhausted(0);
+    if (fd >= 0 && setenv(variable, number, 1) != 0) memory_exhausted(0);
     return fd;
 }
 
@@ -108,8 +103,7 @@ enum status kept_files_add(const char *path, struct error *err)
     char *text = kept_files_read(path, &bytes);
     const bool known = text != NULL;
     free(text);
-    if (known || !(text = any_file_read(path, MOST_BYTES, &bytes, &opened)))
-        return STATUS_OK;
+    if (known || !(text = any_file_read(path, MOST_BYTES, &bytes, &opened))) return STATUS_OK;
     const int fd = kept() >= 0 ? kept() : make_kept_file();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};
     const bool done = fd >= 0 && lseek(fd, 0, SEEK_END) >= 0 && kept_write_all(fd, &record, sizeof record) &&

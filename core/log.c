@@ -47,8 +47,7 @@ void log_show_details(bool show)
 
 enum status log_open(const char *path, struct error *err)
 {
-    if (!path)
-        return STATUS_OK;
+    if (!path) return STATUS_OK;
     int fd;
     TRY(fs_open_file(path, O_WRONLY | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &fd, err));
     int error = output_open(fd);
@@ -105,8 +104,7 @@ static void log_put_line(enum outlet out, const char *prefix, bool name_rank, co
     pthread_mutex_lock(&logger.mutex);
     if (out != OUTLET_FILE) {
         char who[sizeof logger.host + 32] = "", line[LINE_BYTES];
-        if (name_rank && logger.world > 1)
-            snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
+        if (name_rank && logger.world > 1) snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
         int n = snprintf(line, sizeof line, "%s%s%s\n", prefix, strncmp(text, who, strlen(who)) == 0 ? "" : who, text);
         output_put(out, line, (size_t)n, kind);
     }
@@ -169,7 +167,6 @@ void log_error(const struct error *err)
 
 void log_error_once(struct error *err)
 {
-    if (!err->printed)
-        log_error(err);
+    if (!err->printed) log_error(err);
     error_mark_printed(err);
 }

@@ -29,8 +29,7 @@
 enum status machine_check_proc(struct error *err)
 {
     static const char self[] = "/proc/self/exe";
-    if (access(self, F_OK) == 0)
-        return STATUS_OK;
+    if (access(self, F_OK) == 0) return STATUS_OK;
     error_system(err, STATUS_DEVICE, errno, "/proc is not mounted: cannot find '%s'", self);
     return error_hint(err, "mount -t proc proc /proc");
 }
@@ -45,8 +44,7 @@ char machine_process(int64_t pid, int64_t *began)
     *began = 0;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? 'X' : '?';
+    if (fd < 0) return errno == ENOENT ? 'X' : '?';
     const ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     text[n > 0 ? n : 0] = 0;
@@ -66,8 +64,7 @@ static const uint64_t NO_LIMIT = UINT64_C(1) << 62;
 static bool machine_read_number(const char *path, const char *key, uint64_t *value)
 {
     FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return false;
+    if (!file) return false;
     char line[256];
     bool found = false;
     size_t key_length = strlen(key);
@@ -92,8 +89,7 @@ static bool cgroup_has_controller(const char *controllers, const char *wanted)
 {
     size_t length = strlen(wanted);
     for (const char *at = controllers; *at; at += strcspn(at, ","), at += *at == ',')
-        if (strcspn(at, ",") == length && strncmp(at, wanted, length) == 0)
-            return true;
+        if (strcspn(at, ",") == length && strncmp(at, wanted, length) == 0) return true;
     return false;
 }
 
@@ -103,19 +99,16 @@ static void cgroup_visit(const char *root, const char *controller, group_visitor
     char path[FILE_PATH_MAX], line[GROUP_PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return;
+    if (!file) return;
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':');
         char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
+        if (!group) continue;
         *group++ = '\0';
         controllers++;
         bool v2 = !*controllers;
-        if (!v2 && !cgroup_has_controller(controllers, controller))
-            continue;
+        if (!v2 && !cgroup_has_controller(controllers, controller)) continue;
         for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
             *end = '\0';
             snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s%s", root, v2 ? "" : "/", v2 ? "" : controller, group);
@@ -134,8 +127,7 @@ static void cgroup_visit_memory(const char *folder, bool v2, void *context)
     if (!cgroup_read_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes", "", &limit) || limit >= NO_LIMIT)
         return;
     memory->limit = limit < memory->limit ? limit : memory->limit;
-    if (!cgroup_read_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes", "", &usage))
-        return;
+    if (!cgroup_read_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes", "", &usage)) return;
     cgroup_read_number(folder, "memory.stat", v2 ? "inactive_file " : "total_inactive_file ", &inactive);
     usage -= inactive < usage ? inactive : usage;
     uint64_t left = limit > usage ? limit - usage : 0;
@@ -179,8 +171,7 @@ uint64_t machine_memory_kills(const char *root)
 static uint64_t machine_limit_room(const struct rlimit *limit, const char *key)
 {
     uint64_t used;
-    if (limit->rlim_cur == RLIM_INFINITY || !machine_read_number("/proc/self/status", key, &used))
-        return UINT64_MAX;
+    if (limit->rlim_cur == RLIM_INFINITY || !machine_read_number("/proc/self/status", key, &used)) return UINT64_MAX;
     used *= 1024;
     return limit->rlim_cur > used ? limit->rlim_cur - used : 0;
 }
@@ -198,8 +189,7 @@ int64_t machine_resident_bytes(void)
     long long total, resident;
     FILE *file = memory_fopen("/proc/self/statm", "re");
     int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
@@ -214,8 +204,7 @@ int machine_cores_online(void)
 int machine_cores(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
     return machine_cores_online(); /* more cores than a cpu_set_t holds */
 }
 
@@ -226,13 +215,10 @@ bool machine_device_cores(const char *root, const char *device, cpu_set_t *cores
     CPU_ZERO(cores);
     snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/local_cpulist", root, device);
     FILE *file = memory_fopen(path, "re");
-    if (!file)
-        return false;
+    if (!file) return false;
     while (fscanf(file, "%d", &first) == 1) { /* "0-27,56-83" */
-        if (fscanf(file, "-%d", &last) != 1)
-            last = first;
-        for (int cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++)
-            CPU_SET(cpu, cores);
+        if (fscanf(file, "-%d", &last) != 1) last = first;
+        for (int cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, cores);
         fgetc(file);
     }
     fclose(file);
@@ -243,10 +229,8 @@ void machine_bind(const cpu_set_t *cores)
 {
     DIR *threads = opendir("/proc/self/task");
     for (const struct dirent *entry; threads && (entry = readdir(threads));)
-        if (entry->d_name[0] != '.')
-            sched_setaffinity((pid_t)atoi(entry->d_name), sizeof *cores, cores);
-    if (threads)
-        closedir(threads);
+        if (entry->d_name[0] != '.') sched_setaffinity((pid_t)atoi(entry->d_name), sizeof *cores, cores);
+    if (threads) closedir(threads);
 }
 
 /* 0: no quota so far. */
@@ -259,10 +243,8 @@ static void cgroup_visit_quota(const char *folder, bool v2, void *context)
         snprintf(path, sizeof path, "%s/cpu.max", folder);
         FILE *file = memory_fopen(path, "re");
         const bool limited = file && fscanf(file, "%lf %lf", &quota, &period) == 2; /* else "max PERIOD" */
-        if (file)
-            fclose(file);
-        if (!limited)
-            return;
+        if (file) fclose(file);
+        if (!limited) return;
     } else {
         if (!cgroup_read_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||
             !cgroup_read_number(folder, "cpu.cfs_period_us", "", &period_micros))
@@ -270,8 +252,7 @@ static void cgroup_visit_quota(const char *folder, bool v2, void *context)
         quota = (double)micros;
         period = (double)period_micros;
     }
-    if (quota > 0 && period > 0 && (*least == 0 || quota / period < *least))
-        *least = quota / period;
+    if (quota > 0 && period > 0 && (*least == 0 || quota / period < *least)) *least = quota / period;
 }
 
 double machine_cpu_quota(const char *root)

@@ -36,8 +36,7 @@ static void memory_end_process(const struct error *err)
     else
         dprintf(STDERR_FILENO, "ztrain: error: %s\n", err->text);
     void (*tell)(const struct error *) = atomic_load(&tell_peers);
-    if (tell)
-        tell(err);
+    if (tell) tell(err);
     _exit((int)err->code);
 }
 
@@ -55,24 +54,21 @@ void memory_exhausted(size_t bytes)
 void *memory_alloc(size_t bytes)
 {
     void *memory = malloc(bytes ? bytes : 1);
-    if (!memory)
-        memory_exhausted(bytes);
+    if (!memory) memory_exhausted(bytes);
     return memory;
 }
 
 void *memory_zeroed(size_t count, size_t bytes)
 {
     void *memory = calloc(count ? count : 1, bytes ? bytes : 1);
-    if (!memory)
-        memory_exhausted(count * bytes);
+    if (!memory) memory_exhausted(count * bytes);
     return memory;
 }
 
 void *memory_resize(void *old, size_t bytes)
 {
     void *memory = realloc(old, bytes ? bytes : 1);
-    if (!memory)
-        memory_exhausted(bytes);
+    if (!memory) memory_exhausted(bytes);
     return memory;
 }
 
@@ -100,8 +96,7 @@ char *memory_printf(const char *format, ...)
 
 static void *unless_out_of_memory(void *result)
 {
-    if (!result && errno == ENOMEM)
-        memory_exhausted(0);
+    if (!result && errno == ENOMEM) memory_exhausted(0);
     return result;
 }
 
@@ -124,8 +119,7 @@ ssize_t memory_getline(char **text, size_t *room, FILE *file)
 {
     errno = 0;
     ssize_t length = getline(text, room, file);
-    if (length < 0 && errno == ENOMEM)
-        memory_exhausted(0);
+    if (length < 0 && errno == ENOMEM) memory_exhausted(0);
     return length;
 }
 
@@ -134,8 +128,7 @@ static bool is_linkers_memory(const char *text)
 {
     static const char *const words[] = {"out of memory", "cannot create ", "cannot allocate "};
     for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (strstr(text, words[i]))
-            return !strstr(text, "static TLS block");
+        if (strstr(text, words[i])) return !strstr(text, "static TLS block");
     return false;
 }
 
@@ -143,10 +136,8 @@ void *memory_dlopen(const char *file, int flags, const char **why)
 {
     void *library = dlopen(file, flags);
     const char *text = library ? NULL : dlerror();
-    if (text && is_linkers_memory(text))
-        memory_exhausted(0);
-    if (why)
-        *why = text ? text : "the dynamic linker gives no reason";
+    if (text && is_linkers_memory(text)) memory_exhausted(0);
+    if (why) *why = text ? text : "the dynamic linker gives no reason";
     return library;
 }
 
@@ -186,8 +177,7 @@ FILE *memory_stream(char **text, size_t *bytes)
     *text = memory_zeroed(1, stream->room);
     *bytes = 0;
     FILE *file = fopencookie(stream, "w", functions);
-    if (!file)
-        memory_exhausted(0); /* fopencookie() fails only without memory */
+    if (!file) memory_exhausted(0); /* fopencookie() fails only without memory */
     return file;
 }
 
@@ -204,12 +194,10 @@ static const char *memory_caller_of_exit(void)
     Dl_info libc, at;
     bool in_libc = false;
     const int count = backtrace(frames, FRAMES);
-    if (!dladdr(dlsym(RTLD_DEFAULT, "gnu_get_libc_version"), &libc))
-        return "";
+    if (!dladdr(dlsym(RTLD_DEFAULT, "gnu_get_libc_version"), &libc)) return "";
     for (int i = 0; i < count; i++) {
         const bool known = dladdr(frames[i], &at) != 0, inside = known && at.dli_fbase == libc.dli_fbase;
-        if (in_libc && !inside)
-            return known && at.dli_fname ? at.dli_fname : "";
+        if (in_libc && !inside) return known && at.dli_fname ? at.dli_fname : "";
         in_libc = inside;
     }
     return "";
@@ -226,11 +214,9 @@ static void memory_end_of_library(int code, void *unused)
 {
     struct error err;
     (void)unused;
-    if (atomic_load(&leaving))
-        return;
+    if (atomic_load(&leaving)) return;
     const char *file = memory_caller_of_exit();
-    if (memory_is_openmp(file))
-        memory_exhausted(0);
+    if (memory_is_openmp(file)) memory_exhausted(0);
     error_set(&err, STATUS_BROKEN, "%s%s%s ended the process with exit code %d", *file ? "the library '" : "a library",
               file, *file ? "'" : "", code);
     error_hint(&err, "look for a message of its own above");
@@ -243,8 +229,7 @@ void memory_serve_libraries(void)
     json_set_alloc_funcs(memory_alloc, free);
     backtrace(&frame, 1);                    /* opens the library that it needs, while there is memory */
     for (int i = 0; i < THREADS_ENDING; i++) /* each thread that calls exit() uses one; the first ends them all */
-        if (on_exit(memory_end_of_library, NULL) != 0)
-            memory_exhausted(0);
+        if (on_exit(memory_end_of_library, NULL) != 0) memory_exhausted(0);
 }
 
 void memory_leave_libraries(void)

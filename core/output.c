@@ -102,10 +102,8 @@ static bool has_room(const struct queue *queue, size_t bytes, enum output_kind k
 {
     static const size_t notice = sizeof(struct record) + 128;
     const size_t needed = queue->used + sizeof(struct record) + bytes + notice;
-    if (kind == OUTPUT_LAST)
-        return needed <= sizeof queue->ring;
-    if (kind == OUTPUT_RENEWED)
-        return queue->used <= OUTPUT_BYTES / 16;
+    if (kind == OUTPUT_LAST) return needed <= sizeof queue->ring;
+    if (kind == OUTPUT_RENEWED) return queue->used <= OUTPUT_BYTES / 16;
     return needed <= OUTPUT_BYTES && (!queue->missing || queue->used <= OUTPUT_BYTES / 2);
 }
 
@@ -117,12 +115,9 @@ static void *output_write_loop(void *argument)
     pthread_setname_np(pthread_self(), "ztrain-output");
     pthread_mutex_lock(&queue->mutex);
     for (;;) {
-        while (!queue->used && !queue->missing && !queue->stop)
-            pthread_cond_wait(&queue->changed, &queue->mutex);
-        if (!queue->used && queue->missing)
-            output_push_missing(queue);
-        if (!queue->used)
-            break;
+        while (!queue->used && !queue->missing && !queue->stop) pthread_cond_wait(&queue->changed, &queue->mutex);
+        if (!queue->used && queue->missing) output_push_missing(queue);
+        if (!queue->used) break;
         struct record record;
         output_ring_out(queue, &record, sizeof record);
         output_ring_out(queue, queue->text, record.bytes);
@@ -131,8 +126,7 @@ static void *output_write_loop(void *argument)
         output_write_all(record.fd, queue->text, record.bytes);
         pthread_mutex_lock(&queue->mutex);
         queue->writing = false;
-        if (!queue->used)
-            pthread_cond_broadcast(&queue->changed);
+        if (!queue->used) pthread_cond_broadcast(&queue->changed);
     }
     pthread_mutex_unlock(&queue->mutex);
     return NULL;
@@ -152,18 +146,15 @@ static int queue_start(struct queue *queue)
 int output_start(void)
 {
     struct stat out, err;
-    if (queues[OUTLET_STDOUT].runs)
-        return 0;
+    if (queues[OUTLET_STDOUT].runs) return 0;
     fflush(stdout);
     fflush(stderr);
     one_file = fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
                out.st_ino == err.st_ino;
     int error = queue_start(&queues[OUTLET_STDOUT]);
-    if (error == 0 && !one_file)
-        error = queue_start(&queues[OUTLET_STDERR]);
+    if (error == 0 && !one_file) error = queue_start(&queues[OUTLET_STDERR]);
     for (int outlet = OUTLET_STDOUT; outlet <= OUTLET_STDERR; outlet++)
-        if (queues[outlet].runs)
-            pthread_detach(queues[outlet].thread);
+        if (queues[outlet].runs) pthread_detach(queues[outlet].thread);
     return error;
 }
 
@@ -182,8 +173,7 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
     const int fd = outlet == OUTLET_FILE ? queue->fd : outlet == OUTLET_STDOUT ? STDOUT_FILENO : STDERR_FILENO;
     bool runs = queue->runs;
     if (runs && has_room(queue, bytes, kind)) {
-        if (queue->missing && kind != OUTPUT_RENEWED)
-            output_push_missing(queue);
+        if (queue->missing && kind != OUTPUT_RENEWED) output_push_missing(queue);
         output_push(queue, fd, text, bytes);
         pthread_cond_broadcast(&queue->changed);
     } else if (runs && kind != OUTPUT_RENEWED) {
@@ -191,8 +181,7 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
         queue->missed_by = fd;
     }
     pthread_mutex_unlock(&queue->mutex);
-    if (runs || outlet == OUTLET_FILE)
-        return;
+    if (runs || outlet == OUTLET_FILE) return;
     fflush(outlet == OUTLET_STDOUT ? stdout : stderr); /* keeps the order with earlier printf() output */
     output_write_all(fd, text, bytes);
 }
@@ -216,8 +205,7 @@ bool output_drain(void)
     pthread_mutex_lock(&drain.mutex);
     const double start = seconds_now();
     const struct timespec until = time_after(drain.spent < drain_patience ? drain_patience - drain.spent : 0);
-    for (int outlet = 0; outlet < OUTLET_COUNT; outlet++)
-        empty &= output_queue_drain(&queues[outlet], &until);
+    for (int outlet = 0; outlet < OUTLET_COUNT; outlet++) empty &= output_queue_drain(&queues[outlet], &until);
     drain.spent += seconds_now() - start;
     pthread_mutex_unlock(&drain.mutex);
     return empty;
@@ -229,16 +217,14 @@ void output_close(void)
     pthread_mutex_lock(&queue->mutex);
     bool runs = queue->runs;
     pthread_mutex_unlock(&queue->mutex);
-    if (!runs)
-        return;
+    if (!runs) return;
     output_drain();
     pthread_mutex_lock(&queue->mutex);
     bool idle = !queue->writing;
     queue->runs = false;
     queue->stop = true;
     queue->missing = 0;
-    if (idle)
-        queue->used = 0;
+    if (idle) queue->used = 0;
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->mutex);
     if (!idle) { /* the thread is in a write() that does not return; the end of the process ends it */

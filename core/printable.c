@@ -21,8 +21,7 @@ static bool is_printable(const char *text)
 {
     for (const char *c = text; *c;) {
         size_t length = printable_length(c);
-        if (!length)
-            return false;
+        if (!length) return false;
         c += length;
     }
     return true;
@@ -32,13 +31,11 @@ const char *printable(const char *text, char *buffer, size_t size)
 {
     static const char cut[] = "...";
     ASSERT(size >= 8);
-    if (is_printable(text))
-        return text;
+    if (is_printable(text)) return text;
     size_t used = 0, cut_at = 0; /* cut_at: the dots still fit after this many bytes */
     for (const char *c = text; *c;) {
         size_t length = printable_length(c), shown = length ? length : 4;
-        if (used + sizeof cut <= size)
-            cut_at = used;
+        if (used + sizeof cut <= size) cut_at = used;
         if (used + shown + 1 > size) {
             memcpy(buffer + cut_at, cut, sizeof cut);
             return buffer;
@@ -92,10 +89,8 @@ void wrapped_put(FILE *out, int width, const char *begin, const char *text, size
     int column = fprintf(out, "%s", begin);
     for (const char *word = text, *end = text + size; word < end;) {
         int length = (int)strcspn(word, " ");
-        if (word + length > end)
-            length = (int)(end - word);
-        if (column > indent && column + 1 + length > width)
-            column = fprintf(out, "\n%*s", indent, "") - 1;
+        if (word + length > end) length = (int)(end - word);
+        if (column > indent && column + 1 + length > width) column = fprintf(out, "\n%*s", indent, "") - 1;
         column += column > indent ? fprintf(out, " %.*s", length, word) : fprintf(out, "%.*s", length, word);
         word += length + (word[length] == ' ');
     }

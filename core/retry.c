@@ -27,20 +27,16 @@ static void rest(const struct retry *retry, double due)
 bool retry_again(struct retry *retry, enum status *status, struct error *err)
 {
     double now = seconds_now();
-    if (*status == STATUS_OK || *status == STATUS_DEVICE || !error_is_unreadable(err))
-        return false;
+    if (*status == STATUS_OK || *status == STATUS_DEVICE || !error_is_unreadable(err)) return false;
     if (retry->pause <= 0) {
         retry->end = now + retry->limit;
         retry->pause = first_pause;
-        if (retry->limit > 0)
-            log_warn("reading is tried again for %.3g s: %s", retry->limit, err->text);
+        if (retry->limit > 0) log_warn("reading is tried again for %.3g s: %s", retry->limit, err->text);
     }
-    if (now >= retry->end)
-        return false;
+    if (now >= retry->end) return false;
     rest(retry, fmin(now + retry->pause, retry->end));
     retry->pause = fmin(2 * retry->pause, longest_pause);
-    if (!is_stopped(retry))
-        return true;
+    if (!is_stopped(retry)) return true;
     log_warn("stopped on request while reading was tried again");
     *status = error_set(err, STATUS_REQUEUE, "stopped on request while reading was tried again");
     return false;

@@ -29,14 +29,11 @@ bool size_parse(const char *text, int64_t *bytes)
         return false;
     double value = strtod(text, &end);
     const char *name = end;
-    while (*name == ' ')
-        name++;
+    while (*name == ' ') name++;
     if (*name) {
         size_t i = 0;
-        while (i < COUNT_OF(size_units) && strcmp(name, size_units[i].name) != 0)
-            i++;
-        if (i == COUNT_OF(size_units))
-            return false;
+        while (i < COUNT_OF(size_units) && strcmp(name, size_units[i].name) != 0) i++;
+        if (i == COUNT_OF(size_units)) return false;
         unit = size_units[i].bytes;
     } else if (name != end) {
         return false;
@@ -44,14 +41,12 @@ bool size_parse(const char *text, int64_t *bytes)
     if (end == text + strspn(text, "0123456789")) { /* may have more digits than a double */
         errno = 0;
         int64_t count = strtoll(text, NULL, 10), exact;
-        if (errno || count == 0 || __builtin_mul_overflow(count, unit, &exact))
-            return false;
+        if (errno || count == 0 || __builtin_mul_overflow(count, unit, &exact)) return false;
         *bytes = exact;
         return true;
     }
     value = floor(value * (double)unit);
-    if (!(value >= 1 && value < 0x1p63))
-        return false;
+    if (!(value >= 1 && value < 0x1p63)) return false;
     *bytes = (int64_t)value;
     return true;
 }
@@ -61,11 +56,9 @@ const char *size_format(int64_t bytes, char text[SIZE_TEXT_MAX])
     snprintf(text, SIZE_TEXT_MAX, "%" PRId64, bytes);
     for (size_t i = 0; i < COUNT_OF(size_units); i++) {
         char other[SIZE_TEXT_MAX];
-        if (bytes % size_units[i].bytes != 0)
-            continue;
+        if (bytes % size_units[i].bytes != 0) continue;
         snprintf(other, sizeof other, "%" PRId64 "%s", bytes / size_units[i].bytes, size_units[i].name);
-        if (strlen(other) < strlen(text))
-            memcpy(text, other, sizeof other);
+        if (strlen(other) < strlen(text)) memcpy(text, other, sizeof other);
     }
     return text;
 }

@@ -12,8 +12,7 @@
 /* FNV-1a. */
 static uint32_t status_hash(uint32_t hash, const char *format)
 {
-    for (const char *c = format; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 16777619;
+    for (const char *c = format; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619;
     return hash;
 }
 
@@ -41,8 +40,7 @@ enum status error_set(struct error *err, enum status code, const char *format, .
 
 enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
 {
-    if (!err)
-        return code;
+    if (!err) return code;
     va_list args;
     va_start(args, format);
     status_set(err, code, format, args);
@@ -55,8 +53,7 @@ enum status error_system(struct error *err, enum status code, int reason, const 
 
 enum status error_blame(struct error *err, int rank, enum failure failure)
 {
-    if (!err)
-        return STATUS_BUG;
+    if (!err) return STATUS_BUG;
     err->rank = rank;
     err->failure = failure;
     return err->code;
@@ -75,16 +72,14 @@ const char *failure_name(int failure)
 
 enum status error_cause(struct error *err, int reason)
 {
-    if (!err)
-        return STATUS_BUG;
+    if (!err) return STATUS_BUG;
     err->cause = reason;
     return err->code;
 }
 
 enum status error_mark_printed(struct error *err)
 {
-    if (!err)
-        return STATUS_BUG;
+    if (!err) return STATUS_BUG;
     err->printed = true;
     return err->code;
 }
@@ -96,15 +91,13 @@ bool error_is_transient(const struct error *err)
                                  EHOSTDOWN, EHOSTUNREACH, ENETUNREACH, ENETDOWN, ECONNRESET, ECONNREFUSED, ENOTCONN,
                                  ESHUTDOWN, ENOLCK,       EACCES,      EPERM,    EROFS};
     for (size_t i = 0; i < COUNT_OF(causes); i++)
-        if (err->cause == causes[i])
-            return true;
+        if (err->cause == causes[i]) return true;
     return false;
 }
 
 enum status error_hint(struct error *err, const char *format, ...)
 {
-    if (!err)
-        return STATUS_BUG;
+    if (!err) return STATUS_BUG;
     if (!strstr(err->text, "; hint: ")) {
         size_t used = strlen(err->text);
         int n = snprintf(err->text + used, sizeof err->text - used, "; hint: ");
@@ -119,8 +112,7 @@ enum status error_hint(struct error *err, const char *format, ...)
 
 enum status error_prefix(struct error *err, const char *format, ...)
 {
-    if (!err)
-        return STATUS_BUG;
+    if (!err) return STATUS_BUG;
     char old[sizeof err->text];
     memcpy(old, err->text, sizeof old);
     va_list args;
@@ -136,11 +128,9 @@ enum status error_prefix(struct error *err, const char *format, ...)
 bool error_is_unreadable(const struct error *err)
 {
     static const int absent[] = {ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG};
-    if (!err)
-        return false;
+    if (!err) return false;
     for (size_t i = 0; i < COUNT_OF(absent); i++)
-        if (err->cause == absent[i])
-            return false;
+        if (err->cause == absent[i]) return false;
     return err->cause != 0;
 }
 

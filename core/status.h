@@ -100,25 +100,22 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
 #define BUG(...) bug_abort(__FILE__, __LINE__, __VA_ARGS__)
 
 /* Leaves the function with the status of `expression` unless it is STATUS_OK. */
-#define TRY(expression)                         \
-    do {                                        \
-        enum status try_status_ = (expression); \
-        if (try_status_ != STATUS_OK)           \
-            return try_status_;                 \
+#define TRY(expression)                                   \
+    do {                                                  \
+        enum status try_status_ = (expression);           \
+        if (try_status_ != STATUS_OK) return try_status_; \
     } while (0)
 
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
-#define TRY_GOTO(expression)     \
-    do {                         \
-        status = (expression);   \
-        if (status != STATUS_OK) \
-            goto fail;           \
+#define TRY_GOTO(expression)                \
+    do {                                    \
+        status = (expression);              \
+        if (status != STATUS_OK) goto fail; \
     } while (0)
-#define TRY_END(expression)      \
-    do {                         \
-        status = (expression);   \
-        if (status != STATUS_OK) \
-            goto end;            \
+#define TRY_END(expression)                \
+    do {                                   \
+        status = (expression);             \
+        if (status != STATUS_OK) goto end; \
     } while (0)
 
 /* A condition on constants, in C11 and in C++ (the CUDA sources include these headers). */

@@ -16,8 +16,7 @@ void string_list_add(struct string_list *list, const char *text)
 
 void string_list_release(struct string_list *list)
 {
-    for (int i = 0; i < list->count; i++)
-        free(list->items[i]);
+    for (int i = 0; i < list->count; i++) free(list->items[i]);
     free(list->items);
     *list = (struct string_list){0};
 }

@@ -9,11 +9,9 @@ int thread_start(pthread_t *thread, size_t stack_bytes, void *(*body)(void *argu
     pthread_attr_t attributes;
     sigset_t all, old;
     pthread_attr_init(&attributes);
-    if (!thread)
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (!thread) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 #ifndef ZTRAIN_FAULTS /* instrumented builds need more */
-    if (stack_bytes)
-        pthread_attr_setstacksize(&attributes, stack_bytes);
+    if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
 #else
     (void)stack_bytes;
 #endif

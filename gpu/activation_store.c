@@ -66,11 +66,9 @@ static void store_fetch(void *self, int64_t block, void *memory, size_t bytes, s
     struct activation_store *s = self;
     const struct buffer *buffer = &s->buffers[block % BUFFERS];
     ASSERT(bytes <= s->bytes && block < s->blocks && memory == buffer->memory);
-    if (is_copied(s, block))
-        stream_wait(stream, buffer->up);
+    if (is_copied(s, block)) stream_wait(stream, buffer->up);
     int64_t next = block + 1 - BUFFERS; /* shares its buffer with the block whose backward was enqueued before */
-    if (!is_copied(s, next))
-        return;
+    if (!is_copied(s, next)) return;
     const struct buffer *freed = &s->buffers[next % BUFFERS];
     follow(s, stream);
     stream_copy_in_order(s->stream, freed->memory, host_input(s, next), bytes);
@@ -103,8 +101,7 @@ fail:
 
 void activation_store_free(struct activation_store *s)
 {
-    if (!s)
-        return;
+    if (!s) return;
     stream_free(s->stream);
     event_free(s->computed);
     for (int i = 0; i < BUFFERS; i++) {

@@ -31,14 +31,12 @@ void arena_init(struct arena *arena, void *base, size_t capacity)
 void *arena_take(struct arena *arena, enum mem_kind kind, size_t bytes)
 {
     ASSERT((unsigned)kind < MEM_KIND_COUNT);
-    if (!bytes)
-        return NULL;
+    if (!bytes) return NULL;
     ASSERT(bytes <= SIZE_MAX - ARENA_ALIGN - arena->used);
     size_t offset = arena->used, taken = (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     arena->used = offset + taken;
     arena->by_kind[kind] += taken;
-    if (!arena->base)
-        return NULL;
+    if (!arena->base) return NULL;
     ASSERT(arena->used <= arena->capacity);
     return arena->base + offset;
 }

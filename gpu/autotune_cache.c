@@ -60,10 +60,8 @@ struct autotune_cache {
 bool autotune_cache_folder(char *folder, size_t size)
 {
     const char *own = getenv("ZTRAIN_GEMM_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (own)
-        return *own && snprintf(folder, size, "%s", own) < (int)size;
-    if (xdg && *xdg)
-        return snprintf(folder, size, "%s/ztrain", xdg) < (int)size;
+    if (own) return *own && snprintf(folder, size, "%s", own) < (int)size;
+    if (xdg && *xdg) return snprintf(folder, size, "%s/ztrain", xdg) < (int)size;
     return home && *home && snprintf(folder, size, "%s/.cache/ztrain", home) < (int)size;
 }
 
@@ -71,14 +69,12 @@ void autotune_cache_make_folder(void)
 {
     char folder[PATH_SIZE];
     struct error ignored; /* a failure shows when a file is opened there */
-    if (autotune_cache_folder(folder, sizeof folder))
-        fs_mkdirs(folder, STATUS_DEVICE, &ignored);
+    if (autotune_cache_folder(folder, sizeof folder)) fs_mkdirs(folder, STATUS_DEVICE, &ignored);
 }
 
 void autotune_cache_file_words(const char *gpu, char *name)
 {
-    for (; *gpu; gpu++)
-        *name++ = isalnum((unsigned char)*gpu) ? *gpu : '-';
+    for (; *gpu; gpu++) *name++ = isalnum((unsigned char)*gpu) ? *gpu : '-';
     *name = '\0';
 }
 
@@ -106,12 +102,9 @@ struct autotune_cache *autotune_cache_open(const char *gpu, size_t cublaslt_vers
 
 void autotune_cache_close(struct autotune_cache *cache)
 {
-    if (!cache)
-        return;
-    if (cache->lock_fd >= 0)
-        close(cache->lock_fd);
-    if (cache->note_fd >= 0)
-        close(cache->note_fd);
+    if (!cache) return;
+    if (cache->lock_fd >= 0) close(cache->lock_fd);
+    if (cache->note_fd >= 0) close(cache->note_fd);
     free(cache->entries);
     free(cache);
 }
@@ -134,10 +127,8 @@ static struct entry *entry_of(const struct autotune_cache *cache, enum origin or
 bool autotune_cache_find(struct autotune_cache *cache, const struct autotune_key *key, struct autotune_config *config)
 {
     struct entry *entry = NULL;
-    for (int origin = 0; origin < ORIGINS && !entry; origin++)
-        entry = entry_of(cache, (enum origin)origin, key);
-    if (!entry || entry->stale)
-        return false;
+    for (int origin = 0; origin < ORIGINS && !entry; origin++) entry = entry_of(cache, (enum origin)origin, key);
+    if (!entry || entry->stale) return false;
     entry->used = true;
     *config = entry->config;
     return true;
@@ -146,42 +137,36 @@ bool autotune_cache_find(struct autotune_cache *cache, const struct autotune_key
 bool autotune_cache_find_imported(struct autotune_cache *c, const struct autotune_key *key, struct autotune_config *out)
 {
     const struct entry *entry = entry_of(c, IMPORTED, key);
-    if (entry)
-        *out = entry->config;
+    if (entry) *out = entry->config;
     return entry != NULL;
 }
 
 static void set_entry(struct autotune_cache *cache, const struct entry *entry)
 {
     struct entry *at = entry_of(cache, entry->origin, &entry->key);
-    if (!at && cache->count == MOST_ENTRIES)
-        return; /* it will be tuned again */
+    if (!at && cache->count == MOST_ENTRIES) return; /* it will be tuned again */
     if (!at && cache->count == cache->room) {
         cache->room = cache->room ? 2 * cache->room : 64;
         cache->entries = memory_resize(cache->entries, (size_t)cache->room * sizeof *cache->entries);
     }
-    if (!at)
-        at = &cache->entries[cache->count++];
+    if (!at) at = &cache->entries[cache->count++];
     *at = *entry;
 }
 
 void autotune_cache_put(struct autotune_cache *c, const struct autotune_key *key, const struct autotune_config *found)
 {
     const struct entry entry = {.key = *key, .config = *found, .origin = ADDED, .fresh = true, .used = true};
-    if (c)
-        set_entry(c, &entry);
+    if (c) set_entry(c, &entry);
 }
 
 void autotune_cache_tune_again(struct autotune_cache *cache)
 {
-    if (cache)
-        cache->again = true;
+    if (cache) cache->again = true;
 }
 
 void autotune_cache_discard(struct autotune_cache *cache, enum autotune_op op)
 {
-    if (cache)
-        cache->discards[op] = true;
+    if (cache) cache->discards[op] = true;
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -221,19 +206,15 @@ static bool autotune_cache_parse(const char *line, struct entry *entry)
     struct autotune_config *config = &entry->config;
     const size_t name = strcspn(line, " ");
     int op = 0;
-    while (op < AUTOTUNE_OPS && (strlen(ops[op].name) != name || strncmp(line, ops[op].name, name) != 0))
-        op++;
-    if (op == AUTOTUNE_OPS)
-        return false;
+    while (op < AUTOTUNE_OPS && (strlen(ops[op].name) != name || strncmp(line, ops[op].name, name) != 0)) op++;
+    if (op == AUTOTUNE_OPS) return false;
     entry->key = (struct autotune_key){.op = op};
     text = line + name;
-    for (int i = 0; i < ops[op].fields; i++, text = end)
-        entry->key.fields[i] = strtoll(text, &end, 10);
+    for (int i = 0; i < ops[op].fields; i++, text = end) entry->key.fields[i] = strtoll(text, &end, 10);
     config->fusion = strtoll(text, &end, 10);
     text = end + (*end == ' ');
     for (int i = 0; i < AUTOTUNE_KERNEL_WORDS; i++)
-        if (!autotune_cache_hex(&text, &config->kernel[i]))
-            return false;
+        if (!autotune_cache_hex(&text, &config->kernel[i])) return false;
     config->microseconds = strtod(text, &end);
     return end == last && config->microseconds >= 0 && config->fusion >= 0 && config->fusion < AUTOTUNE_FUSIONS;
 }
@@ -248,8 +229,7 @@ static int print_head(const struct autotune_cache *cache, char *head, size_t siz
 static bool is_older(const struct autotune_cache *cache, FILE *file)
 {
     struct stat info;
-    if (fstat(fileno(file), &info) != 0)
-        return true;
+    if (fstat(fileno(file), &info) != 0) return true;
     const struct timespec *opened = &cache->opened, *written = &info.st_mtim;
     return written->tv_sec != opened->tv_sec ? written->tv_sec < opened->tv_sec : written->tv_nsec < opened->tv_nsec;
 }
@@ -258,8 +238,7 @@ static void forget_file(struct autotune_cache *cache)
 {
     int kept = 0;
     for (int i = 0; i < cache->count; i++)
-        if (cache->entries[i].origin != FROM_FILE)
-            cache->entries[kept++] = cache->entries[i];
+        if (cache->entries[i].origin != FROM_FILE) cache->entries[kept++] = cache->entries[i];
     cache->count = kept;
 }
 
@@ -270,13 +249,11 @@ static void read_file(struct autotune_cache *cache)
     forget_file(cache);
     FILE *file = memory_fopen(cache->path, "re");
     if (!file) {
-        if (errno != ENOENT)
-            log_warn("cannot read the choices of kernels '%s': %s", cache->path, strerror(errno));
+        if (errno != ENOENT) log_warn("cannot read the choices of kernels '%s': %s", cache->path, strerror(errno));
         return;
     }
     print_head(cache, expected, sizeof expected);
-    for (int i = 0; i < 3 && fgets(line, sizeof line, file); i++)
-        strncat(head, line, sizeof head - strlen(head) - 1);
+    for (int i = 0; i < 3 && fgets(line, sizeof line, file); i++) strncat(head, line, sizeof head - strlen(head) - 1);
     if (strcmp(head, expected) != 0) {
         log_warn("'%s' does not hold the choices of kernels for this GPU; it will be replaced", cache->path);
         fclose(file);
@@ -293,8 +270,7 @@ static void read_file(struct autotune_cache *cache)
             damaged++;
     }
     fclose(file);
-    if (damaged)
-        log_warn("'%s': %d damaged lines are ignored; what they had is measured again", cache->path, damaged);
+    if (damaged) log_warn("'%s': %d damaged lines are ignored; what they had is measured again", cache->path, damaged);
 }
 
 static bool is_new(const struct autotune_cache *cache, const struct entry *entry)
@@ -323,8 +299,7 @@ static char *print_file(const struct autotune_cache *cache,
     print_head(cache, head, sizeof head);
     fputs(head, file);
     for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)
-        if (wanted(cache, entry))
-            autotune_cache_print(file, entry);
+        if (wanted(cache, entry)) autotune_cache_print(file, entry);
     fclose(file);
     return text;
 }
@@ -333,10 +308,8 @@ static void write_file(const struct autotune_cache *cache)
 {
     struct error err;
     int fresh = 0;
-    for (int i = 0; i < cache->count; i++)
-        fresh += is_new(cache, &cache->entries[i]);
-    if (fresh == 0)
-        return;
+    for (int i = 0; i < cache->count; i++) fresh += is_new(cache, &cache->entries[i]);
+    if (fresh == 0) return;
     char *text = print_file(cache, is_kept);
     if (fs_write_file(cache->path, text, strlen(text), STATUS_DEVICE, &err) != STATUS_OK)
         log_warn("%s; kernels are measured again next time", err.text);
@@ -354,20 +327,16 @@ void autotune_cache_import(struct autotune_cache *cache, const char *text, bool 
 {
     char line[LINE_SIZE];
     struct entry entry = {.origin = IMPORTED};
-    if (!cache)
-        return;
+    if (!cache) return;
     const size_t head = (size_t)print_head(cache, line, sizeof line);
-    if (strncmp(text, line, head) != 0)
-        return;
+    if (strncmp(text, line, head) != 0) return;
     cache->follows |= complete;
     for (text += strlen(line); *text; text += strcspn(text, "\n") + 1) {
         const size_t length = strcspn(text, "\n");
-        if (length >= sizeof line || !text[length])
-            return;
+        if (length >= sizeof line || !text[length]) return;
         memcpy(line, text, length);
         line[length] = '\0';
-        if (autotune_cache_parse(line, &entry))
-            set_entry(cache, &entry);
+        if (autotune_cache_parse(line, &entry)) set_entry(cache, &entry);
     }
 }
 
@@ -423,11 +392,9 @@ static void read_notes(struct autotune_cache *cache)
         unlink(path);
     }
     cache->num_faulty = 0;
-    if (!(file = open_notes(cache, ".faulty", "re", faulty)))
-        return;
+    if (!(file = open_notes(cache, ".faulty", "re", faulty))) return;
     while (cache->num_faulty < MOST_FAULTY && fgets(line, sizeof line, file))
-        if (autotune_cache_parse_note(line, &cache->faulty[cache->num_faulty], &text))
-            cache->num_faulty++;
+        if (autotune_cache_parse_note(line, &cache->faulty[cache->num_faulty], &text)) cache->num_faulty++;
     fclose(file);
 }
 
@@ -435,13 +402,10 @@ void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key
                          const struct autotune_config *config, const char *words)
 {
     char line[NOTE_SIZE], path[PATH_SIZE];
-    if (!cache || !*cache->path)
-        return;
+    if (!cache || !*cache->path) return;
     snprintf(path, sizeof path, "%.4000s.trial", cache->path);
-    if (cache->note_fd < 0)
-        cache->note_fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (strncmp(words, product_words, sizeof product_words - 1) == 0)
-        words += sizeof product_words - 1;
+    if (cache->note_fd < 0) cache->note_fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (strncmp(words, product_words, sizeof product_words - 1) == 0) words += sizeof product_words - 1;
     const int n = snprintf(line, sizeof line, "%016" PRIx64 " %.160s\n", hash_of(key, config), words);
     /* best effort: without the note a fault is only not remembered */
     if (cache->note_fd >= 0 && (pwrite(cache->note_fd, line, (size_t)n, 0) != n || ftruncate(cache->note_fd, n) != 0))
@@ -451,8 +415,7 @@ void autotune_cache_note(struct autotune_cache *cache, const struct autotune_key
 void autotune_cache_note_done(struct autotune_cache *cache)
 {
     char path[PATH_SIZE];
-    if (!cache || cache->note_fd < 0)
-        return;
+    if (!cache || cache->note_fd < 0) return;
     close(cache->note_fd);
     cache->note_fd = -1;
     snprintf(path, sizeof path, "%.4000s.trial", cache->path);
@@ -464,8 +427,7 @@ bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct a
 {
     const uint64_t hash = cache && cache->num_faulty > 0 ? hash_of(key, config) : 0;
     for (int i = 0; cache && i < cache->num_faulty; i++)
-        if (cache->faulty[i] == hash)
-            return true;
+        if (cache->faulty[i] == hash) return true;
     return false;
 }
 
@@ -487,8 +449,7 @@ static void take_lock(struct autotune_cache *cache)
                  name, strerror(errno));
     heartbeat_slow_end(&slow);
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            break;
+        if (errno != EWOULDBLOCK && errno != EINTR) break;
         struct timespec pause = {0, POLL_MS * 1000000L};
         nanosleep(&pause, NULL);
         heartbeat_beat();
@@ -498,14 +459,12 @@ static void take_lock(struct autotune_cache *cache)
 void autotune_cache_lock(struct autotune_cache *cache)
 {
     struct slow_call slow;
-    if (!cache || !*cache->path)
-        return;
+    if (!cache || !*cache->path) return;
     ASSERT(cache->lock_fd < 0);
     take_lock(cache);
     memset(cache->discards, 0, sizeof cache->discards);
     heartbeat_slow_begin(&slow, "reading", cache->path, -1);
-    if (!cache->apart)
-        read_file(cache);
+    if (!cache->apart) read_file(cache);
     read_notes(cache);
     heartbeat_slow_end(&slow);
 }
@@ -513,15 +472,11 @@ void autotune_cache_lock(struct autotune_cache *cache)
 void autotune_cache_unlock(struct autotune_cache *cache)
 {
     struct slow_call slow;
-    if (!cache)
-        return;
+    if (!cache) return;
     heartbeat_slow_begin(&slow, "writing", cache->path, -1);
-    if (!cache->apart)
-        write_file(cache);
-    if (cache->lock_fd >= 0)
-        close(cache->lock_fd);
+    if (!cache->apart) write_file(cache);
+    if (cache->lock_fd >= 0) close(cache->lock_fd);
     cache->lock_fd = -1;
-    for (int i = 0; i < cache->count; i++)
-        cache->entries[i].fresh = false;
+    for (int i = 0; i < cache->count; i++) cache->entries[i].fresh = false;
     heartbeat_slow_end(&slow);
 }

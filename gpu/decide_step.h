@@ -17,8 +17,7 @@ LOSS_SCALER_FUNCTION void decide_by_sum(const struct decide_step_args *a, double
     for (int r = 0; r < a->world; r++) {
         double loss = a->reports[(r % ranks * a->turns + r / ranks) * row + a->units];
         loss_sum += loss;
-        if (bad_loss_rank < 0 && !isfinite(loss))
-            bad_loss_rank = r;
+        if (bad_loss_rank < 0 && !isfinite(loss)) bad_loss_rank = r;
     }
     const struct step_rates *rates = &a->schedule->rates[s->optimizer_step == a->schedule->base ? 0 : 1];
     const double scale = s->scaler.scale * a->grad_factor, norm = sqrt(squares) / scale;

@@ -10,8 +10,7 @@ enum status device_cuda_wants_tf32(bool *wants, struct error *err)
 
 void device_close(struct device *device)
 {
-    if (device)
-        device_backend_of(device)->close(device);
+    if (device) device_backend_of(device)->close(device);
 }
 
 enum status device_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
@@ -22,8 +21,7 @@ enum status device_alloc(struct device *device, size_t bytes, void **memory, str
 
 void device_free(struct device *device, void *memory, size_t bytes)
 {
-    if (memory && device_backend_of(device)->free)
-        device_backend_of(device)->free(device, memory, bytes);
+    if (memory && device_backend_of(device)->free) device_backend_of(device)->free(device, memory, bytes);
 }
 
 bool device_available_bytes(struct device *device, size_t *bytes)
@@ -40,8 +38,7 @@ enum status device_alloc_host(struct device *device, size_t bytes, void **memory
 
 void device_free_host(struct device *device, void *memory, size_t bytes)
 {
-    if (memory)
-        device_backend_of(device)->free_host(device, memory, bytes);
+    if (memory) device_backend_of(device)->free_host(device, memory, bytes);
 }
 
 enum status device_pin(struct device *device, void *memory, size_t bytes, struct error *err)
@@ -70,23 +67,20 @@ char *device_choices(struct device *device)
 void device_take_choices(struct device *device, const char *text, bool complete)
 {
     const struct device_backend *backend = device_backend_of(device);
-    if (backend->take_choices)
-        backend->take_choices(device, text, complete);
+    if (backend->take_choices) backend->take_choices(device, text, complete);
 }
 
 void device_avoid(struct device *device, unsigned parts)
 {
     const struct device_backend *backend = device_backend_of(device);
     device->avoided |= parts;
-    if (backend->avoid)
-        backend->avoid(device, parts);
+    if (backend->avoid) backend->avoid(device, parts);
 }
 
 void device_leave_multiprocessors(struct device *device, int count)
 {
     const struct device_backend *backend = device_backend_of(device);
-    if (backend->leave_multiprocessors)
-        backend->leave_multiprocessors(device, count);
+    if (backend->leave_multiprocessors) backend->leave_multiprocessors(device, count);
 }
 
 enum status device_fix_kernels(struct device *device, struct error *err)
@@ -115,10 +109,8 @@ size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits
 void ops_describe(struct device *device, char *text, size_t size)
 {
     const struct device_backend *backend = device_backend_of(device);
-    if (size)
-        *text = 0;
-    if (backend->describe)
-        backend->describe(device, text, size);
+    if (size) *text = 0;
+    if (backend->describe) backend->describe(device, text, size);
 }
 
 enum status stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
@@ -129,8 +121,7 @@ enum status stream_new(struct device *device, enum stream_kind kind, struct stre
 
 void stream_free(struct stream *stream)
 {
-    if (stream)
-        device_backend_of(stream->device)->stream_free(stream);
+    if (stream) device_backend_of(stream->device)->stream_free(stream);
 }
 
 void stream_set_workspace(struct stream *stream, void *memory, size_t bytes)
@@ -142,8 +133,7 @@ void stream_set_workspace(struct stream *stream, void *memory, size_t bytes)
 
 void *stream_workspace(const struct stream *stream, size_t *bytes)
 {
-    if (bytes)
-        *bytes = stream->workspace_bytes;
+    if (bytes) *bytes = stream->workspace_bytes;
     return stream->workspace;
 }
 
@@ -160,32 +150,27 @@ void stream_submit(struct stream *stream, void (*function)(void *argument), cons
 
 void stream_sync(struct stream *stream)
 {
-    if (device_backend_of(stream->device)->sync)
-        device_backend_of(stream->device)->sync(stream);
+    if (device_backend_of(stream->device)->sync) device_backend_of(stream->device)->sync(stream);
 }
 
 void stream_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    if (bytes)
-        device_backend_of(stream->device)->copy(stream, dst, src, bytes);
+    if (bytes) device_backend_of(stream->device)->copy(stream, dst, src, bytes);
 }
 
 void stream_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    if (bytes)
-        device_backend_of(stream->device)->copy_in_order(stream, dst, src, bytes);
+    if (bytes) device_backend_of(stream->device)->copy_in_order(stream, dst, src, bytes);
 }
 
 void stream_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    if (bytes)
-        device_backend_of(stream->device)->fill_zero(stream, dst, bytes);
+    if (bytes) device_backend_of(stream->device)->fill_zero(stream, dst, bytes);
 }
 
 void stream_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
 {
-    if (count)
-        device_backend_of(stream->device)->fill_noise(stream, dst, dtype, count, seed);
+    if (count) device_backend_of(stream->device)->fill_noise(stream, dst, dtype, count, seed);
 }
 
 enum status event_new(struct device *device, struct event **event, struct error *err)
@@ -208,8 +193,7 @@ bool event_elapsed(struct event *from, struct event *to, double *seconds)
 
 void event_free(struct event *event)
 {
-    if (event)
-        device_backend_of(event->device)->event_free(event);
+    if (event) device_backend_of(event->device)->event_free(event);
 }
 
 void event_record(struct event *event, struct stream *stream)
@@ -226,8 +210,7 @@ void stream_wait(struct stream *stream, struct event *event)
 
 void event_sync(struct event *event)
 {
-    if (device_backend_of(event->device)->event_sync)
-        device_backend_of(event->device)->event_sync(event);
+    if (device_backend_of(event->device)->event_sync) device_backend_of(event->device)->event_sync(event);
 }
 
 bool device_has_graphs(const struct device *device)
@@ -245,8 +228,7 @@ enum status graph_begin(struct stream *const *streams, int count, struct graph *
 {
     struct device *device = streams[0]->device;
     ASSERT(count > 0 && count <= GRAPH_STREAMS_MAX && device_has_graphs(device) && !device_is_capturing(device));
-    for (int i = 1; i < count; i++)
-        ASSERT(streams[i]->device == device);
+    for (int i = 1; i < count; i++) ASSERT(streams[i]->device == device);
     *graph = NULL;
     return device_backend_of(device)->graph_begin(streams, count, graph, err);
 }
@@ -265,6 +247,5 @@ void graph_launch(struct graph *graph)
 
 void graph_free(struct graph *graph)
 {
-    if (graph)
-        device_backend_of(graph->device)->graph_free(graph);
+    if (graph) device_backend_of(graph->device)->graph_free(graph);
 }

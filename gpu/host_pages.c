@@ -17,15 +17,11 @@ static char *map_aligned(size_t size)
 {
     const size_t align = size >= HUGE_PAGE ? HUGE_PAGE : HOST_PAGE, mapped = size + align;
     char *map = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED)
-        return NULL;
+    if (map == MAP_FAILED) return NULL;
     char *start = (char *)round_up((intptr_t)map, (int64_t)align);
-    if (start > map)
-        munmap(map, (size_t)(start - map));
-    if (start + size < map + mapped)
-        munmap(start + size, (size_t)(map + mapped - (start + size)));
-    if (align == HUGE_PAGE)
-        madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work as well */
+    if (start > map) munmap(map, (size_t)(start - map));
+    if (start + size < map + mapped) munmap(start + size, (size_t)(map + mapped - (start + size)));
+    if (align == HUGE_PAGE) madvise(start, size, MADV_HUGEPAGE); /* best effort: small pages work as well */
     return start;
 }
 
@@ -52,8 +48,7 @@ enum status host_pages_new(size_t bytes, void **memory, struct error *err)
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t block = 0; block < blocks; block++) {
         size_t first = (size_t)block * HUGE_PAGE, end = first + HUGE_PAGE < size ? first + HUGE_PAGE : size;
-        for (size_t at = first; at < end; at += HOST_PAGE)
-            *(volatile char *)(start + at) = 0;
+        for (size_t at = first; at < end; at += HOST_PAGE) *(volatile char *)(start + at) = 0;
         heartbeat_beat();
     }
     *memory = start;
@@ -62,6 +57,5 @@ enum status host_pages_new(size_t bytes, void **memory, struct error *err)
 
 void host_pages_free(void *memory, size_t bytes)
 {
-    if (memory)
-        munmap(memory, mapped_bytes(bytes));
+    if (memory) munmap(memory, mapped_bytes(bytes));
 }

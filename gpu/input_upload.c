@@ -24,8 +24,7 @@ enum status input_upload_new(struct device *device, struct input_upload **upload
     struct input_upload *u = memory_zeroed(1, sizeof *u);
     TRY_GOTO(stream_new(device, STREAM_COMM, &u->stream, err));
     TRY_GOTO(event_new(device, &u->taken, err));
-    for (int i = 0; i < HOST_BUFFERS; i++)
-        TRY_GOTO(event_new(device, &u->sent[i], err));
+    for (int i = 0; i < HOST_BUFFERS; i++) TRY_GOTO(event_new(device, &u->sent[i], err));
     *upload = u;
     return STATUS_OK;
 fail:
@@ -35,12 +34,10 @@ fail:
 
 void input_upload_free(struct input_upload *u)
 {
-    if (!u)
-        return;
+    if (!u) return;
     stream_free(u->stream);
     event_free(u->taken);
-    for (int i = 0; i < HOST_BUFFERS; i++)
-        event_free(u->sent[i]);
+    for (int i = 0; i < HOST_BUFFERS; i++) event_free(u->sent[i]);
     free(u);
 }
 
@@ -49,8 +46,7 @@ void input_upload_layout(struct input_upload *u, void *inputs, size_t bytes, str
     u->inputs = inputs;
     u->bytes = bytes;
     u->staged = arena_take(device, MEM_DATA, u->bytes);
-    for (int i = 0; i < HOST_BUFFERS; i++)
-        u->host[i] = arena_take(host, MEM_DATA, u->bytes);
+    for (int i = 0; i < HOST_BUFFERS; i++) u->host[i] = arena_take(host, MEM_DATA, u->bytes);
 }
 
 void *input_upload_room(struct input_upload *u)

@@ -32,8 +32,7 @@ static char *library_literal(const char *folder)
 {
     char *text = memory_alloc(2 * strlen(folder) + 1), *at = text;
     for (; *folder; folder++) {
-        if (strchr("*?[]\\", *folder))
-            *at++ = '\\';
+        if (strchr("*?[]\\", *folder)) *at++ = '\\';
         *at++ = *folder;
     }
     *at = '\0';
@@ -43,23 +42,19 @@ static char *library_literal(const char *folder)
 /* Opens the first file in a folder of the pattern `folder``below`; `below` may have wildcards. */
 static void *open_library_below(struct search *search, const char *folder, const char *below)
 {
-    if (!folder || !*folder)
-        return NULL;
+    if (!folder || !*folder) return NULL;
     glob_t found;
     void *handle = NULL;
     char *start = library_literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
     int rc = glob(pattern, 0, NULL, &found);
-    if (rc == GLOB_NOSPACE)
-        memory_exhausted(0);
+    if (rc == GLOB_NOSPACE) memory_exhausted(0);
     for (size_t i = 0; rc == 0 && !handle && i < found.gl_pathc; i++) {
         const char *reason = NULL;
         handle = memory_dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL, &reason);
-        if (!handle && !search->refused)
-            snprintf(search->why, search->size, "%s", reason);
+        if (!handle && !search->refused) snprintf(search->why, search->size, "%s", reason);
         search->refused = search->refused || !handle;
     }
-    if (rc == 0)
-        globfree(&found);
+    if (rc == 0) globfree(&found);
     free(start);
     free(pattern);
     return handle;
@@ -94,14 +89,12 @@ static void *open_named_library(struct search *search)
 {
     const char *list = getenv("ZTRAIN_CUDA_LIBRARIES");
     void *handle = NULL;
-    if (list)
-        check_named_library(list);
+    if (list) check_named_library(list);
     while (list && *list && !handle && !search->refused) {
         size_t length = strcspn(list, ":");
         char *folder = memory_printf("%.*s", (int)length, list);
         handle = open_library_below(search, folder, "");
-        if (!handle && !search->refused)
-            handle = open_library_below(search, folder, IN_PACKAGES);
+        if (!handle && !search->refused) handle = open_library_below(search, folder, IN_PACKAGES);
         free(folder);
         list += length + (list[length] == ':');
     }
@@ -116,8 +109,7 @@ static char *library_python_prefix(void)
         char *program = memory_printf("%.*s/python3", (int)length, path);
         bool there = access(program, X_OK) == 0;
         free(program);
-        if (there)
-            return memory_printf("%.*s/..", (int)length, path);
+        if (there) return memory_printf("%.*s/..", (int)length, path);
         path += length + (path[length] == ':');
     }
     return NULL;
@@ -160,17 +152,13 @@ void *library_places_open(const char *file, char *why, size_t size)
     const char *const toolkits[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
     const char *reason = NULL;
     void *handle = open_named_library(&search);
-    if (handle || search.refused)
-        return handle;
+    if (handle || search.refused) return handle;
     handle = memory_dlopen(file, RTLD_NOW | RTLD_LOCAL, &reason);
-    if (handle)
-        return handle;
+    if (handle) return handle;
     snprintf(why, size, "%s", reason);
     for (size_t i = 0; !handle && i < COUNT_OF(toolkits); i++)
         handle = open_library_below(&search, toolkits[i], "/lib64");
-    if (!handle)
-        handle = open_packaged_library(&search);
-    if (!handle)
-        name_library_packages(file, why, size);
+    if (!handle) handle = open_packaged_library(&search);
+    if (!handle) name_library_packages(file, why, size);
     return handle;
 }

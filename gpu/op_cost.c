@@ -83,10 +83,8 @@ struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */
 static double cost_attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool bidirectional)
 {
-    if (bidirectional)
-        return (double)M * (double)max_seq;
-    if (window > 0 && window < max_seq)
-        return (double)M * (double)window;
+    if (bidirectional) return (double)M * (double)max_seq;
+    if (window > 0 && window < max_seq) return (double)M * (double)window;
     return (double)M * ((double)max_seq + 1) / 2;
 }
 
@@ -134,8 +132,7 @@ struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
 {
     const double heads = (double)(a->H * a->D), kv = (double)(a->KV * a->D), m = (double)a->M;
     double pairs = 0;
-    for (int64_t i = 0; a->q && i < a->M; i++)
-        pairs += (double)(a->start + i + 1) - cost_first_key(a, a->start + i);
+    for (int64_t i = 0; a->q && i < a->M; i++) pairs += (double)(a->start + i + 1) - cost_first_key(a, a->start + i);
     const double cached = a->q && a->M ? (double)(a->start + a->M) - cost_first_key(a, a->start) : 0;
     const double elements = 4 * m * kv + 2 * cached * kv + (a->q ? 2 * m * heads : 0);
     return (struct op_cost){4 * pairs * heads, elements * cost_size_of(a->dtype)};

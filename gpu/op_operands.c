@@ -194,16 +194,14 @@ static int64_t operand_dim_of(const void *args, int16_t at)
 
 enum dtype operand_dtype(const struct operand *o, const void *args)
 {
-    if (o->type > 0)
-        return *(const enum dtype *)((const char *)args + o->type - 1);
+    if (o->type > 0) return *(const enum dtype *)((const char *)args + o->type - 1);
     return o->type == OPERAND_F32 ? DTYPE_F32 : o->type == OPERAND_BF16 ? DTYPE_BF16 : DTYPE_COUNT;
 }
 
 size_t operand_element(const struct operand *o, const void *args)
 {
     const enum dtype dtype = operand_dtype(o, args);
-    if (dtype < DTYPE_COUNT)
-        return dtype_size(dtype);
+    if (dtype < DTYPE_COUNT) return dtype_size(dtype);
     return o->type == OPERAND_F64     ? sizeof(double)
            : o->type == OPERAND_FIRST ? sizeof(int64_t)
            : o->type == OPERAND_INDEX ? sizeof(int32_t)
@@ -214,8 +212,7 @@ size_t operand_element(const struct operand *o, const void *args)
 int64_t operand_numel(const struct operand *o, const void *args, bool padded)
 {
     int64_t numel = 1;
-    for (size_t i = 0; i < COUNT_OF(o->dims) && o->dims[i]; i++)
-        numel *= operand_dim_of(args, o->dims[i]);
+    for (size_t i = 0; i < COUNT_OF(o->dims) && o->dims[i]; i++) numel *= operand_dim_of(args, o->dims[i]);
     if (padded && o->ld && operand_dim_of(args, o->ld))
         return operand_dim_of(args, o->dims[0]) * operand_dim_of(args, o->ld);
     return o->halves ? numel * o->halves / 2 : numel;

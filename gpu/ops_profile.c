@@ -58,15 +58,13 @@ enum status ops_profiler_new(struct device *device, struct ops_profiler **profil
         .capacity = OPS_AHEAD, .takes_ops = true, .wants = profile_wants, .deliver = profile_deliver, .context = p};
     const enum status status = span_recorder_new(device, &config, &p->recorder, err);
     *profiler = status == STATUS_OK ? p : NULL;
-    if (status != STATUS_OK)
-        free(p);
+    if (status != STATUS_OK) free(p);
     return status;
 }
 
 void ops_profiler_free(struct ops_profiler *p)
 {
-    if (!p)
-        return;
+    if (!p) return;
     span_recorder_free(p->recorder);
     free(p->modules);
     free(p->read);
@@ -76,12 +74,10 @@ void ops_profiler_free(struct ops_profiler *p)
 int ops_profiler_read(struct ops_profiler *p, struct op_profile *out, int max)
 {
     int count = 0;
-    if (!p)
-        return 0;
+    if (!p) return 0;
     span_recorder_collect(p->recorder, true);
     for (int i = 0; i < OPS_COUNT && count < max; i++)
-        if (p->ops[i].calls)
-            out[count++] = p->ops[i];
+        if (p->ops[i].calls) out[count++] = p->ops[i];
     memset(p->ops, 0, sizeof p->ops);
     return count;
 }
@@ -92,8 +88,7 @@ int ops_profiler_modules(struct ops_profiler *p, const struct module_profile **m
     span_recorder_collect(p->recorder, true);
     for (int i = 0; i < p->num_modules; i++) {
         struct module_profile *entry = &p->modules[i];
-        if (entry->work.calls)
-            p->read[count++] = *entry;
+        if (entry->work.calls) p->read[count++] = *entry;
         entry->work = (struct op_profile){0};
     }
     *modules = p->read;

@@ -42,8 +42,7 @@ static bool peak_has_word(const char *name, const char *word, size_t length)
 {
     for (const char *at = name; *at; at++) {
         bool starts = at == name || peak_is_separator(at[-1]);
-        if (starts && strncmp(at, word, length) == 0 && peak_is_separator(at[length]))
-            return true;
+        if (starts && strncmp(at, word, length) == 0 && peak_is_separator(at[length])) return true;
     }
     return false;
 }
@@ -52,8 +51,7 @@ static bool peak_has_all_words(const char *name, const char *words)
 {
     while (*words) {
         size_t length = strcspn(words, " ");
-        if (!peak_has_word(name, words, length))
-            return false;
+        if (!peak_has_word(name, words, length)) return false;
         words += length;
         words += strspn(words, " ");
     }
@@ -63,19 +61,16 @@ static bool peak_has_all_words(const char *name, const char *words)
 const struct gpu_peak *peaks_find(const char *name)
 {
     for (size_t i = 0; i < COUNT_OF(other_products); i++)
-        if (peak_has_word(name, other_products[i], strlen(other_products[i])))
-            return NULL;
+        if (peak_has_word(name, other_products[i], strlen(other_products[i]))) return NULL;
     for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (peak_has_all_words(name, table[i].words))
-            return &table[i];
+        if (peak_has_all_words(name, table[i].words)) return &table[i];
     return NULL;
 }
 
 double peaks_flops(const char *name, enum dtype dtype, bool tf32)
 {
     const struct gpu_peak *peak = peaks_find(name);
-    if (!peak)
-        return 0;
+    if (!peak) return 0;
     return 1e12 * (dtype != DTYPE_F32 ? peak->half : tf32 ? peak->tf32 : peak->fp32);
 }
 

@@ -169,8 +169,7 @@ static void place_operand(struct bed *b, const struct operand *o, const struct s
         *dropout = dropout_of(0.25, 7, DROPOUT_ATTENTION, 1);
         dropout->tokens = (const uint64_t *)(void *)(b->memory + at);
     }
-    if (!(o->use & OPERAND_WRITTEN))
-        return;
+    if (!(o->use & OPERAND_WRITTEN)) return;
     if (o->type == OPERAND_STATE)
         self_test_compare_state(b, at);
     else if (o->type == OPERAND_MOMENTS)
@@ -188,8 +187,7 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
     for (int i = 0; i < operands->count; i++) {
         const int at = operands->all[i].type - 1;
         enum dtype *own = (enum dtype *)(void *)((char *)a + at);
-        if (at >= 0 && *own == SELF_TEST_SAME)
-            *own = dtype;
+        if (at >= 0 && *own == SELF_TEST_SAME) *own = dtype;
     }
     for (int i = 0; i < operands->count; i++) {
         const struct operand *o = &operands->all[i];
@@ -207,10 +205,8 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
 static double self_test_element(const char *at, enum result_type type, int64_t i)
 {
     double wide;
-    if (type == RESULT_BYTES)
-        return (double)(unsigned char)at[i];
-    if (type != RESULT_DOUBLE)
-        return (double)dtype_load(at, i, (enum dtype)type);
+    if (type == RESULT_BYTES) return (double)(unsigned char)at[i];
+    if (type != RESULT_DOUBLE) return (double)dtype_load(at, i, (enum dtype)type);
     memcpy(&wide, at + (size_t)i * sizeof wide, sizeof wide);
     return wide;
 }
@@ -223,17 +219,14 @@ static double tolerance_of(int op, const struct self_test_case *c, enum dtype dt
         [RESULT_F32] = 1e-3, [RESULT_BF16] = 4e-2, [RESULT_F16] = 1e-2, [RESULT_DOUBLE] = 1e-3, [RESULT_BYTES] = 0};
     const bool product = op == OP_linear_fwd || op == OP_linear_bwd_input || op == OP_linear_bwd_weight;
     bool tf32;
-    if (type == RESULT_BYTES)
-        return 0;
-    if (product && dtype == DTYPE_F32 && device_cuda_wants_tf32(&tf32, NULL) == STATUS_OK && tf32)
-        return 4e-3;
+    if (type == RESULT_BYTES) return 0;
+    if (product && dtype == DTYPE_F32 && device_cuda_wants_tf32(&tf32, NULL) == STATUS_OK && tf32) return 4e-3;
     return c->tolerance > 0 ? c->tolerance : by_type[c->rounded && dtype != DTYPE_F32 ? (int)dtype : (int)type];
 }
 
 static bool self_test_is_close(double value, double right, double rms, double tolerance)
 {
-    if (!isfinite(right))
-        return isnan(right) ? isnan(value) : value == right;
+    if (!isfinite(right)) return isnan(right) ? isnan(value) : value == right;
     return fabs(value - right) <= tolerance * (fabs(right) + rms);
 }
 
@@ -242,10 +235,8 @@ static bool self_test_few_unequal(const char *values, const char *right, const s
 {
     const int64_t most = (int64_t)(share * (double)r->n);
     int64_t unequal = 0;
-    if (share <= 0 || (r->type != RESULT_BF16 && r->type != RESULT_F16))
-        return true;
-    for (int64_t i = 0; i < r->n; i++)
-        unequal += memcmp(values + 2 * i, right + 2 * i, 2) != 0;
+    if (share <= 0 || (r->type != RESULT_BF16 && r->type != RESULT_F16)) return true;
+    for (int64_t i = 0; i < r->n; i++) unequal += memcmp(values + 2 * i, right + 2 * i, 2) != 0;
     if (unequal > most)
         snprintf(text, size, "%lld of %lld elements differ, where at most %lld is right", (long long)unequal,
                  (long long)r->n, (long long)most);
@@ -262,16 +253,14 @@ static bool self_test_compare_result(const struct bed *own, const struct bed *re
     int64_t finite = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const double x = self_test_element(right, r->type, i);
-        if (!isfinite(x))
-            continue;
+        if (!isfinite(x)) continue;
         squares += x * x;
         finite++;
     }
     const double rms = finite && r->type != RESULT_BYTES ? sqrt(squares / (double)finite) : 0;
     for (int64_t i = 0; i < r->n; i++) {
         const double x = self_test_element(values, r->type, i), y = self_test_element(right, r->type, i);
-        if (self_test_is_close(x, y, rms, tolerance))
-            continue;
+        if (self_test_is_close(x, y, rms, tolerance)) continue;
         snprintf(text, size, "element %lld of %lld is %g, where %g is right", (long long)i, (long long)r->n, x, y);
         return false;
     }
@@ -297,8 +286,7 @@ static void run_bed(struct bed *bed, const struct self_test_case *c, int op, enu
     bed->random = 1;
     place_operands(bed, c, op, dtype, &args);
     stream_copy(bed->stream, bed->memory, bed->image, bed->used);
-    if (op == OP_attention_bwd)
-        self_test_attention_fwd(bed, &args.attention_bwd);
+    if (op == OP_attention_bwd) self_test_attention_fwd(bed, &args.attention_bwd);
     op_launch(bed->stream, op, &args);
     stream_copy(bed->stream, bed->image, bed->memory, bed->used);
     stream_sync(bed->stream);
@@ -312,8 +300,7 @@ static enum status run_case(struct self_test *test, int op, const struct self_te
     struct bed *own = &test->beds[TESTED], *reference = &test->beds[REFERENCE];
     run_bed(own, c, op, dtype);
     enum status status = device_check(own->device, err);
-    if (status != STATUS_OK)
-        return error_prefix(err, "the check of %s", op_name(op));
+    if (status != STATUS_OK) return error_prefix(err, "the check of %s", op_name(op));
     run_bed(reference, c, op, dtype);
     ASSERT(own->used == reference->used && own->count == reference->count);
     for (int i = 0; i < reference->count && !*differs; i++) {
@@ -333,8 +320,7 @@ enum status self_test_op(struct self_test *test, int op, char *differs, size_t s
         int variant = 0;
         for (int i = 0; i < cases->count && !*differs; i++) {
             const struct self_test_case *c = &cases->all[i];
-            if (!c->dtypes || c->dtypes & 1u << dtype)
-                TRY(run_case(test, op, c, dtype, variant++, differs, size, err));
+            if (!c->dtypes || c->dtypes & 1u << dtype) TRY(run_case(test, op, c, dtype, variant++, differs, size, err));
         }
     }
     return STATUS_OK;
@@ -377,8 +363,7 @@ enum status self_test_new(struct device *device, struct device *reference, struc
 {
     struct self_test *c = *test = memory_zeroed(1, sizeof *c);
     enum status status = self_test_open_bed(&c->beds[TESTED], device, err);
-    if (status == STATUS_OK)
-        status = self_test_open_bed(&c->beds[REFERENCE], reference, err);
+    if (status == STATUS_OK) status = self_test_open_bed(&c->beds[REFERENCE], reference, err);
     if (status != STATUS_OK) {
         self_test_free(c);
         *test = NULL;
@@ -390,8 +375,7 @@ void self_test_free(struct self_test *c)
 {
     for (int i = 0; c && i < BEDS; i++) {
         struct bed *bed = &c->beds[i];
-        if (!bed->device)
-            continue;
+        if (!bed->device) continue;
         stream_free(bed->stream);
         device_free(bed->device, bed->memory, BYTES);
         device_free(bed->device, bed->workspace, bed->workspace_bytes);

@@ -283,14 +283,12 @@ static void fill_state(const struct self_test_case *c, void *to)
 static void fill_reports(const struct self_test_case *c, double *to)
 {
     enum { REPORTS = 8, LOSS = 7, SUM = 5 };
-    for (int i = 0; i < REPORTS; i++)
-        to[i] = c->uneven && (i == SUM || i == LOSS) ? INFINITY : 1 + i;
+    for (int i = 0; i < REPORTS; i++) to[i] = c->uneven && (i == SUM || i == LOSS) ? INFINITY : 1 + i;
 }
 
 static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
 {
-    for (int64_t i = 0; i < a->M; i++)
-        to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
+    for (int64_t i = 0; i < a->M; i++) to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
 }
 
 /* Of two sequences, the longer one first. */
@@ -317,8 +315,7 @@ static void fill_moments(const struct adam8_args *a, struct moment_block *to)
 {
     for (int64_t b = 0; b < a->n / MOMENT_BLOCK; b++) {
         to[b].scale = 0.5f / (float)(b + 1);
-        for (int i = 0; i < MOMENT_BLOCK; i++)
-            to[b].codes[i] = (uint8_t)(i * 37 + b);
+        for (int i = 0; i < MOMENT_BLOCK; i++) to[b].codes[i] = (uint8_t)(i * 37 + b);
     }
 }
 
@@ -332,8 +329,7 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     static const struct decay_segment of_blocks[] = {{MOMENT_BLOCK, 0}, {3 * MOMENT_BLOCK, 20}};
     const int32_t enabled = 1;
     uint64_t numbers[M];
-    for (int i = 0; i < M; i++)
-        numbers[i] = (uint64_t)i * 3;
+    for (int i = 0; i < M; i++) numbers[i] = (uint64_t)i * 3;
     switch (operand->type) {
     case OPERAND_NUMBERS: memcpy(to, numbers, sizeof numbers); break;
     case OPERAND_STARTS: fill_starts(c, op, to); break;

@@ -28,8 +28,7 @@ static bool deliver_oldest(struct span_recorder *r)
 {
     struct span_slot *slot = span_slot(r, r->head);
     struct event *zero = r->config.zero;
-    if (r->head == r->tail || !slot->ended || !event_elapsed(slot->begin, slot->end, &slot->span.seconds))
-        return false;
+    if (r->head == r->tail || !slot->ended || !event_elapsed(slot->begin, slot->end, &slot->span.seconds)) return false;
     if (zero &&
         (!event_elapsed(zero, slot->begin, &slot->span.start) || !event_elapsed(zero, slot->end, &slot->span.end)))
         return false;
@@ -41,13 +40,10 @@ static bool deliver_oldest(struct span_recorder *r)
 static bool make_room(struct span_recorder *r)
 {
     struct span_slot *oldest = span_slot(r, r->head);
-    if (r->tail - r->head < r->config.capacity)
-        return true;
+    if (r->tail - r->head < r->config.capacity) return true;
     span_recorder_collect(r, false);
-    if (r->tail - r->head < r->config.capacity)
-        return true;
-    if (!oldest->ended)
-        return false;
+    if (r->tail - r->head < r->config.capacity) return true;
+    if (!oldest->ended) return false;
     event_sync(oldest->end);
     if (!deliver_oldest(r)) /* the device has failed */
         r->head++;
@@ -57,8 +53,7 @@ static bool make_room(struct span_recorder *r)
 static int64_t recorder_begin(void *context, const struct span *span)
 {
     struct span_recorder *r = context;
-    if (device_is_capturing(r->device) || !make_room(r) || !r->config.wants(r->config.context, span))
-        return -1;
+    if (device_is_capturing(r->device) || !make_room(r) || !r->config.wants(r->config.context, span)) return -1;
     struct span_slot *slot = span_slot(r, r->tail);
     slot->span = *span;
     slot->ended = false;
@@ -87,8 +82,7 @@ enum status span_recorder_new(struct device *device, const struct span_recorder_
     enum status status = STATUS_OK;
     for (int i = 0; i < config->capacity && status == STATUS_OK; i++) {
         status = event_new_timed(device, &r->slots[i].begin, err);
-        if (status == STATUS_OK)
-            status = event_new_timed(device, &r->slots[i].end, err);
+        if (status == STATUS_OK) status = event_new_timed(device, &r->slots[i].end, err);
     }
     if (status == STATUS_OK)
         span_sink_add(device, config->takes_ops ? &sink_of_ops : &sink, r);
@@ -100,8 +94,7 @@ enum status span_recorder_new(struct device *device, const struct span_recorder_
 
 void span_recorder_free(struct span_recorder *r)
 {
-    if (!r)
-        return;
+    if (!r) return;
     span_sink_remove(r->device, r->config.takes_ops ? &sink_of_ops : &sink, r);
     for (int i = 0; i < r->config.capacity; i++) {
         event_free(r->slots[i].begin);
@@ -113,12 +106,9 @@ void span_recorder_free(struct span_recorder *r)
 void span_recorder_collect(struct span_recorder *r, bool wait)
 {
     while (r->head < r->tail) {
-        if (wait)
-            event_sync(span_slot(r, r->head)->end);
-        if (deliver_oldest(r))
-            continue;
-        if (!wait)
-            return;
+        if (wait) event_sync(span_slot(r, r->head)->end);
+        if (deliver_oldest(r)) continue;
+        if (!wait) return;
         r->head++; /* the device has failed: the time is unknown */
     }
 }
@@ -151,15 +141,13 @@ enum status phase_times_new(struct device *device, struct phase_times **times, s
         .capacity = PHASES_AHEAD, .wants = recorder_is_timed, .deliver = recorder_add_phase, .context = t};
     enum status status = span_recorder_new(device, &config, &t->recorder, err);
     *times = status == STATUS_OK ? t : NULL;
-    if (status != STATUS_OK)
-        free(t);
+    if (status != STATUS_OK) free(t);
     return status;
 }
 
 void phase_times_free(struct phase_times *times)
 {
-    if (times)
-        span_recorder_free(times->recorder);
+    if (times) span_recorder_free(times->recorder);
     free(times);
 }
 

@@ -31,8 +31,7 @@ static int64_t flight_span_begin(void *context, const struct span *span)
         [PHASE_REDUCE] = FLIGHT_REDUCE,     [PHASE_OPTIMIZER] = FLIGHT_OPTIMIZER, [PHASE_EVALUATION] = FLIGHT_FORWARD,
         [PHASE_GENERATION] = FLIGHT_FORWARD};
     (void)context;
-    if (span->kind != SPAN_PHASE || kinds[span->what] == FLIGHT_NONE)
-        return -1;
+    if (span->kind != SPAN_PHASE || kinds[span->what] == FLIGHT_NONE) return -1;
     return (int64_t)flight_begin(kinds[span->what], span->unit, 0, -1);
 }
 
@@ -45,8 +44,7 @@ static void flight_span_end(void *context, const struct span *span, int64_t mark
 static int64_t nvtx_span_begin(void *context, const struct span *span)
 {
     (void)context;
-    if (!HAS_NVTX || span->kind != SPAN_PHASE)
-        return -1;
+    if (!HAS_NVTX || span->kind != SPAN_PHASE) return -1;
 #if HAS_NVTX
     char text[48];
     snprintf(text, sizeof text, "%s unit %d", span->name, span->unit);
@@ -75,12 +73,9 @@ void span_begin(struct span *span)
 {
     struct span_sinks *sinks = sinks_of(stream_device(span->stream));
     span->outer = sinks->now.phase == PHASE_OTHER ? (struct span_place){PHASE_OTHER, UNIT_NONE} : sinks->now;
-    if (span->kind == SPAN_PHASE)
-        sinks->now = (struct span_place){(enum phase)span->what, span->unit};
-    if (span->kind == SPAN_OP)
-        span->unit = span->outer.unit;
-    for (int i = 0; i < SPAN_ALWAYS; i++)
-        span->marks[i] = always[i].begin(NULL, span);
+    if (span->kind == SPAN_PHASE) sinks->now = (struct span_place){(enum phase)span->what, span->unit};
+    if (span->kind == SPAN_OP) span->unit = span->outer.unit;
+    for (int i = 0; i < SPAN_ALWAYS; i++) span->marks[i] = always[i].begin(NULL, span);
     for (int i = 0; i < SPAN_SINKS - SPAN_ALWAYS; i++)
         span->marks[SPAN_ALWAYS + i] = i < sinks->count ? sinks->rows[i].sink->begin(sinks->rows[i].context, span) : -1;
 }
@@ -88,14 +83,12 @@ void span_begin(struct span *span)
 void span_end(struct span *span)
 {
     struct span_sinks *sinks = sinks_of(stream_device(span->stream));
-    if (span->kind == SPAN_PHASE)
-        sinks->now = span->outer;
+    if (span->kind == SPAN_PHASE) sinks->now = span->outer;
     for (int i = sinks->count - 1; i >= 0; i--)
         if (span->marks[SPAN_ALWAYS + i] >= 0)
             sinks->rows[i].sink->end(sinks->rows[i].context, span, span->marks[SPAN_ALWAYS + i]);
     for (int i = SPAN_ALWAYS - 1; i >= 0; i--)
-        if (span->marks[i] >= 0)
-            always[i].end(NULL, span, span->marks[i]);
+        if (span->marks[i] >= 0) always[i].end(NULL, span, span->marks[i]);
 }
 
 struct span phase_begin(struct stream *stream, enum phase phase, int unit)
@@ -132,15 +125,11 @@ static void span_wrap_ops(struct device *device)
 {
     struct span_sinks *sinks = sinks_of(device);
     bool wanted = false;
-    for (int i = 0; i < sinks->count; i++)
-        wanted |= sinks->rows[i].sink->takes_ops;
-    if (wanted == (sinks->plain != NULL))
-        return;
-    if (wanted)
-        sinks->plain = device->ops;
+    for (int i = 0; i < sinks->count; i++) wanted |= sinks->rows[i].sink->takes_ops;
+    if (wanted == (sinks->plain != NULL)) return;
+    if (wanted) sinks->plain = device->ops;
     device->ops = wanted ? &spanned : sinks->plain;
-    if (!wanted)
-        sinks->plain = NULL;
+    if (!wanted) sinks->plain = NULL;
 }
 
 void span_sink_add(struct device *device, const struct span_sink *sink, void *context)
@@ -157,8 +146,7 @@ void span_sink_remove(struct device *device, const struct span_sink *sink, void 
     struct span_sinks *sinks = sinks_of(device);
     int kept = 0;
     for (int i = 0; i < sinks->count; i++)
-        if (sinks->rows[i].sink != sink || sinks->rows[i].context != context)
-            sinks->rows[kept++] = sinks->rows[i];
+        if (sinks->rows[i].sink != sink || sinks->rows[i].context != context) sinks->rows[kept++] = sinks->rows[i];
     sinks->count = kept;
     span_wrap_ops(device);
 }

@@ -92,8 +92,7 @@ static enum status read_index(struct huggingface_reader *import, const char *pat
     enum status status = STATUS_OK;
     json_t *value;
     size_t n = 0;
-    json_object_foreach(import->weight_map, tensor, value)
-    {
+    json_object_foreach (import->weight_map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || file[0] == '.') /* only a name in this folder is allowed */
             TRY_END(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
@@ -102,8 +101,7 @@ static enum status read_index(struct huggingface_reader *import, const char *pat
     }
     qsort(names, n, sizeof *names, compare_import_names);
     for (size_t i = 0; i < n; i++)
-        if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
-            string_list_add(&import->files.names, names[i]);
+        if (i == 0 || strcmp(names[i], names[i - 1]) != 0) string_list_add(&import->files.names, names[i]);
 end:
     free(names);
     return status;
@@ -114,8 +112,7 @@ static enum status refuse_adapter(const struct huggingface_reader *import, struc
 {
     char path[FS_PATH_MAX];
     TRY(fs_join(path, import->dir, "adapter_config.json", STATUS_DATA, err));
-    if (!fs_exists(path))
-        return STATUS_OK;
+    if (!fs_exists(path)) return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' holds a model and a LoRA adapter (adapter_config.json)", import->dir);
     return error_hint(err, "model.adapter starts from an adapter in a folder of its own; remove adapter_config.json if "
                            "the model is the merged one");
@@ -130,8 +127,7 @@ static enum status find_files(struct huggingface_reader *import, struct error *e
         return STATUS_OK;
     }
     TRY(fs_join(path, import->dir, INDEX_FILE, STATUS_DATA, err));
-    if (fs_exists(path))
-        return read_index(import, path, err);
+    if (fs_exists(path)) return read_index(import, path, err);
     const char *pickled = NULL;
     for (size_t i = 0; i < COUNT_OF(PICKLED) && !pickled; i++) {
         TRY(fs_join(path, import->dir, PICKLED[i], STATUS_DATA, err));
@@ -168,13 +164,11 @@ static const struct tensor_info *find_name(const struct huggingface_reader *impo
 
 static bool is_skipped_by_import(const struct model_desc *desc, const char *name)
 {
-    if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids"))
-        return true;
+    if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids")) return true;
     static const char *const masks[] = {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"};
     const bool old = desc->family == FAMILY_GPT2 || desc->family == FAMILY_GPTJ || desc->family == FAMILY_GPT_NEOX;
     for (size_t i = 0; old && i < COUNT_OF(masks); i++)
-        if (fs_has_suffix(name, masks[i]))
-            return true;
+        if (fs_has_suffix(name, masks[i])) return true;
     if (desc->family == FAMILY_QWEN3_5 && strncmp(name, "mtp.", 4) == 0) /* to predict further tokens */
         return true;
     if (desc->num_labels > 0 && desc->new_head && strncmp(name, "lm_head.", 8) == 0) /* a classifier has another head */
@@ -208,8 +202,7 @@ static const struct tensor_info *find_tensor(const struct huggingface_reader *im
                  exchange_hf_name_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
         name = current;
     const struct tensor_info *tensor = find_name(import, name);
-    if (tensor)
-        return tensor;
+    if (tensor) return tensor;
     char prefix[32];
     tensor_base_prefix(import->desc->family, prefix, sizeof prefix);
     int n = snprintf(prefixed, sizeof prefixed, "%s.%s", prefix, name);
@@ -219,8 +212,7 @@ static const struct tensor_info *find_tensor(const struct huggingface_reader *im
 static bool is_ignored(const struct huggingface_reader *import, const char *name)
 {
     for (int i = 0; import->ignore && i < import->ignore->count; i++)
-        if (fnmatch(import->ignore->items[i], name, 0) == 0)
-            return true;
+        if (fnmatch(import->ignore->items[i], name, 0) == 0) return true;
     return false;
 }
 
@@ -235,8 +227,7 @@ static enum status match_quantized(struct huggingface_reader *import, int file, 
     if (!import->quantized || !hf_quantized_part(import->desc->quantization.method, entry, matrix, &part))
         return STATUS_OK;
     tensor = find_tensor(import, matrix);
-    if (!tensor || tensor->part != PART_BASE || tensor->ndim != 2)
-        return STATUS_OK;
+    if (!tensor || tensor->part != PART_BASE || tensor->ndim != 2) return STATUS_OK;
     const ptrdiff_t index = tensor - import->table->tensors;
     *matched = true;
     if (part == HF_CODES) {
@@ -244,8 +235,7 @@ static enum status match_quantized(struct huggingface_reader *import, int file, 
         import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32;
     }
     struct hf_place *place = &import->quantized[index].parts[part];
-    if (place->found)
-        return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
+    if (place->found) return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
     *place = hf_place_of(file, entry);
     return STATUS_OK;
 }
@@ -270,20 +260,16 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     }
     char text_name[TENSOR_NAME_MAX];
     const char *name = import->names ? model_multimodal_name(entry->name, text_name, sizeof text_name) : entry->name;
-    if (import->desc->family == FAMILY_GPT_NEOX && strcmp(name, HF_NEOX_HEAD) == 0)
-        name = LM_HEAD;
-    if (import->names && !model_multimodal_is_text(name))
-        return hf_rest_add(&import->rest, file, path, entry, err);
-    if (is_skipped_by_import(import->desc, name))
-        return STATUS_OK;
+    if (import->desc->family == FAMILY_GPT_NEOX && strcmp(name, HF_NEOX_HEAD) == 0) name = LM_HEAD;
+    if (import->names && !model_multimodal_is_text(name)) return hf_rest_add(&import->rest, file, path, entry, err);
+    if (is_skipped_by_import(import->desc, name)) return STATUS_OK;
     if (import->desc->family == FAMILY_BERT && import->desc->new_head && strncmp(entry->name, "cls.", 4) == 0) {
         import->left_out++;
         return STATUS_OK;
     }
     bool matched, tied_head = import->desc->tied && strcmp(name, LM_HEAD) == 0;
     TRY(match_quantized(import, file, path, entry, &matched, err));
-    if (matched)
-        return STATUS_OK;
+    if (matched) return STATUS_OK;
     const struct tensor_info *tensor = tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, name);
     if (!tensor || starts_fresh(import, tensor)) {
         if (!import->extra++) {
@@ -311,8 +297,7 @@ static enum status match_file(struct huggingface_reader *import, int file, struc
     TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
-    for (int i = 0; i < header.count; i++)
-        TRY_END(match_entry(import, file, path, &header.entries[i], err));
+    for (int i = 0; i < header.count; i++) TRY_END(match_entry(import, file, path, &header.entries[i], err));
 end:
     safetensors_header_release(&header);
     return status;
@@ -326,8 +311,7 @@ static enum status resolve_pooler(struct huggingface_reader *import, struct erro
     import->new_pooler = import->desc->new_head && import->desc->pooler;
     for (size_t i = 0; import->new_pooler && i < COUNT_OF(pooler); i++)
         import->new_pooler = !import->places[pooler[i] - import->table->tensors].found;
-    if (!import->new_pooler || !pooler[0]->frozen)
-        return STATUS_OK;
+    if (!import->new_pooler || !pooler[0]->frozen) return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' has no pooler, and a random one would be frozen", import->dir);
     return error_hint(err, "peft.modules_to_save: [pooler] trains it with the adapter");
 }
@@ -362,8 +346,7 @@ static void suggest_pattern(const struct huggingface_reader *import, char *patte
     for (const char *part = name; part; part = strchr(part, '.') ? strchr(part, '.') + 1 : NULL) {
         const size_t digits = strspn(part, "0123456789");
         const int before = (int)(part - name);
-        if (!digits || part[digits] != '.')
-            continue;
+        if (!digits || part[digits] != '.') continue;
         if (strtoll(part, NULL, 10) >= import->desc->num_layers)
             snprintf(pattern, size, "%.*s.*", before + (int)digits, name);
         else
@@ -377,8 +360,7 @@ static void suggest_pattern(const struct huggingface_reader *import, char *patte
 static enum status refuse_extra(const struct huggingface_reader *import, struct error *err)
 {
     char pattern[sizeof import->extra_name + 8], more[48] = "";
-    if (import->extra > 1)
-        snprintf(more, sizeof more, " (the first of %d)", import->extra);
+    if (import->extra > 1) snprintf(more, sizeof more, " (the first of %d)", import->extra);
     suggest_pattern(import, pattern, sizeof pattern);
     error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path, import->extra_name,
               more);
@@ -392,8 +374,7 @@ static enum status check_complete(const struct huggingface_reader *import, struc
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
-    if (import->extra)
-        return refuse_extra(import, err);
+    if (import->extra) return refuse_extra(import, err);
     for (int i = 0; i < import->table->num_tensors; i++) {
         if (!import->places[i].found && !starts_fresh(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
@@ -404,8 +385,7 @@ static enum status check_complete(const struct huggingface_reader *import, struc
     if (!missing && import->weight_map && import->seen != json_object_size(import->weight_map))
         return error_set(err, STATUS_DATA, "'%s': %s names %zu tensors, its files hold %zu", import->dir, INDEX_FILE,
                          json_object_size(import->weight_map), import->seen);
-    if (!missing)
-        return STATUS_OK;
+    if (!missing) return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s': tensor '%s' is missing", import->dir, first->name);
     if (is_ignored(import, first->name))
         return error_hint(err, "model.ignore_tensors leaves it out; the model cannot do without it");
@@ -426,11 +406,9 @@ int64_t huggingface_not_finite(const float *x, int64_t count)
         int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
         int found = 0;
 #pragma omp simd reduction(| : found)
-        for (int64_t i = begin; i < end; i++)
-            found |= !(fabsf(x[i]) <= FLT_MAX);
+        for (int64_t i = begin; i < end; i++) found |= !(fabsf(x[i]) <= FLT_MAX);
         for (int64_t i = begin; found && i < end; i++)
-            if (!isfinite(x[i]))
-                return i;
+            if (!isfinite(x[i])) return i;
     }
     return count;
 }
@@ -529,8 +507,7 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
                   isnan(out[i]) ? "NaN" : "an infinity");
         return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
     }
-    if (info->role == ROLE_WTE && import->tied_head.found)
-        return compare_tied_head(import, first, count, out, err);
+    if (info->role == ROLE_WTE && import->tied_head.found) return compare_tied_head(import, first, count, out, err);
     return STATUS_OK;
 }
 
@@ -574,29 +551,25 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
                                           .ignore = source->ignore,
                                           .files.dir = source->dir,
                                           .decoded_tensor = -1};
-    if (!source->dir)
-        return STATUS_OK;
+    if (!source->dir) return STATUS_OK;
     import->by_name = json_object();
     import->places = memory_zeroed(tensors, sizeof *import->places);
     if (source->desc->quantization.method != QUANTIZATION_NONE)
         import->quantized = memory_zeroed(tensors, sizeof *import->quantized);
-    if (source->desc->multimodal)
-        import->names = memory_zeroed(tensors, sizeof *import->names);
+    if (source->desc->multimodal) import->names = memory_zeroed(tensors, sizeof *import->names);
     import->compared = memory_alloc(COMPARED_BYTES);
     for (size_t i = 0; i < tensors; i++)
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
     TRY(find_files(import, err));
     TRY(refuse_adapter(import, err));
-    for (int file = 0; file < import->files.names.count; file++)
-        TRY(match_file(import, file, err));
+    for (int file = 0; file < import->files.names.count; file++) TRY(match_file(import, file, err));
     struct hf_place *embedding = &import->places[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!embedding->found) {
         *embedding = import->tied_head;
         import->tied_head.found = false;
     }
     TRY(resolve_pooler(import, err));
-    if (rank == 0 && !source->quiet)
-        tell_differences(import);
+    if (rank == 0 && !source->quiet) tell_differences(import);
     TRY(check_complete(import, err));
     return open_quantized(import, err);
 }
@@ -626,8 +599,7 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
 enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
 {
     const struct tensor_info *embedding = tensor_find(reader->table, 0, ROLE_WTE);
-    if (!reader->dir)
-        return DTYPE_F32;
+    if (!reader->dir) return DTYPE_F32;
     if (!reader->places[tensor].found) /* it starts fresh */
         tensor = (int)(embedding - reader->table->tensors);
     return reader->places[tensor].dtype;
@@ -660,8 +632,7 @@ void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *rea
     for (int i = 0; i < folder->count && reader->names; i++) {
         struct hf_tensor *entry = &folder->tensors[i];
         const char *name = reader->names[entry->tensor - folder->table->tensors];
-        if (*name && !entry->head)
-            snprintf(entry->name, sizeof entry->name, "%s", name);
+        if (*name && !entry->head) snprintf(entry->name, sizeof entry->name, "%s", name);
     }
     folder->tensors = memory_resize(folder->tensors, (size_t)(folder->count + rest->count) * sizeof *folder->tensors);
     for (int i = 0; i < rest->count; i++) {

@@ -32,8 +32,7 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
     for (size_t i = 0; i < COUNT_OF(PART_ENDINGS); i++) {
         const struct part_ending *row = &PART_ENDINGS[i];
         const size_t kept = length - strlen(row->ending);
-        if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_MATRIX_NAME_MAX)
-            continue;
+        if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_MATRIX_NAME_MAX) continue;
         memcpy(matrix, entry->name, kept);
         matrix[kept] = '\0';
         *part = row->part;
@@ -67,8 +66,7 @@ static enum status hf_check_part(const struct hf_quantized *quantized, const str
     const struct hf_place *place = &quantized->parts[part];
     const bool halves = part == HF_SCALES && size == 4 && quantized->stored.format == QUANTIZED_FP8 &&
                         place->known_dtype && place->dtype != DTYPE_F32;
-    if (!place->found)
-        return hf_bad_part(quantized, tensor, part, "a tensor of the quantized matrix is missing", err);
+    if (!place->found) return hf_bad_part(quantized, tensor, part, "a tensor of the quantized matrix is missing", err);
     if (place->bytes != elements * (halves ? 2 : size) || (size == 4 && !place->known_dtype))
         return hf_bad_part(quantized, tensor, part,
                            "a tensor of the quantized matrix has another size than its shape asks for", err);
@@ -126,8 +124,7 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
         TRY(hf_check_part(quantized, tensor, HF_NESTED_SCALES, stored->bytes[STORED_NESTED_SCALES] / 4, 4, err));
         TRY(hf_check_part(quantized, tensor, HF_NESTED_MAP, DYNAMIC_MAP_SIZE, 4, err));
     }
-    if (stored->format != QUANTIZED_NF4)
-        return STATUS_OK;
+    if (stored->format != QUANTIZED_NF4) return STATUS_OK;
     float map[NF4_VALUES]; /* the values of codes are part of the format */
     TRY(hf_check_part(quantized, tensor, HF_MAP, NF4_VALUES, sizeof *map, err));
     TRY(hf_files_read(files, &quantized->parts[HF_MAP], map, err));
@@ -148,10 +145,8 @@ static enum status hf_check_numbers(const struct hf_quantized *quantized, const 
         for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
             finite = finite && (((const uint8_t *)data)[i] & 0x7f) != 0x7f;
     else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
-        for (int64_t i = 0; i < bytes / 4; i++)
-            finite = finite && isfinite(((const float *)data)[i]);
-    if (finite)
-        return STATUS_OK;
+        for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)data)[i]);
+    if (finite) return STATUS_OK;
     error_set(err, STATUS_DATA, "tensor '%s' has a NaN or an infinity", tensor->name);
     return error_hint(err, "the file is damaged; take another copy");
 }

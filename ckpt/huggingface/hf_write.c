@@ -91,8 +91,7 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
     json_int_t offset = 0;
     for (int i = 0; i < writer->folder->count; i++) {
         const struct hf_tensor *tensor = &writer->folder->tensors[i];
-        if (tensor->file != file)
-            continue;
+        if (tensor->file != file) continue;
         const json_int_t end = offset + hf_tensor_bytes(tensor);
         const struct safetensors_entry *rest = tensor->rest ? &tensor->rest->entry : NULL;
         const int64_t *sizes = rest ? rest->shape : tensor->tensor->shape;
@@ -109,8 +108,7 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
     json_decref(root);
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
     char *header = memory_alloc(SAFETENSORS_PREFIX + padded);
-    for (int i = 0; i < SAFETENSORS_PREFIX; i++)
-        header[i] = (char)(padded >> (8 * i) & 0xff);
+    for (int i = 0; i < SAFETENSORS_PREFIX; i++) header[i] = (char)(padded >> (8 * i) & 0xff);
     memset(header + SAFETENSORS_PREFIX, ' ', padded);
     memcpy(header + SAFETENSORS_PREFIX, text, length);
     free(text);
@@ -122,8 +120,7 @@ static enum status close_written_file(struct hf_writer *writer, struct error *er
 {
     const int fd = writer->fd;
     writer->fd = -1;
-    if (fd < 0)
-        return STATUS_OK;
+    if (fd < 0) return STATUS_OK;
     const int sync_error = fsync(fd) ? errno : 0;
     if (close(fd) != 0 && !sync_error)
         return error_set(err, STATUS_DATA, "cannot close '%s': %s", writer->path, strerror(errno));
@@ -139,8 +136,7 @@ static enum status open_written_file(struct hf_writer *writer, int file, struct 
     hf_file_name(writer, file, name);
     TRY(fs_join(writer->path, writer->folder->out, name, STATUS_DATA, err));
     writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (writer->fd < 0)
-        return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
+    if (writer->fd < 0) return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
     char *header = hf_file_header(writer, file, &size);
     const enum status status = fs_write(writer->fd, writer->path, header, size, STATUS_DATA, err);
     free(header);
@@ -210,8 +206,7 @@ static enum status hf_write_json(const char *out, const char *name, const json_t
     char *line = memory_printf("%s\n", text);
     free(text);
     enum status status = fs_join(path, out, name, STATUS_DATA, err);
-    if (status == STATUS_OK)
-        status = fs_write_file(path, line, strlen(line), STATUS_DATA, err);
+    if (status == STATUS_OK) status = fs_write_file(path, line, strlen(line), STATUS_DATA, err);
     free(line);
     return status;
 }
@@ -220,8 +215,7 @@ static enum status hf_write_json(const char *out, const char *name, const json_t
 static enum status tokenizer_place(const char *out, const char *name, char path[FS_PATH_MAX], struct error *err)
 {
     static const char prefix[] = TEMPLATES_FOLDER "-";
-    if (strncmp(name, prefix, strlen(prefix)) != 0)
-        return fs_join(path, out, name, STATUS_DATA, err);
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return fs_join(path, out, name, STATUS_DATA, err);
     char folder[FS_PATH_MAX];
     TRY(fs_join(folder, out, TEMPLATES_FOLDER, STATUS_DATA, err));
     TRY(fs_mkdirs(folder, STATUS_DATA, err));
@@ -269,8 +263,7 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
         writer->left = tensor->rest ? 0 : tensor->tensor->numel;
-        if (i == 0 || tensor->file != tensor[-1].file)
-            TRY(open_written_file(writer, tensor->file, err));
+        if (i == 0 || tensor->file != tensor[-1].file) TRY(open_written_file(writer, tensor->file, err));
         TRY(tensor->rest ? hf_write_rest(writer, tensor->rest, err)
                          : folder->write(writer, tensor, folder->context, err));
         ASSERT(writer->left == 0);
@@ -304,8 +297,7 @@ enum status hf_write_folder(const struct hf_folder *folder, const char *name, js
     if (mkdir(folder->out, 0777))
         TRY_END(error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->out));
     TRY_END(hf_write_weights(&writer, err));
-    if (writer.num_files > 1)
-        TRY_END(hf_write_index(&writer, err));
+    if (writer.num_files > 1) TRY_END(hf_write_index(&writer, err));
     TRY_END(hf_write_tokenizer(folder->checkpoint, folder->out, err));
     TRY_END(hf_write_json(folder->out, name, config, err));
     TRY_END(fs_sync_dir(folder->out, STATUS_DATA, err));
@@ -346,8 +338,7 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
     }
     status = hf_write_folder(&folder, "config.json", model_desc_export_config(&desc, dtype), err);
 end:
-    if (reader)
-        huggingface_close(reader);
+    if (reader) huggingface_close(reader);
     peft_base_release(&from);
     free(folder.tensors);
     tensor_table_release(&table);

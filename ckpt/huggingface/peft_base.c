@@ -16,8 +16,8 @@ static void read_peft_list(const struct checkpoint *checkpoint, const char *key,
 {
     size_t i;
     json_t *item;
-    json_array_foreach(json_object_get(checkpoint->spec, key), i, item) if (json_is_string(item))
-        string_list_add(list, json_string_value(item));
+    json_array_foreach (json_object_get(checkpoint->spec, key), i, item)
+        if (json_is_string(item)) string_list_add(list, json_string_value(item));
 }
 
 static bool peft_spec_has(const struct checkpoint *checkpoint, const char *key)
@@ -46,8 +46,7 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
     memset(base, 0, sizeof *base);
     base->source = (struct huggingface_source){.desc = desc, .table = table, .quiet = true};
     const char *was = checkpoint->base.folder, *name = moved ? moved : was;
-    if (!name && !desc->multimodal)
-        return STATUS_OK;
+    if (!name && !desc->multimodal) return STATUS_OK;
     if (!was)
         return error_set(err, STATUS_USAGE,
                          "the base of '%s' were initial values with run.seed %lld, which are in no folder; hint: leave "
@@ -63,8 +62,7 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
     base->source.ignore = &base->ignore;
     struct model_desc folder = {.num_labels = 0};
     const enum status status = model_desc_load(base->folder, &folder, err);
-    if (status == STATUS_OK)
-        desc->new_head = desc->num_labels > 0 && folder.num_labels == 0;
+    if (status == STATUS_OK) desc->new_head = desc->num_labels > 0 && folder.num_labels == 0;
     model_desc_release(&folder);
     return status;
 }
@@ -81,8 +79,7 @@ static int64_t peft_base_piece(const struct tensor_table *table, const struct un
     for (int t = unit->first_tensor; unit->stored_bytes && t < unit->first_tensor + unit->num_tensors; t++) {
         const struct stored_tensor *stored = &table->stored[t];
         const int64_t left = (stored->offset + stored->begin[STORED_PARTS]) / table->word - done;
-        if (left > 0)
-            return stored->quantized || left < PIECE ? left : PIECE;
+        if (left > 0) return stored->quantized || left < PIECE ? left : PIECE;
     }
     return PIECE;
 }

@@ -45,8 +45,7 @@ static enum status find_peft_file(struct peft_import *import, struct error *err)
     string_list_add(&import->files.names, name);
     TRY(fs_join(import->path, dir, name, STATUS_DATA, err));
     TRY(fs_join(pickled, dir, PEFT_WEIGHTS ".bin", STATUS_DATA, err));
-    if (fs_exists(import->path))
-        return STATUS_OK;
+    if (fs_exists(import->path)) return STATUS_OK;
     error_set(err, STATUS_DATA, "no adapter in '%s': there is no %s", dir, name);
     if (fs_exists(pickled))
         return error_hint(err, PEFT_WEIGHTS ".bin is not read; peft's save_pretrained() writes safetensors");
@@ -96,8 +95,7 @@ static enum status check_peft_complete(const struct peft_import *import, struct 
             first = first ? first : &import->table->tensors[i];
             missing++;
         }
-    if (!missing)
-        return STATUS_OK;
+    if (!missing) return STATUS_OK;
     error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, first->name);
     if (missing > 1)
         return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
@@ -115,8 +113,7 @@ static enum status peft_begin(struct peft_import *import, const char *dir, const
     TRY(safetensors_read_header(import->path, &import->header, err));
     json_t *by_name = json_object();
     for (int i = 0; i < table->num_tensors; i++)
-        if (!table->tensors[i].frozen)
-            json_object_set_new(by_name, table->tensors[i].name, json_integer(i));
+        if (!table->tensors[i].frozen) json_object_set_new(by_name, table->tensors[i].name, json_integer(i));
     for (int i = 0; i < import->header.count && status == STATUS_OK; i++)
         status = match_peft_entry(import, by_name, &import->header.entries[i], err);
     json_decref(by_name);
@@ -157,8 +154,7 @@ static enum status read_peft_transposed(struct peft_import *import, const struct
         TRY(read_peft_values(import, entry, k * rows + begin, end - begin, import->row, err));
         for (int64_t v = begin; v < end; v++) {
             const int64_t at = v * r + k - first;
-            if (at >= 0 && at < count)
-                out[at] = import->row[v - begin];
+            if (at >= 0 && at < count) out[at] = import->row[v - begin];
         }
     }
     return STATUS_OK;
@@ -181,8 +177,7 @@ static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t
                              import->path, import->head->name);
     }
     const int64_t bad = huggingface_not_finite(out, count);
-    if (bad == count)
-        return STATUS_OK;
+    if (bad == count) return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s': tensor '%s' holds %s", import->path, entry->name,
               isnan(out[bad]) ? "NaN" : "an infinity");
     return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
@@ -223,15 +218,13 @@ static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_
 {
     const struct tensor_info *tensor = entry->tensor;
     const int64_t rows = tensor->shape[0], r = tensor->shape[1];
-    if (!entry->transposed)
-        return hf_writer_tensor(writer, entry, context, err);
+    if (!entry->transposed) return hf_writer_tensor(writer, entry, context, err);
     float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     enum status status = STATUS_OK;
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
         TRY_END(hf_writer_read(writer, tensor, done, &values, &n, err));
-        for (int64_t i = done; i < done + n; i++)
-            all[i % r * rows + i / r] = values[i - done];
+        for (int64_t i = done; i < done + n; i++) all[i % r * rows + i / r] = values[i - done];
     }
     status = hf_writer_values(writer, all, tensor->numel, err);
 end:
@@ -246,8 +239,7 @@ static int list_peft_tensors(const struct model_desc *desc, const struct tensor_
     int count = 0;
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
-        if (tensor->frozen)
-            continue;
+        if (tensor->frozen) continue;
         struct hf_tensor *entry = &entries[count++];
         *entry = hf_tensor_of(PEFT_PREFIX, tensor, dtype);
         entry->transposed = peft_transposes(tensor);

@@ -49,8 +49,7 @@ static void transpose_merged(float **matrix, int64_t rows, int64_t columns)
 {
     float *turned = memory_alloc((size_t)(rows * columns) * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++)
-            turned[i * columns + j] = (*matrix)[j * rows + i];
+        for (int64_t j = 0; j < columns; j++) turned[i * columns + j] = (*matrix)[j * rows + i];
     free(*matrix);
     *matrix = turned;
 }
@@ -60,18 +59,15 @@ static enum status read_merge_update(struct peft_merge *merge, int unit, enum te
 {
     const struct tensor_info *a = tensor_find_part(merge->table, unit, role, PART_LORA_A);
     const struct tensor_info *b = tensor_find_part(merge->table, unit, role, PART_LORA_B);
-    if (!a)
-        return STATUS_OK;
+    if (!a) return STATUS_OK;
     const bool embedding = role_is_embedding(role);
     const bool in_out = merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
     struct merge_update *update = &merge->update;
     *update = (struct merge_update){.r = b->shape[1], .scale = (float)a->lora_scale, .rounded = embedding};
     TRY(read_merged_adapter(merge, embedding || in_out ? a : b, &update->left, err));
     TRY(read_merged_adapter(merge, embedding || in_out ? b : a, &update->right, err));
-    if (in_out)
-        transpose_merged(&update->left, a->shape[1], update->r);
-    if (in_out || embedding)
-        transpose_merged(&update->right, update->r, b->shape[0]);
+    if (in_out) transpose_merged(&update->left, a->shape[1], update->r);
+    if (in_out || embedding) transpose_merged(&update->right, update->r, b->shape[0]);
     return STATUS_OK;
 }
 
@@ -85,8 +81,7 @@ static inline __attribute__((always_inline)) void merge_product_body(int64_t r, 
 {
     memset(sum, 0, (size_t)columns * sizeof *sum);
     for (int64_t k = 0; k < r; k++)
-        for (int64_t j = 0; j < columns; j++)
-            sum[j] = fmaf(left[k], right[k * columns + j], sum[j]);
+        for (int64_t j = 0; j < columns; j++) sum[j] = fmaf(left[k], right[k * columns + j], sum[j]);
 }
 
 static void merge_product_plain(int64_t r, int64_t columns, const float *left, const float *right, float *sum)
@@ -106,8 +101,7 @@ __attribute__((target("avx2,fma"))) static void merge_product_fma(int64_t r, int
 static merge_product *choose_merge_product(void)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return merge_product_fma;
+    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2")) return merge_product_fma;
 #endif
     return merge_product_plain;
 }
@@ -147,8 +141,7 @@ static enum status write_merged(struct peft_merge *merge, struct hf_writer *writ
         n = rows - row < most ? rows - row : most;
         TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
                                err));
-        if (merge->update.r)
-            merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
+        if (merge->update.r) merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
         TRY(hf_writer_values(writer, merge->values, n * columns, err));
     }
     return STATUS_OK;
@@ -158,8 +151,7 @@ static enum status write_merged(struct peft_merge *merge, struct hf_writer *writ
 static int merge_owner(const struct tensor_table *table, int unit)
 {
     int owner = 0;
-    while (unit > tensor_table_head(table) && table->units[owner].frozen != unit)
-        owner++;
+    while (unit > tensor_table_head(table) && table->units[owner].frozen != unit) owner++;
     return unit > tensor_table_head(table) ? owner : unit;
 }
 
@@ -168,12 +160,10 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
 {
     struct peft_merge *merge = context;
     const struct tensor_info *tensor = entry->tensor;
-    if (!tensor->frozen)
-        return hf_writer_tensor(writer, entry, NULL, err);
+    if (!tensor->frozen) return hf_writer_tensor(writer, entry, NULL, err);
     const int unit = entry->head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
     enum status status = read_merge_update(merge, unit, entry->head ? ROLE_LM_HEAD : tensor->role, err);
-    if (status == STATUS_OK)
-        status = write_merged(merge, writer, entry, err);
+    if (status == STATUS_OK) status = write_merged(merge, writer, entry, err);
     free(merge->update.left);
     free(merge->update.right);
     merge->update = (struct merge_update){.r = 0};
@@ -189,13 +179,11 @@ static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct 
     int count = 0, embedding = 0;
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
-        if (tensor->part != PART_BASE)
-            continue;
+        if (tensor->part != PART_BASE) continue;
         count++;
         tensors[tensor->number] =
             hf_model_tensor(merge->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
-        if (tensor->role == ROLE_WTE)
-            embedding = tensor->number;
+        if (tensor->role == ROLE_WTE) embedding = tensor->number;
     }
     tensors[count] = tensors[embedding];
     strcpy(tensors[count].name, "lm_head.weight");
@@ -228,8 +216,7 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
     hf_folder_complete(&folder, merge.base);
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
-    if (unties)
-        json_object_set_new(config, "tie_word_embeddings", json_false());
+    if (unties) json_object_set_new(config, "tie_word_embeddings", json_false());
     if (unties && base->desc->multimodal) /* json_object_set_new() ignores an absent text_config */
         json_object_set_new(json_object_get(config, "text_config"), "tie_word_embeddings", json_false());
     status = hf_write_folder(&folder, "config.json", config, err);

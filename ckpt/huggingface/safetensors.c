@@ -31,8 +31,7 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
         return error_set(err, STATUS_DATA, "'%s' is truncated: %" PRId64 " bytes are not a safetensors file", where,
                          file_bytes);
     uint64_t n = 0;
-    for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--)
-        n = n << 8 | prefix[i];
+    for (int i = SAFETENSORS_PREFIX - 1; i >= 0; i--) n = n << 8 | prefix[i];
     if (n > SAFETENSORS_MAX_HEADER)
         return error_set(err, STATUS_DATA,
                          "'%s' is not a safetensors file: header of %" PRIu64 " bytes, at most %d expected", where, n,
@@ -84,16 +83,14 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
     entry->dtype_name = memory_text(dtype);
 
     for (size_t i = 0; i < COUNT_OF(DTYPES); i++) {
-        if (strcmp(dtype, DTYPES[i].name) != 0)
-            continue;
+        if (strcmp(dtype, DTYPES[i].name) != 0) continue;
         int64_t bytes;
         if (__builtin_mul_overflow(numel, DTYPES[i].bytes, &bytes) || bytes != end - begin)
             return error_set(err, STATUS_DATA,
                              "%s: tensor '%.200s' has %" PRId64 " bytes, which do not fit its shape and dtype", where,
                              name, end - begin);
         entry->known_dtype = DTYPES[i].dtype >= 0;
-        if (entry->known_dtype)
-            entry->dtype = (enum dtype)DTYPES[i].dtype;
+        if (entry->known_dtype) entry->dtype = (enum dtype)DTYPES[i].dtype;
         entry->codes = !strcmp(dtype, "U8") ? CODES_U8 : !strcmp(dtype, "F8_E4M3") ? CODES_E4M3 : CODES_NONE;
     }
     return STATUS_OK;
@@ -102,8 +99,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
 static int compare_safetensors_begin(const void *a, const void *b)
 {
     const struct safetensors_entry *x = a, *y = b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return (x->end > y->end) - (x->end < y->end); /* empty tensors first */
 }
 
@@ -146,8 +142,7 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
     const char *name;
     json_t *value;
     out->entries = memory_zeroed(json_object_size(root) + 1, sizeof *out->entries);
-    json_object_foreach(root, name, value)
-    {
+    json_object_foreach (root, name, value) {
         if (strcmp(name, "__metadata__") == 0) {
             const char *producer = json_string_value(json_object_get(value, "producer"));
             out->by_ztrain = producer && strcmp(producer, "ztrain") == 0;
@@ -176,8 +171,7 @@ enum status safetensors_read_header(const char *path, struct safetensors_header 
     size_t header_bytes = 0;
     enum status status;
     TRY(fs_open_read(path, STATUS_DATA, &fd, &file_bytes, err));
-    if (file_bytes >= SAFETENSORS_PREFIX)
-        TRY_END(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
+    if (file_bytes >= SAFETENSORS_PREFIX) TRY_END(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
     TRY_END(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
     if (!(header = malloc(header_bytes + 1)))
         TRY_END(error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path));
@@ -236,10 +230,8 @@ struct hf_place hf_place_of(int file, const struct safetensors_entry *entry)
 
 static enum status hf_files_open(struct hf_files *files, int file, struct error *err)
 {
-    if (files->open == file + 1)
-        return STATUS_OK;
-    if (files->open)
-        io_close(files->fd);
+    if (files->open == file + 1) return STATUS_OK;
+    if (files->open) io_close(files->fd);
     files->open = 0;
     TRY(fs_join(files->path, files->dir, files->names.items[file], STATUS_DATA, err));
     TRY(fs_open_read(files->path, STATUS_DATA, &files->fd, NULL, err));
@@ -274,8 +266,7 @@ enum status hf_files_values(struct hf_files *files, const struct hf_place *place
 
 void hf_files_release(struct hf_files *files)
 {
-    if (files->open)
-        io_close(files->fd);
+    if (files->open) io_close(files->fd);
     string_list_release(&files->names);
 }
 
@@ -289,8 +280,7 @@ enum status hf_unit_values(const struct tensor_table *table, int unit, int64_t b
     for (int i = info->first_tensor; i < info->first_tensor + info->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
         const int64_t from = max64(tensor->offset, begin), to = min64(tensor->offset + tensor->numel, end);
-        if (from >= to)
-            continue;
+        if (from >= to) continue;
         memset(out + (filled - begin), 0, (size_t)(from - filled) * sizeof *out);
         filled = to;
         TRY(values(context, i, from - tensor->offset, to - from, out + (from - begin), err));

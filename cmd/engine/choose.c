@@ -47,8 +47,7 @@ static enum status choose_without_gpu(struct engine *t, int blind, const char *w
 {
     const struct bootstrap *boot = t->boot;
     char who[128] = "";
-    if (boot->world > 1)
-        snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
+    if (boot->world > 1) snprintf(who, sizeof who, "rank %d on %s: ", blind, boot->places[blind].host);
     if (t->spec->train.device == SPEC_DEVICE_CUDA) {
         /* the lowest rank prints it for all, and its messages begin with its name */
         error_set(err, STATUS_DEVICE, "train.device cuda: %s%s", blind == 0 ? "" : who, why);
@@ -80,13 +79,11 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
     const struct bootstrap *boot = t->boot;
     struct gpu_binding binding;
     *choice = (struct device_choice){.kind = DEVICE_CPU};
-    if (t->spec->train.device == SPEC_DEVICE_CPU)
-        return STATUS_OK;
+    if (t->spec->train.device == SPEC_DEVICE_CPU) return STATUS_OK;
     struct gpu_view own;
     view_gpu_choices(boot->rank, &own);
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
-    if (binding.blind >= 0)
-        return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);
+    if (binding.blind >= 0) return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
@@ -115,8 +112,7 @@ static int rank_lowering_choice(const struct cpu_kernels *all, int world, int be
 {
     int other = -1;
     for (int r = 0; r < world; r++) {
-        if (cpu_kernels_equal(&all[r], common))
-            return r;
+        if (cpu_kernels_equal(&all[r], common)) return r;
         other = other < 0 && !cpu_kernels_equal(&all[r], &all[best]) ? r : other;
     }
     return other;
@@ -127,8 +123,7 @@ static void log_chosen_instructions(const struct bootstrap *boot, const struct c
 {
     char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
     int best = rank_of_best_choice(all, boot->world);
-    if (cpu_kernels_equal(&all[best], common))
-        return;
+    if (cpu_kernels_equal(&all[best], common)) return;
     int low = rank_lowering_choice(all, boot->world, best, common);
     log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
              "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
@@ -140,8 +135,7 @@ static void log_products(const struct bootstrap *boot, const struct cpu_kernels 
 {
     char here[CPU_KERNELS_TEXT], there[CPU_KERNELS_TEXT], result[CPU_KERNELS_TEXT];
     for (int r = 1; r < boot->world; r++) {
-        if (cpu_kernels_equal(&all[r], &all[0]))
-            continue;
+        if (cpu_kernels_equal(&all[r], &all[0])) continue;
         log_warn("all ranks multiply matrices with %s: rank 0 on %s would use %s, rank %d on %s %s",
                  cpu_kernels_products(common, result), boot->places[0].host, cpu_kernels_products(&all[0], here), r,
                  boot->places[r].host, cpu_kernels_products(&all[r], there));
@@ -159,8 +153,7 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
     enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
     if (status == STATUS_OK) {
         cpu_kernels_common(all, t->world, own);
-        if (t->rank == 0)
-            say(t->boot, all, own);
+        if (t->rank == 0) say(t->boot, all, own);
     }
     free(all);
     return status;
@@ -177,8 +170,7 @@ static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
     cpu_kernels_instructions(kernels, had);
     enum cpu_isa best = kernels->isa;
-    if (!cpu_kernels_keep(kernels, before) || t->rank != 0)
-        return;
+    if (!cpu_kernels_keep(kernels, before) || t->rank != 0) return;
     cpu_kernels_instructions(kernels, kept);
     if (choose_fixed(t))
         log_detail("the run continues with the %s kernels that it began with; this CPU has %s", kept, had);
@@ -193,8 +185,7 @@ static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels
 static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
-    if (t->kernels_before)
-        keep_chosen_kernels(t, t->kernels_before, kernels);
+    if (t->kernels_before) keep_chosen_kernels(t, t->kernels_before, kernels);
     TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
     TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, choose_fixed(t), err), err));
     return choose_common_kernels(t, kernels, log_products, err);
@@ -223,15 +214,13 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     own.ctas = strncmp(t->device->capability, "10.", 3) == 0 ? SM_TARGET_CTAS_BLACKWELL : SM_TARGET_CTAS;
     memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
-    if (!t->comm)
-        return STATUS_OK;
+    if (!t->comm) return STATUS_OK;
     struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
     const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
     int ctas = own.ctas;
     for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--) {
         ctas = all[r].ctas < ctas ? all[r].ctas : ctas;
-        if (all[r].multiprocessors <= smallest->multiprocessors)
-            *smallest = all[r];
+        if (all[r].multiprocessors <= smallest->multiprocessors) *smallest = all[r];
     }
     smallest->ctas = ctas;
     free(all);
@@ -261,13 +250,11 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm && !choose_fixed(t);
     struct gpu_size smallest;
     *ctas = 0;
-    if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside))
-        return STATUS_OK;
+    if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside)) return STATUS_OK;
     TRY(choose_smallest_gpu(t, &smallest, err));
     if (forced && smallest.multiprocessors <= smallest.ctas)
         return refuse_chosen_gpu(t->device, t->boot, &smallest, err);
-    if (forced || smallest.multiprocessors >= AUTO_SHARE * smallest.ctas)
-        *ctas = smallest.ctas;
+    if (forced || smallest.multiprocessors >= AUTO_SHARE * smallest.ctas) *ctas = smallest.ctas;
     return STATUS_OK;
 }
 
@@ -276,8 +263,7 @@ static void choose_sms(const struct engine *t, int ctas)
 {
     const int all = t->device->multiprocessors;
     const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
-    if (ctas && can)
-        device_leave_multiprocessors(t->device, ctas);
+    if (ctas && can) device_leave_multiprocessors(t->device, ctas);
     if (ctas && can && says)
         log_detail(
             "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
@@ -312,11 +298,9 @@ static enum status choose_cores(const struct engine *t, struct error *err)
     int sharers = 0;
     find_near_cores(t->device, &own);
     const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
-    for (int r = 0; r < t->world; r++)
-        sharers += t->boot->places[r].node == t->boot->node && CPU_EQUAL(&all[r], &own);
+    for (int r = 0; r < t->world; r++) sharers += t->boot->places[r].node == t->boot->node && CPU_EQUAL(&all[r], &own);
     free(all);
-    if (status != STATUS_OK || CPU_COUNT(&own) == 0)
-        return status;
+    if (status != STATUS_OK || CPU_COUNT(&own) == 0) return status;
     const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
     t->device->threads = share < threads ? share : threads;
     machine_bind(&own);
@@ -344,19 +328,16 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
         status = device_open(choice.kind, choice.index, threads, &t->device, err);
     }
     TRY(agree(t->comm, status, err));
-    if (choose_fixed(t))
-        TRY(agree(t->comm, device_fix_kernels(t->device, err), err));
+    if (choose_fixed(t)) TRY(agree(t->comm, device_fix_kernels(t->device, err), err));
     if (choice.kind == DEVICE_CUDA) {
         gpu_fault_watch(t->device, choice.index);
         TRY(choose_cores(t, err));
     }
-    if (t->profile)
-        TRY(ops_profiler_new(t->device, &t->profiler, err));
+    if (t->profile) TRY(ops_profiler_new(t->device, &t->profiler, err));
     TRY(phase_times_new(t->device, &t->phase_times, err));
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
-    if (way && t->rank == 0)
-        log_detail("collectives: %s", way);
+    if (way && t->rank == 0) log_detail("collectives: %s", way);
     choose_sms(t, ctas);
     return STATUS_OK;
 }
@@ -379,14 +360,10 @@ static bool choose_launch_bound(const struct engine *t)
 /* Why nothing in a step can be a graph; NULL: blocks can. */
 static const char *graph_choice_block_obstacle(const struct engine *t)
 {
-    if (!device_has_graphs(t->device))
-        return "the CPU device has none";
-    if (t->spec->data.packing != SPEC_PACKING_CUT)
-        return "with data.packing other than true no two steps are alike";
-    if (t->spec->data.document_mask == SPEC_ON)
-        return "with data.document_mask no two steps are alike";
-    if (t->profile)
-        return "--profile times each op";
+    if (!device_has_graphs(t->device)) return "the CPU device has none";
+    if (t->spec->data.packing != SPEC_PACKING_CUT) return "with data.packing other than true no two steps are alike";
+    if (t->spec->data.document_mask == SPEC_ON) return "with data.document_mask no two steps are alike";
+    if (t->profile) return "--profile times each op";
     return NULL;
 }
 
@@ -399,12 +376,9 @@ static const char *graph_choice_step_obstacle(const struct engine *t)
         return "activation_checkpointing.cpu_checkpointing copies on a stream that is not captured";
     if (t->spec->zero.offload_optimizer.device != OFFLOAD_NONE)
         return "with zero_optimization.offload_optimizer the host updates parameters in each step";
-    if (t->spec->comms_logger.enabled)
-        return "comms_logger times each collective";
-    if (t->first || t->spec->next)
-        return "several adapters share a step";
-    if (t->comm && !comm_can_capture(t->comm))
-        return "ranks that share a GPU communicate through the host";
+    if (t->spec->comms_logger.enabled) return "comms_logger times each collective";
+    if (t->first || t->spec->next) return "several adapters share a step";
+    if (t->comm && !comm_can_capture(t->comm)) return "ranks that share a GPU communicate through the host";
     if (t->spec->train.cuda_graphs == SPEC_AUTO && t->spec->wall_clock_breakdown)
         return "wall_clock_breakdown times the parts of a step";
     return NULL;
@@ -435,8 +409,7 @@ enum status choose_graphs(struct engine *t, struct error *err)
     }
     if (wanted == SPEC_AUTO && !why_not && !choose_launch_bound(t))
         why_not = "this model's kernels take longer than their launches";
-    if (!why_not)
-        t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
+    if (!why_not) t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
     if (t->rank == 0 && !t->quiet && !t->simulation.comm && device_has_graphs(t->device))
         log_graph_choice(t->graphs, why_not, why_not_steps);
     return STATUS_OK;

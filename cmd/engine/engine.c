@@ -28,20 +28,16 @@ static enum status engine_apply_task(const struct run_spec *spec, struct model_d
         error_set(err, STATUS_USAGE, "the model is a classifier, and model.task is causal_lm");
         return error_hint(err, "model.task: sequence_classification, or the folder of a language model");
     }
-    if (spec->model.task == TASK_CAUSAL_LM)
-        return model_desc_check_causal(desc, err);
-    if (num_labels == 0)
-        num_labels = desc->num_labels;
-    if (num_labels == 0)
-        TRY(engine_count_labels(spec, &num_labels, err));
+    if (spec->model.task == TASK_CAUSAL_LM) return model_desc_check_causal(desc, err);
+    if (num_labels == 0) num_labels = desc->num_labels;
+    if (num_labels == 0) TRY(engine_count_labels(spec, &num_labels, err));
     return model_desc_classify(desc, num_labels, err);
 }
 
 static enum status engine_check_tokenizer(const struct run_spec *spec, struct error *err)
 {
     const char *folder = spec->model.tokenizer_folder;
-    if (!spec->model.tokenizer || tokenizer_folder_has(folder))
-        return STATUS_OK;
+    if (!spec->model.tokenizer || tokenizer_folder_has(folder)) return STATUS_OK;
     if (!fs_exists(folder) && model_folder_is_name(folder))
         model_folder_missing(folder, STATUS_DATA, err);
     else
@@ -56,8 +52,7 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
     char pooled[48] = "";
     if (spec->model.pretrained && strcmp(spec->model.pretrained, spec->model.folder) != 0)
         log_detail("model: %s is in %s", PRINTABLE(spec->model.pretrained), PRINTABLE(spec->model.folder));
-    for (int i = 0; i < desc->notices.count; i++)
-        log_info("model: %s", desc->notices.items[i]);
+    for (int i = 0; i < desc->notices.count; i++) log_info("model: %s", desc->notices.items[i]);
     if (desc->padding_token >= 0 && !desc->bidirectional) /* an encoder's samples do not hold it */
         log_info("model: pad_token_id %" PRId64 ": its embedding %s", desc->padding_token,
                  desc->trains_padding ? "is trained like the others (model.train_pad_token)"
@@ -69,8 +64,7 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
                      spec->data.seq_length, rope->original_max_positions,
                      rope->kind == ROPE_DYNAMIC ? "dynamic NTK's base for this length" : "long_factor");
     }
-    if (desc->pooler)
-        snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
+    if (desc->pooler) snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
         log_detail("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
                    rates->embedding, rates->attention, rates->residual, pooled);
@@ -81,21 +75,17 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     TRY(engine_check_tokenizer(spec, err));
     const enum status status = spec->model.config ? model_desc_from_spec(spec->model.config, desc, err)
                                                   : model_desc_load(spec->model.folder, desc, err);
-    if (status != STATUS_OK)
-        return error_prefix(err, "%s", spec->model.where);
+    if (status != STATUS_OK) return error_prefix(err, "%s", spec->model.where);
     if (desc->multimodal && !spec->model.pretrained)
         return error_set(err, STATUS_USAGE,
                          "%s: model_type '%s' is multimodal, and of random weights only the text model would exist; "
                          "hint: model.pretrained, or the config of the text model",
                          spec->model.where, json_string_value(json_object_get(desc->source, "model_type")));
     TRY(engine_apply_task(spec, desc, err));
-    if (spec->model.dropout >= 0)
-        model_desc_set_dropout(desc, spec->model.dropout);
+    if (spec->model.dropout >= 0) model_desc_set_dropout(desc, spec->model.dropout);
     desc->trains_padding = spec->model.train_pad_token == SPEC_ON;
-    if (notices)
-        engine_log_model(spec, desc);
-    if (spec->data.seq_length <= model_desc_longest(desc))
-        return STATUS_OK;
+    if (notices) engine_log_model(spec, desc);
+    if (spec->data.seq_length <= model_desc_longest(desc)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
               spec->data.seq_length, desc->max_positions);
     return error_hint(err, "set a shorter data.seq_length, or use a model with more positions");
@@ -150,8 +140,7 @@ static enum status engine_check_quantization(const struct engine *t, enum quanti
     if (spec->model.load_in_4bit && folder != QUANTIZATION_NONE && folder != QUANTIZATION_NF4)
         return error_set(err, STATUS_USAGE,
                          "model.quantization_config: the model's weights are quantized already; hint: remove it");
-    if (method == QUANTIZATION_NONE)
-        return STATUS_OK;
+    if (method == QUANTIZATION_NONE) return STATUS_OK;
     if (!spec->adapter.on) {
         error_set(err, STATUS_USAGE, "weights in %d bits cannot be trained", method == QUANTIZATION_FP8 ? 8 : 4);
         return error_hint(err, "peft trains an adapter on them; or take the unquantized weights");
@@ -168,8 +157,7 @@ static enum status engine_store_base(struct engine *t, struct error *err)
     const struct stored_settings settings =
         stored_settings_of(&t->desc, spec->model.load_in_4bit ? &spec->model.quantization : NULL, plain);
     TRY(engine_check_quantization(t, settings.quantization.method, err));
-    if (!spec->adapter.on)
-        return STATUS_OK;
+    if (!spec->adapter.on) return STATUS_OK;
     TRY(stored_base_check(&settings, &t->desc, &t->table, err));
     const bool tells = spec->model.load_in_4bit && t->rank == 0 && !t->quiet && !t->first;
     for (int i = 0; i < settings.quantization.skip.count && tells; i++)
@@ -183,8 +171,7 @@ static enum status engine_store_base(struct engine *t, struct error *err)
 /* The adapters of a run have one base: the same frozen tensors in the same places. */
 static enum status engine_check_followed(const struct engine *t, struct error *err)
 {
-    if (!t->first || stored_base_is_same(&t->first->table, &t->table))
-        return STATUS_OK;
+    if (!t->first || stored_base_is_same(&t->first->table, &t->table)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "adapter '%s' would keep another base than '%s'", t->spec->run.name,
               t->first->spec->run.name);
     return error_hint(err, "modules_to_save and base_dtype are the same for all, and so is whether the optimizer is "
@@ -233,8 +220,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
 static void engine_attention(const struct engine *t)
 {
     const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
-    if (t->rank != 0 || t->quiet)
-        return;
+    if (t->rank != 0 || t->quiet) return;
     if (!t->spec->transformer.deterministic && (!cuda || softcap || t->spec->dtype == DTYPE_F32))
         log_info("train.deterministic: false has no effect %s: results repeat bit for bit",
                  cuda ? "on ztrain's kernels for attention" : "on the CPU device");
@@ -258,10 +244,8 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     }
     const struct transformer_config config = engine_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));
-    if (t->graphs == GRAPHS_BY_STEP)
-        TRY(input_upload_new(t->device, &t->upload, err));
-    if (t->samples)
-        t->samples->generator = generator_new(t->transformer, t->samples->capacity);
+    if (t->graphs == GRAPHS_BY_STEP) TRY(input_upload_new(t->device, &t->upload, err));
+    if (t->samples) t->samples->generator = generator_new(t->transformer, t->samples->capacity);
     return STATUS_OK;
 }
 
@@ -275,8 +259,7 @@ static enum status engine_open_device(struct engine *t, int threads, struct erro
         t->profiler = t->first->profiler;
         return STATUS_OK;
     }
-    if (!t->device)
-        TRY(choose_device(t, threads, err));
+    if (!t->device) TRY(choose_device(t, threads, err));
     return stream_new(t->device, STREAM_COMPUTE, &t->compute, err);
 }
 

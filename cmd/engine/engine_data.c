@@ -32,8 +32,7 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
 {
     TRY(open_tokens(spec, index, &sources->items[index].set, err));
     TRY(token_set_check(sources->items[index].set, vocab_size, fingerprint, err));
-    if (spec->model.task == TASK_CAUSAL_LM)
-        return STATUS_OK;
+    if (spec->model.task == TASK_CAUSAL_LM) return STATUS_OK;
     TRY(label_set_open(sources->items[index].set, &sources->items[index].labels, err));
     fingerprint->first = label_set_fingerprint(sources->items[index].labels, fingerprint->first);
     fingerprint->sampled = label_set_fingerprint(sources->items[index].labels, fingerprint->sampled);
@@ -52,8 +51,7 @@ static enum status engine_check_source(const struct run_spec *spec, const struct
                 "'%s' is in two sources of data.train, '%s' and '%s'; hint: name each shard once, and give "
                 "its source a larger weight or more epochs",
                 shard, spec->data.train.items[i], name);
-        if (!sources->items[i].labels)
-            continue;
+        if (!sources->items[i].labels) continue;
         const json_t *names = sources->items[i].labels->names, *others = sources->items[index].labels->names;
         if (names && others ? !json_equal(names, others) : names != others)
             return error_set(err, STATUS_DATA,
@@ -74,8 +72,7 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
                                struct error *err)
 {
     *sources = (struct train_sources){.count = num_sources(spec)};
-    if (!spec->data.amount)
-        return open_source(spec, 0, vocab_size, sources, &sources->fingerprint, err);
+    if (!spec->data.amount) return open_source(spec, 0, vocab_size, sources, &sources->fingerprint, err);
     struct data_fingerprint hash = {(uint64_t)spec->data.amount, (uint64_t)spec->data.amount};
     for (int i = 0; i < sources->count; i++) {
         struct data_fingerprint one;
@@ -98,16 +95,14 @@ static void close_source(struct token_source *source)
 
 void train_sources_release(struct train_sources *sources)
 {
-    for (int i = 0; i < sources->count; i++)
-        close_source(&sources->items[i]);
+    for (int i = 0; i < sources->count; i++) close_source(&sources->items[i]);
     *sources = (struct train_sources){.count = 0};
 }
 
 bool train_sources_have_mask(const struct train_sources *sources)
 {
     bool found = false;
-    for (int i = 0; i < sources->count; i++)
-        found |= token_set_has_mask(sources->items[i].set);
+    for (int i = 0; i < sources->count; i++) found |= token_set_has_mask(sources->items[i].set);
     return found;
 }
 
@@ -213,10 +208,8 @@ static void report_data_stretch(const struct engine *t)
     const int64_t former = spec_former_steps(t->spec, t->steps_per_epoch);
     const char *key = keys[s->type]; /* of the schedule's length; NULL: it has none */
     char way[96] = "";
-    if (!former || former == t->total_steps || !schedule_needs_total(s))
-        return;
-    if (key)
-        snprintf(way, sizeof way, "; scheduler.params.%s: %" PRId64 " keeps the schedule", key, former);
+    if (!former || former == t->total_steps || !schedule_needs_total(s)) return;
+    if (key) snprintf(way, sizeof way, "; scheduler.params.%s: %" PRId64 " keeps the schedule", key, former);
     log_info("scheduler: %s follows the run's length, which was %" PRId64 " steps in the checkpoint and is %" PRId64
              " now: the learning rate is another from here on%s",
              schedule_name(s->type), former, t->total_steps, way);
@@ -244,8 +237,7 @@ static enum status pack_documents(const struct engine *t, const char *key, const
                                   struct first_fit **fit, struct error *err)
 {
     const int64_t length = t->spec->data.seq_length;
-    if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT)
-        return STATUS_OK;
+    if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT) return STATUS_OK;
     TRY(first_fit_new(set, length, fit, err));
     if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
         log_detail("%s: %" PRId64 " documents in %" PRId64 " samples, which they fill to %.1f %%", key,
@@ -263,8 +255,7 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
     if (t->rank != 0 || t->quiet || t->spec->data.packing == SPEC_PACKING_CUT || t->desc.num_labels > 0)
         return STATUS_OK; /* a classifier refuses documents that are longer than a sample */
     TRY(cut_count(set, length, &cut, err));
-    if (cut.documents == 0)
-        return STATUS_OK;
+    if (cut.documents == 0) return STATUS_OK;
     if (cut.targets > 0 && !cut.target_left && training)
         return error_set(err, STATUS_DATA,
                          "%s: data.seq_length %" PRId64 " cuts every target off: %" PRId64 " of %" PRId64
@@ -287,8 +278,7 @@ static enum status check_data_masks(const struct engine *t, struct error *err)
         return error_set(err, STATUS_DATA,
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
                          "when the data are complete");
-    if (!masked || !leads)
-        return STATUS_OK;
+    if (!masked || !leads) return STATUS_OK;
     if (t->desc.num_labels > 0)
         log_warn(
             "the loss masks beside data.train are not used: with model.task sequence_classification a document has "
@@ -332,8 +322,7 @@ static enum status open_training_data(struct engine *t, struct error *err)
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
         TRY(pack_documents(t, name, t->sources.items[i].set, &t->sources.items[i].fit, err));
         TRY(report_cuts(t, name, t->sources.items[i].set, true, err));
-        if (t->desc.num_labels > 0)
-            TRY(take_labels(t, t->sources.items[i].labels, err));
+        if (t->desc.num_labels > 0) TRY(take_labels(t, t->sources.items[i].labels, err));
     }
     if (!mixed) {
         t->train_config.source = t->sources.items[0];
@@ -341,8 +330,7 @@ static enum status open_training_data(struct engine *t, struct error *err)
     }
     TRY(engine_mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));
     t->train_config.mixture = &t->mixture;
-    if (t->rank == 0 && !t->quiet)
-        log_data_mixture(spec, &t->mixture);
+    if (t->rank == 0 && !t->quiet) log_data_mixture(spec, &t->mixture);
     return STATUS_OK;
 }
 
@@ -384,8 +372,7 @@ static enum status open_data(struct engine *t, struct error *err)
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
     TRY(check_data_schedule(t, err));
-    if (spec->data.validation.count)
-        return open_validation_data(t, err);
+    if (spec->data.validation.count) return open_validation_data(t, err);
     if (spec->train.eval_interval_steps)
         log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
     if (t->samples && t->rank == 0)

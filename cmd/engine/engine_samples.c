@@ -12,10 +12,8 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
 {
     const struct spec_prompt *prompt = &spec->train.samples[i];
     struct token_list *tokens = &s->prompts[i];
-    for (int64_t k = 0; k < prompt->count; k++)
-        token_list_add(tokens, prompt->tokens[k]);
-    if (prompt->text)
-        TRY(tokenizer_encode(s->tokenizer, prompt->text, strlen(prompt->text), true, tokens, err));
+    for (int64_t k = 0; k < prompt->count; k++) token_list_add(tokens, prompt->tokens[k]);
+    if (prompt->text) TRY(tokenizer_encode(s->tokenizer, prompt->text, strlen(prompt->text), true, tokens, err));
     if (tokens->count == 0 && s->ends.begin >= 0 && s->ends.begin <= INT32_MAX)
         token_list_add(tokens, (int32_t)s->ends.begin);
     if (tokens->count == 0)
@@ -39,17 +37,14 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
 static enum status open_tokenizer(const struct run_spec *spec, struct engine_samples *s, struct error *err)
 {
     bool text = false;
-    for (int i = 0; i < s->count; i++)
-        text = text || spec->train.samples[i].text;
-    if (!text)
-        return STATUS_OK;
+    for (int i = 0; i < s->count; i++) text = text || spec->train.samples[i].text;
+    if (!text) return STATUS_OK;
     if (!spec->model.tokenizer_folder) {
         error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
         return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
     }
     const enum status status = tokenizer_folder_open(spec->model.tokenizer_folder, &s->tokenizer, err);
-    if (status == STATUS_OK)
-        return STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
     error_prefix(err, "train.samples");
     return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
 }
@@ -71,8 +66,7 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
                                struct engine_samples **samples, struct error *err)
 {
     *samples = NULL;
-    if (!spec->train.num_samples)
-        return STATUS_OK;
+    if (!spec->train.num_samples) return STATUS_OK;
     struct engine_samples *s = memory_zeroed(1, sizeof *s);
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
@@ -87,10 +81,8 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
 
 void engine_samples_free(struct engine_samples *s)
 {
-    if (!s)
-        return;
-    for (int i = 0; i < s->count; i++)
-        token_list_release(&s->prompts[i]);
+    if (!s) return;
+    for (int i = 0; i < s->count; i++) token_list_release(&s->prompts[i]);
     generator_free(s->generator);
     tokenizer_free(s->tokenizer);
     free(s->prompts);

@@ -19,8 +19,7 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
 {
     const struct huggingface_source source = pretrained_weights(t);
     *absent = false;
-    if (source.dir)
-        TRY(huggingface_check(&source, absent, err));
+    if (source.dir) TRY(huggingface_check(&source, absent, err));
     return t->spec->model.adapter ? peft_check(t->spec->model.adapter, &t->desc, &t->table, err) : STATUS_OK;
 }
 
@@ -31,8 +30,7 @@ static enum status engine_hash_rest(struct engine *t, const struct huggingface_s
     struct huggingface_reader *reader;
     t->base_folder = source->dir ? realpath(source->dir, NULL) : NULL;
     t->base = (struct checkpoint_base){.folder = t->base_folder, .seed = (int64_t)t->spec->run.seed};
-    if (!t->desc.multimodal || t->rank != 0)
-        return STATUS_OK;
+    if (!t->desc.multimodal || t->rank != 0) return STATUS_OK;
     again.quiet = true;
     TRY(huggingface_open(&again, 0, 0, &reader, err));
     const enum status status = huggingface_rest_hash(reader, &t->base.hash, err);
@@ -57,10 +55,8 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
     } else if (t->desc.multimodal) {
         TRY(engine_hash_rest(t, &source, err));
     }
-    if (checkpoint)
-        return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, slices, err);
-    if (!t->table.adapted)
-        return huggingface_load(&source, &t->layout, t->rank, seed, slices, err);
+    if (checkpoint) return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, slices, err);
+    if (!t->table.adapted) return huggingface_load(&source, &t->layout, t->rank, seed, slices, err);
     if (t->spec->model.adapter)
         return peft_load(t->spec->model.adapter, &t->desc, &t->table, &t->layout, t->rank, slices, err);
     return STATUS_OK;
@@ -68,9 +64,7 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
 
 enum status engine_weights_check_base(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
-    if (!t->table.adapted && !t->desc.multimodal)
-        return STATUS_OK;
-    if (!t->first)
-        TRY(base_hash_join(t->comm, &t->base.hash, err));
+    if (!t->table.adapted && !t->desc.multimodal) return STATUS_OK;
+    if (!t->first) TRY(base_hash_join(t->comm, &t->base.hash, err));
     return checkpoint ? checkpoint_check_base(checkpoint, &t->base, err) : STATUS_OK;
 }

@@ -37,12 +37,10 @@ static enum gpu_fault_test gpu_fault_test(const char *program, int index, int se
     *said = '\0';
     while (output && fgets(line, sizeof line, output)) {
         const char *at = strstr(line, before);
-        if (at)
-            snprintf(said, size, ": %.*s", (int)strcspn(at + strlen(before), "\n;"), at + strlen(before));
+        if (at) snprintf(said, size, ": %.*s", (int)strcspn(at + strlen(before), "\n;"), at + strlen(before));
     }
     const int status = output ? pclose(output) : -1;
-    if (status == 0 || strstr(said, "which runs do without"))
-        return GPU_TEST_RIGHT;
+    if (status == 0 || strstr(said, "which runs do without")) return GPU_TEST_RIGHT;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const bool late = seconds_now() - start >= seconds;
     if (late || !*said)
@@ -89,8 +87,7 @@ static void gpu_fault_examine(struct device *device, struct error *err)
     char *hint = strstr(err->text, "; hint: "), *end = hint ? hint : err->text + strlen(err->text);
     snprintf(end, sizeof err->text - (size_t)(end - err->text), ": %s", fault.text);
     err->code = fault.code;
-    if (fault.code == STATUS_PEER)
-        err->failure = FAILURE_SOFTWARE;
+    if (fault.code == STATUS_PEER) err->failure = FAILURE_SOFTWARE;
 }
 
 void gpu_fault_watch(struct device *device, int index)
@@ -105,6 +102,5 @@ void gpu_fault_watch(struct device *device, int index)
 
 void gpu_fault_unwatch(struct device *device)
 {
-    if (device && device->examine == gpu_fault_examine)
-        nvml_watch_stop();
+    if (device && device->examine == gpu_fault_examine) nvml_watch_stop();
 }

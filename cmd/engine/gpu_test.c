@@ -39,8 +39,7 @@ struct gpu_test {
 
 static void tell(struct gpu_test *test, const char *check, const char *differs)
 {
-    if (test->report)
-        test->report(test->context, check, differs);
+    if (test->report) test->report(test->context, check, differs);
 }
 
 /* An op whose result differs is checked once more without the parts that it can do without. */
@@ -51,8 +50,7 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
     snprintf(name, sizeof name, "op %s", op_name(op));
     TRY(self_test_op(test->checker, op, differs, sizeof differs, err));
     tell(test, name, differs);
-    if (!*differs)
-        return STATUS_OK;
+    if (!*differs) return STATUS_OK;
     if (parts) {
         device_avoid(test->device, parts);
         TRY(self_test_op(test->checker, op, again, sizeof again, err));
@@ -63,8 +61,7 @@ static enum status test_op(struct gpu_test *test, int op, struct error *err)
             return STATUS_OK;
         }
     }
-    if (test->failed.code != STATUS_OK)
-        return STATUS_OK;
+    if (test->failed.code != STATUS_OK) return STATUS_OK;
     error_set(&test->failed, STATUS_DEVICE, "the self-test of %s failed: %s: %s", test->device->name, name,
               parts ? again : differs);
     error_hint(&test->failed,
@@ -77,18 +74,15 @@ static enum status test_all(struct gpu_test *test, struct error *err)
     char differs[TEXT];
     TRY(device_open(DEVICE_CPU, 0, test->device->threads, &test->cpu, err));
     TRY(self_test_new(test->device, test->cpu, &test->checker, err));
-    for (int op = 0; op < OPS_COUNT; op++)
-        TRY(test_op(test, op, err));
+    for (int op = 0; op < OPS_COUNT; op++) TRY(test_op(test, op, err));
     if (test->failed.code != STATUS_OK) {
         *err = test->failed;
         return err->code;
     }
-    if (!device_has_graphs(test->device))
-        return STATUS_OK;
+    if (!device_has_graphs(test->device)) return STATUS_OK;
     TRY(self_test_step(test->device, differs, sizeof differs, err));
     tell(test, "a captured step", differs);
-    if (*differs)
-        test->avoid |= DEVICE_GRAPHS;
+    if (*differs) test->avoid |= DEVICE_GRAPHS;
     return STATUS_OK;
 }
 
@@ -143,14 +137,12 @@ static bool gpu_test_locate(const struct device *device, char path[RECORD_PATH],
     char folder[RECORD_PATH], name[sizeof device->name];
     struct build_id id = {.size = 0};
     dl_iterate_phdr(gpu_test_read_build, &id);
-    if (id.size == 0 || !autotune_cache_folder(folder, sizeof folder))
-        return false;
+    if (id.size == 0 || !autotune_cache_folder(folder, sizeof folder)) return false;
     autotune_cache_file_words(device->name, name);
     json_t *machine = machine_record_to_json(device);
     char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), XXH64(id.bytes, id.size, 0));
-    if (text)
-        hash = XXH64(text, strlen(text), hash);
+    if (text) hash = XXH64(text, strlen(text), hash);
     free(text);
     json_decref(machine);
     *result = hash;
@@ -171,16 +163,13 @@ static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
     bool found = false;
     uint64_t hash;
     FILE *file = gpu_test_locate(device, path, &hash) ? memory_fopen(path, "re") : NULL;
-    if (!file)
-        return false;
+    if (!file) return false;
     while (fgets(line, sizeof line, file)) {
         uint64_t its;
         unsigned parts;
-        if (sscanf(line, "%16" SCNx64 " %9u ", &its, &parts) != 2 || its != hash)
-            continue;
+        if (sscanf(line, "%16" SCNx64 " %9u ", &its, &parts) != 2 || its != hash) continue;
         print_gpu_test_record(right, sizeof right, its, parts);
-        if (strcmp(line, right) != 0)
-            continue;
+        if (strcmp(line, right) != 0) continue;
         *avoid = parts;
         found = true;
     }
@@ -200,17 +189,14 @@ static void add_gpu_test_record(const struct device *device, unsigned avoid)
 {
     char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n";
     uint64_t hash;
-    if (!gpu_test_locate(device, path, &hash))
-        return;
+    if (!gpu_test_locate(device, path, &hash)) return;
     autotune_cache_make_folder();
     const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     const int before = fd >= 0 && is_torn_test_record(fd); /* the line's own newline ends the torn one */
     const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, avoid);
     const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
-    if (!written)
-        log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
+    if (fd >= 0) close(fd);
 }
 
 /* ---- before a run -------------------------------------------------------- */
@@ -223,8 +209,7 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
     int wish;
     *avoid = 0;
     TRY(env_choice("ZTRAIN_GPU_TEST", words, WISH_COUNT, &wish, err));
-    if (wish == WISH_NEVER || (wish != WISH_ALWAYS && find_gpu_test_record(t->device, avoid)))
-        return STATUS_OK;
+    if (wish == WISH_NEVER || (wish != WISH_ALWAYS && find_gpu_test_record(t->device, avoid))) return STATUS_OK;
     const double start = seconds_now();
     TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
     log_detail("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
@@ -244,8 +229,7 @@ static enum status apply_gpu_test(struct engine *t, unsigned avoid, struct error
         if ((avoid & part) && t->rank == 0)
             log_warn("the self-test of %s found wrong results with %s: the run does without, and is slower",
                      t->device->name, device_part_name(part));
-    if (avoid & DEVICE_GRAPHS)
-        t->graphs = GRAPHS_NONE;
+    if (avoid & DEVICE_GRAPHS) t->graphs = GRAPHS_NONE;
     device_avoid(t->device, avoid);
     return STATUS_OK;
 }
@@ -256,8 +240,7 @@ enum status gpu_test_before_run(struct engine *t, struct error *err)
     TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own_gpu_test(t, &own, err) : STATUS_OK, err));
     unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
     const enum status status = comm_exchange(t->comm, &own, sizeof own, masks, err);
-    for (int r = 0; status == STATUS_OK && r < t->world; r++)
-        all |= masks[r];
+    for (int r = 0; status == STATUS_OK && r < t->world; r++) all |= masks[r];
     free(masks);
     TRY(status);
     return agree(t->comm, apply_gpu_test(t, all, err), err);

@@ -45,11 +45,9 @@ static void set_text(json_t *machine, const char *name, const char *text)
 {
     char clean[256];
     size_t n = 0;
-    for (; text[n] && n + 1 < sizeof clean; n++)
-        clean[n] = text[n] >= ' ' && text[n] < 127 ? text[n] : '?';
+    for (; text[n] && n + 1 < sizeof clean; n++) clean[n] = text[n] >= ' ' && text[n] < 127 ? text[n] : '?';
     clean[n] = 0;
-    if (n)
-        json_object_set_new(machine, name, json_string(clean));
+    if (n) json_object_set_new(machine, name, json_string(clean));
 }
 
 static void set_kernels(json_t *machine, const struct device *device)
@@ -102,8 +100,7 @@ void machine_record_add_choices(json_t *machine, const struct device *device, co
         json_object_set_new(machine, "multiprocessors_left", json_integer(device->multiprocessors_left));
     if (spec->train.virtual_ranks && device->avoided & DEVICE_EPILOGUES)
         set_text(machine, "avoids", device_part_name(DEVICE_EPILOGUES));
-    if (*device->lost_kernel)
-        set_text(machine, MACHINE_LOST_KERNEL, device->lost_kernel);
+    if (*device->lost_kernel) set_text(machine, MACHINE_LOST_KERNEL, device->lost_kernel);
 }
 
 static bool is_text(const json_t *machine, const char *name, const char *expected)
@@ -116,10 +113,8 @@ bool machine_record_kernels(const json_t *machine, struct cpu_kernels *kernels)
 {
     memset(kernels, 0, sizeof *kernels);
     int isa = 0;
-    while (isa < CPU_ISA_COUNT && !is_text(machine, "isa", cpu_isa_name((enum cpu_isa)isa)))
-        isa++;
-    if (!is_text(machine, "device", "cpu") || isa == CPU_ISA_COUNT)
-        return false;
+    while (isa < CPU_ISA_COUNT && !is_text(machine, "isa", cpu_isa_name((enum cpu_isa)isa))) isa++;
+    if (!is_text(machine, "device", "cpu") || isa == CPU_ISA_COUNT) return false;
     kernels->isa = (enum cpu_isa)isa;
     kernels->avx512_bf16 = json_is_true(json_object_get(machine, "avx512_bf16"));
     kernels->amx_bf16 = json_is_true(json_object_get(machine, "amx_bf16"));
@@ -149,8 +144,7 @@ static const char *machine_differences(const json_t *a, const json_t *b, const s
     text[0] = 0;
     for (size_t i = 0; i < COUNT_OF(members) && used + 1 < size; i++) {
         char one[256], other[256];
-        if (spec->train.virtual_ranks && !strcmp(members[i], "NCCL"))
-            continue;
+        if (spec->train.virtual_ranks && !strcmp(members[i], "NCCL")) continue;
         if (!strcmp(value_text(a, members[i], one, sizeof one), value_text(b, members[i], other, sizeof other)))
             continue;
         snprintf(text + used, size - used, "%s%s: %s%s%s", used ? "; " : "", members[i], one, between, other);
@@ -165,8 +159,7 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
     const char *writer = json_string_value(json_object_get(checkpoint->manifest, "ztrain_version"));
     char rest[1024] = "";
     bool older = writer && strcmp(writer, ZTRAIN_VERSION) != 0;
-    if (checkpoint->machine)
-        machine_differences(checkpoint->machine, now, spec, ", now ", rest, sizeof rest);
+    if (checkpoint->machine) machine_differences(checkpoint->machine, now, spec, ", now ", rest, sizeof rest);
     if (older)
         snprintf(text, size, "ztrain: %.40s, now %s%s%s", writer, ZTRAIN_VERSION, *rest ? "; " : "", rest);
     else
@@ -230,11 +223,9 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
     size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
     ASSERT(length < sizeof json);
     enum status status = comm_exchange(comm, json, sizeof json, all, err);
-    if (status == STATUS_OK)
-        find_other_machine(boot, all, spec, text);
+    if (status == STATUS_OK) find_other_machine(boot, all, spec, text);
     free(all);
-    if (status != STATUS_OK || !*text)
-        return status;
+    if (status != STATUS_OK || !*text) return status;
     if (machine_record_is_strict(spec)) {
         error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);
         return hint_at_key(err);

@@ -49,8 +49,7 @@ static enum status measure_memory_plan(const struct engine *t, struct run_spec *
     *bytes = memory_plan_device_bytes(&other.plan);
     *node = memory_plan_node_bytes(&other);
 end:
-    if (borrowed)
-        other.device = NULL; /* engine_release() would close it */
+    if (borrowed) other.device = NULL; /* engine_release() would close it */
     engine_release(&other);
     return status;
 }
@@ -87,13 +86,10 @@ static enum status search_memory_limit(struct search *s, struct error *err)
         TRY(measure_memory_plan(t, &copy, &found.bytes, &node, err));
         found.bytes += surplus;
         found.price = memory_setting_price(&found.setting, &s->given, samples);
-        if (!s->least.bytes || found.bytes < s->least.bytes)
-            s->least = found;
-        if (found.bytes > s->limit || node > most)
-            continue;
+        if (!s->least.bytes || found.bytes < s->least.bytes) s->least = found;
+        if (found.bytes > s->limit || node > most) continue;
         keep_better_memory_setting(&s->cheapest, &found);
-        if (found.setting.micro == s->given.micro)
-            keep_better_memory_setting(&s->same_micro, &found);
+        if (found.setting.micro == s->given.micro) keep_better_memory_setting(&s->same_micro, &found);
     }
     return STATUS_OK;
 }
@@ -191,8 +187,7 @@ static enum status add_memory_shares(const struct engine *t, size_t *bytes, int 
     *bytes = 0;
     *ranks = 0;
     for (int r = 0; status == STATUS_OK && r < t->world; r++) {
-        if (strcmp(all[r].id, own.id) != 0)
-            continue;
+        if (strcmp(all[r].id, own.id) != 0) continue;
         *bytes += (size_t)all[r].bytes;
         ++*ranks;
     }
@@ -211,13 +206,11 @@ static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
     for (int i = 0; i < count && i < NAMED && used < size; i++) {
         const struct nvml_process *p = &others[i];
         char bytes[SIZE_TEXT_MAX] = "";
-        if (p->bytes)
-            size_round((int64_t)p->bytes, bytes);
+        if (p->bytes) size_round((int64_t)p->bytes, bytes);
         used += (size_t)snprintf(text + used, size - used, "%s%u (%s%s%s)", i ? ", " : "; on it are processes ", p->pid,
                                  *p->name ? p->name : "unknown", *bytes ? ", " : "", bytes);
     }
-    if (count > NAMED && used < size)
-        snprintf(text + used, size - used, " and %d more", count - NAMED);
+    if (count > NAMED && used < size) snprintf(text + used, size - used, " and %d more", count - NAMED);
     return text;
 }
 
@@ -228,8 +221,7 @@ static enum status refuse_arenas_over_limit(const struct engine *t, size_t need,
     const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
     struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
     struct error ignored;
-    if (ranks > 1)
-        snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
+    if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
     error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
               size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
               size_round((int64_t)t->device->memory_bytes, total), t->device->name,
@@ -241,8 +233,7 @@ static void warn_of_reserve(const struct engine *t, size_t need, int ranks, size
 {
     char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
-    if (room)
-        snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
+    if (room) snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
     log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
              "which come later, are expected to take: the run may end for lack of memory; hint: %s",
              size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
@@ -254,13 +245,10 @@ enum status memory_free_check(const struct engine *t, struct error *err)
     size_t need, available;
     int ranks;
     TRY(add_memory_shares(t, &need, &ranks, err));
-    if (!device_available_bytes(t->device, &available))
-        return STATUS_OK;
-    if (need > available)
-        return refuse_arenas_over_limit(t, need, ranks, available, err);
+    if (!device_available_bytes(t->device, &available)) return STATUS_OK;
+    if (need > available) return refuse_arenas_over_limit(t, need, ranks, available, err);
     const size_t *reserve = t->plan.reserve.parts;
     const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
-    if (available - need < later)
-        warn_of_reserve(t, need, ranks, available, later);
+    if (available - need < later) warn_of_reserve(t, need, ranks, available, later);
     return STATUS_OK;
 }

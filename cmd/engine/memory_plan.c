@@ -18,25 +18,20 @@ static void lay_out_engine(struct engine *t, struct arena *local, struct arena *
 {
     size_t input_bytes;
     zero_layout(t->zero, local, shared, host);
-    if (t->activations)
-        activation_store_layout(t->activations, host);
+    if (t->activations) activation_store_layout(t->activations, host);
     transformer_layout(t->transformer, local);
     void *inputs = transformer_inputs(t->transformer, &input_bytes);
-    if (t->upload)
-        input_upload_layout(t->upload, inputs, input_bytes, local, host);
-    if (t->samples)
-        generator_layout(t->samples->generator, local);
+    if (t->upload) input_upload_layout(t->upload, inputs, input_bytes, local, host);
+    if (t->samples) generator_layout(t->samples->generator, local);
     t->loss_sum = arena_take(local, MEM_WORKSPACE, (size_t)t->turns * sizeof *t->loss_sum + sizeof *t->grad_scale);
     t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + t->turns) : NULL;
 }
 
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
-    for (struct engine *e = t; e; e = e->next)
-        lay_out_engine(e, local, shared, host);
+    for (struct engine *e = t; e; e = e->next) lay_out_engine(e, local, shared, host);
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
-    if (local->base)
-        stream_set_workspace(t->compute, workspace, t->plan.workspace);
+    if (local->base) stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
 
 static int memory_plan_node_ranks(const struct engine *t)
@@ -63,30 +58,26 @@ static void fill_plan(struct engine *t)
         e->snapshot_bytes = t->plan.host.used - before;
     }
     cuda_reserve_fill(&t->plan.reserve, t->device, t->world, memory_plan_node_ranks(t), &limits, t->plan.workspace);
-    for (struct engine *e = t->next; e; e = e->next)
-        e->plan = t->plan;
+    for (struct engine *e = t->next; e; e = e->next) e->plan = t->plan;
 }
 
 static void memory_plan_keep_snapshots(struct engine *t, bool keep)
 {
-    for (struct engine *e = t; e; e = e->next)
-        zero_keep_snapshot(e->zero, keep);
+    for (struct engine *e = t; e; e = e->next) zero_keep_snapshot(e->zero, keep);
 }
 
 /* Of all adapters: zero_snapshot_bytes() or zero_disk_bytes(). */
 static int64_t memory_plan_bytes(const struct engine *t, int64_t (*of)(const struct zero *zero))
 {
     int64_t bytes = 0;
-    for (const struct engine *e = t; e; e = e->next)
-        bytes += of(e->zero);
+    for (const struct engine *e = t; e; e = e->next) bytes += of(e->zero);
     return bytes;
 }
 
 static int64_t memory_plan_trained(const struct engine *t)
 {
     int64_t trained = 0;
-    for (const struct engine *e = t; e; e = e->next)
-        trained += e->table.num_params - e->table.frozen_params;
+    for (const struct engine *e = t; e; e = e->next) trained += e->table.num_params - e->table.frozen_params;
     return trained;
 }
 
@@ -113,8 +104,7 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
     const int64_t limit = t->spec->train.memory_limit;
     struct machine_memory machine = {.available = UINT64_MAX};
     const double node = (double)memory_plan_node_bytes(t);
-    if (t->comm)
-        machine_memory("", &machine);
+    if (t->comm) machine_memory("", &machine);
     if (t->device->kind == DEVICE_CPU && limit &&
         memory_plan_device_bytes(&t->plan) + (size_t)memory_plan_bytes(t, zero_snapshot_bytes) > (size_t)limit)
         return "train.memory_limit";
@@ -130,14 +120,11 @@ enum status memory_plan_make(struct engine *t, struct error *err)
     char size[SIZE_TEXT_MAX];
     memory_plan_keep_snapshots(t, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
-    if (!memory_plan_has_snapshot(t->spec))
-        return STATUS_OK;
+    if (!memory_plan_has_snapshot(t->spec)) return STATUS_OK;
     const char *obstacle = memory_snapshot_obstacle(t);
     double lacking = obstacle ? 1 : 0;
-    if (t->comm)
-        TRY(comm_sum(t->comm, &lacking, 1, err));
-    if (lacking == 0)
-        return STATUS_OK;
+    if (t->comm) TRY(comm_sum(t->comm, &lacking, 1, err));
+    if (lacking == 0) return STATUS_OK;
     const int64_t bytes = memory_plan_bytes(t, zero_snapshot_bytes);
     if (t->spec->checkpoint.decoupled == SPEC_ON) {
         error_set(err, STATUS_DEVICE,
@@ -207,8 +194,7 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
     arena_init(&local, t->memory, own);
     if (t->plan.shared.used) {
         void *segment = (char *)t->memory + own;
-        if (t->comm)
-            TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
+        if (t->comm) TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
         arena_init(&shared, segment, t->plan.shared.used);
     }
     if (host_arena_bytes(t)) { /* one piece, pinned unless one of its users asks for ordinary memory */
@@ -225,10 +211,8 @@ enum status memory_plan_allocate(struct engine *t, struct error *err)
     lay_out_memory_plan(t, &local, &shared, &host);
     arena_finish(&local);
     arena_finish(&host);
-    if (t->plan.shared.used)
-        arena_finish(&shared);
-    for (struct engine *e = t; e; e = e->next)
-        TRY(transformer_start(e->transformer, t->compute, err));
+    if (t->plan.shared.used) arena_finish(&shared);
+    for (struct engine *e = t; e; e = e->next) TRY(transformer_start(e->transformer, t->compute, err));
     return STATUS_OK;
 }
 
@@ -294,8 +278,7 @@ static void memory_plan_print_line(const struct engine *t, bool bytes, const cha
     char line[128];
     int used = snprintf(line, sizeof line, "  %-14s", kind);
     for (int p = 0; p < PLACES; p++)
-        if (shown[p])
-            used += snprintf(line + used, sizeof line - (size_t)used, " %*s", bytes ? 16 : 10, texts[p]);
+        if (shown[p]) used += snprintf(line + used, sizeof line - (size_t)used, " %*s", bytes ? 16 : 10, texts[p]);
     log_detail("%s", line);
 }
 
@@ -309,8 +292,7 @@ static void memory_plan_print_row(const struct engine *t, bool bytes, const char
                      (double)sizes[p] / (bytes ? 1 : gib_bytes));
         texts[p] = numbers[p];
     }
-    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK])
-        memory_plan_print_line(t, bytes, kind, texts);
+    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK]) memory_plan_print_line(t, bytes, kind, texts);
 }
 
 /* The total comes first; the rows below it are its parts. */
@@ -352,8 +334,7 @@ static void memory_plan_print_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], of[192];
-    if (!cap)
-        return;
+    if (!cap) return;
     if (limit > cap)
         log_info("notice: train.memory_limit %s is more than the GPU's %s: the GPU's memory is the cap",
                  size_format(limit, text), size_round(cap, size));
@@ -435,18 +416,15 @@ void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
     char trained[64] = "";
-    if (t->table.adapted)
-        snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
+    if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
     log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters%s", t->rank, t->world,
                t->spec->zero.stage, dtype_name(t->spec->dtype), memory_plan_trained(t) + t->table.frozen_params,
                trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
-    if (gpu > 0)
-        memory_plan_print_reserve(t);
+    if (gpu > 0) memory_plan_print_reserve(t);
     memory_plan_print_dtypes(t->spec, t->world);
-    if (bytes)
-        memory_plan_print_layout(t);
+    if (bytes) memory_plan_print_layout(t);
     if (gpu > 0 && t->plan.local.used + t->plan.shared.used > gpu)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
                  "settings that fit");

@@ -81,8 +81,7 @@ const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
 static int tunable_state_precision(const struct run_spec *spec)
 {
     const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
-    if (spec->bf16_master)
-        return !grads ? -1 : spec->bf16_moments ? 3 : 2;
+    if (spec->bf16_master) return !grads ? -1 : spec->bf16_moments ? 3 : 2;
     return grads;
 }
 
@@ -125,8 +124,7 @@ void memory_setting_apply(const struct memory_setting *setting, const struct run
     copy->cpu_checkpointing = values[TUNABLE_INPUTS] != 0;
     set_tunable_place(&copy->zero.offload_optimizer, &copy->zero.offload_param, values[TUNABLE_OPTIMIZER]);
     set_tunable_place(&copy->zero.offload_param, &copy->zero.offload_optimizer, values[TUNABLE_PARAM]);
-    if (states < 0)
-        return;
+    if (states < 0) return;
     copy->grad_accum_dtype = states >= 1 ? DTYPE_BF16 : DTYPE_F32;
     copy->bf16_master = states >= 2;
     copy->bf16_moments = states >= 3;
@@ -140,21 +138,17 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
     const int least = param || optimizer == OFFLOAD_NVME ? 3 : optimizer ? 1 : 0;
     if (param == OFFLOAD_NVME && optimizer != OFFLOAD_NVME) /* which takes six times as much of host memory */
         return false;
-    if (stage < least || (s->values[TUNABLE_INPUTS] && !s->values[TUNABLE_RECOMPUTE]))
-        return false;
+    if (stage < least || (s->values[TUNABLE_INPUTS] && !s->values[TUNABLE_RECOMPUTE])) return false;
     const int states = s->values[TUNABLE_STATES];
     const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
-    if (muon && (optimizer || param))
-        return false;
+    if (muon && (optimizer || param)) return false;
     const bool rounds = spec->optimizer.type == OPTIMIZER_ADAMW || spec->optimizer.type == OPTIMIZER_ADAM;
     if (states > 1 && !rounds) /* only AdamW and Adam round to bf16 weights */
         return false;
-    if (states != 0 && (spec->dtype != DTYPE_BF16 || (states > 0 && spec->train.virtual_ranks)))
-        return false;
+    if (states != 0 && (spec->dtype != DTYPE_BF16 || (states > 0 && spec->train.virtual_ranks))) return false;
     if (spec->train.virtual_ranks && stage == (asked == 2 ? 1 : 2)) /* stage 1 keeps gradients as stage 2 does */
         return false;
-    if (world > 1)
-        return true;
+    if (world > 1) return true;
     if (optimizer == OFFLOAD_CPU && !param) /* stage 1 keeps gradients on the device */
         return stage == 1 || stage == (asked > 2 ? asked : 2);
     return stage == (asked > least ? asked : least); /* otherwise all stages of one rank are the same */
@@ -163,14 +157,11 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
 static bool next_tunables(const struct memory_setting *given, int64_t samples, struct memory_setting *s)
 {
     for (int k = 0; k < TUNABLE_COUNT; k++) {
-        if (given->values[k] < 0)
-            continue;
+        if (given->values[k] < 0) continue;
         s->values[k] = (s->values[k] + 1) % memory_tunables[k].count;
-        if (s->values[k] != 0)
-            return true;
+        if (s->values[k] != 0) return true;
     }
-    do
-        s->micro++;
+    do s->micro++;
     while (s->micro <= samples && samples % s->micro != 0);
     return s->micro <= samples;
 }
@@ -182,8 +173,7 @@ bool memory_setting_next(const struct run_spec *spec, int world, struct memory_s
     for (int k = 0; k < TUNABLE_COUNT && !setting->micro; k++) /* the first one comes after the last of micro 0 */
         setting->values[k] = given.values[k] < 0 ? -1 : memory_tunables[k].count - 1;
     while (next_tunables(&given, tunable_samples(spec, world), setting))
-        if (is_sensible(setting, spec, world))
-            return true;
+        if (is_sensible(setting, spec, world)) return true;
     return false;
 }
 
@@ -196,8 +186,7 @@ static const struct memory_tunable_value *value_of(int k, int value)
 static int doublings(const struct memory_setting *setting, int64_t samples)
 {
     int count = 0;
-    for (int64_t micro_batches = samples / setting->micro; micro_batches > 1; micro_batches /= 2)
-        count++;
+    for (int64_t micro_batches = samples / setting->micro; micro_batches > 1; micro_batches /= 2) count++;
     return count;
 }
 
@@ -208,8 +197,7 @@ int memory_setting_price(const struct memory_setting *setting, const struct memo
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const struct memory_tunable_value *value = value_of(k, setting->values[k]);
         const bool turned = value && setting->values[k] != from->values[k];
-        if (turned)
-            price += 1 + value->price;
+        if (turned) price += 1 + value->price;
         if (value && (k != TUNABLE_OPTIMIZER || setting->values[TUNABLE_STAGE] >= 2)) /* else once in a step */
             price += value->moves * (turned ? now : now > before ? now - before : 0);
     }

@@ -100,8 +100,7 @@ enum status simulated_machine_find(const struct machine_question *question, stru
     machine->settings.gpu = &machine->gpu;
     TRY(device_cuda_wants_tf32(&tf32, err));
     machine->gpu.flops[DTYPE_F32] = peaks_flops(machine->gpu.name, DTYPE_F32, tf32);
-    if (question->assume)
-        TRY(parse_assumptions(question->assume, &machine->settings, err));
+    if (question->assume) TRY(parse_assumptions(question->assume, &machine->settings, err));
     *link = (struct comm_link){.inside = machine->gpu.link, .network = usual_network, .per_node = question->per_node};
     link->per_node = simulated_node_ranks(question->per_node, question->world);
     if (question->world % link->per_node != 0)
@@ -146,8 +145,7 @@ static struct batch walk_batch(const struct engine *t)
     /* full samples; documents that are samples have a token less, and no room for more */
     const int64_t most_tokens = token_stream_limits(&t->train_config).max_tokens;
     batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
-    if (batch.num_tokens > most_tokens)
-        batch.num_tokens = most_tokens;
+    if (batch.num_tokens > most_tokens) batch.num_tokens = most_tokens;
     return batch;
 }
 
@@ -202,8 +200,7 @@ static enum status walk_steady_step(struct simulated_run *w, int64_t micro_batch
                                     struct error *err)
 {
     const int before = zero_uses_disk(&w->engine.spec->zero) ? 3 : 1;
-    for (int i = 0; i < before; i++)
-        TRY(walk_step(w, micro_batches, err));
+    for (int i = 0; i < before; i++) TRY(walk_step(w, micro_batches, err));
     simulated_device_reset(w->engine.device);
     TRY(walk_step(w, micro_batches, err));
     simulated_device_times(w->engine.device, times);
@@ -216,8 +213,7 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
     enum { SHORT = 16, LONG = 32 };
     const int64_t micro_batches = w->engine.micros;
     struct simulated_times few;
-    if (micro_batches <= LONG)
-        return walk_steady_step(w, micro_batches, times, err);
+    if (micro_batches <= LONG) return walk_steady_step(w, micro_batches, times, err);
     const double more = (double)(micro_batches - LONG) / (LONG - SHORT);
     TRY(walk_steady_step(w, SHORT, &few, err));
     TRY(walk_steady_step(w, LONG, times, err));
@@ -251,8 +247,7 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     struct assumed_gpu settings = w->machine->settings;
     struct comm_link used = *link;
     settings.assumptions |= assumptions;
-    if (gpu_assumes(&settings, ASSUME_NO_COMMUNICATION))
-        used.inside = INFINITY;
+    if (gpu_assumes(&settings, ASSUME_NO_COMMUNICATION)) used.inside = INFINITY;
     if (!w->started) { /* gives the run addresses */
         TRY(memory_plan_allocate(&w->engine, err));
         for (struct engine *t = &w->engine; t; t = t->next) {
@@ -264,8 +259,7 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     simulated_device_set(w->engine.device, &settings);
     transport_simulated_set_link(w->comm, &used);
     TRY(walk_long_step(w, times, err));
-    if (w->machine->world > 1 && isfinite(used.inside))
-        add_slowest(w->machine->world, times);
+    if (w->machine->world > 1 && isfinite(used.inside)) add_slowest(w->machine->world, times);
     return STATUS_OK;
 }
 

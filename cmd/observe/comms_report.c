@@ -42,16 +42,14 @@ static bool is_wanted_collective(const struct run_spec *spec, const char *collec
 {
     const struct string_list *names = &spec->comms_logger.prof_ops;
     bool wanted = spec->comms_logger.prof_all;
-    for (int i = 0; i < names->count; i++)
-        wanted |= !strncmp(names->items[i], collective, strlen(collective));
+    for (int i = 0; i < names->count; i++) wanted |= !strncmp(names->items[i], collective, strlen(collective));
     return wanted;
 }
 
 enum status comms_report_start(struct run *run, struct error *err)
 {
     const struct run_spec *spec = run->spec;
-    if (!spec->comms_logger.enabled)
-        return STATUS_OK;
+    if (!spec->comms_logger.enabled) return STATUS_OK;
     if (run->boot->world == 1) {
         log_info("comms_logger: a single rank has no collectives");
         return STATUS_OK;
@@ -60,8 +58,7 @@ enum status comms_report_start(struct run *run, struct error *err)
                                      .all_gather = is_wanted_collective(spec, "all_gather"),
                                      .reduce_scatter = is_wanted_collective(spec, "reduce_scatter"),
                                      .context = run};
-    if (spec->comms_logger.verbose && run->boot->rank == 0)
-        config.each = log_comms_op;
+    if (spec->comms_logger.verbose && run->boot->rank == 0) config.each = log_comms_op;
     run->comms_from = run->position.step;
     return run_agree(run, comm_log_start(run->comm, run->engine.device, &config, err), err);
 }
@@ -150,13 +147,11 @@ enum status comms_report_finish(struct run *run, struct error *err)
     struct error why;
     TRY(comm_log_share(run->comm, true, err));
     c.num_rows = comm_log_read(run->comm, &c.rows, &c.ranks, &c.skipped);
-    if (c.num_rows == 0 || run->boot->rank != 0)
-        return STATUS_OK;
+    if (c.num_rows == 0 || run->boot->rank != 0) return STATUS_OK;
     console_break(&run->console);
     log_table(&c, run->spec->comms_logger.debug);
     int worst = 0;
-    for (int r = 1; r < c.world; r++)
-        worst = c.ranks[r].caused > c.ranks[worst].caused ? r : worst;
+    for (int r = 1; r < c.world; r++) worst = c.ranks[r].caused > c.ranks[worst].caused ? r : worst;
     const struct comm_log_rank *rank = &c.ranks[worst];
     log_info("the others waited longest for rank %d on %s: %.3f s each, in %" PRId64
              " collectives for which it was ready last; it waited %.3f s itself",

@@ -95,8 +95,7 @@ static bool recorder_peer(int local, struct flight_peer *peer)
 {
     pthread_mutex_lock(&recorder.mutex);
     const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
-    if (there)
-        *peer = comm_flight_peer(recorder.comm, local);
+    if (there) *peer = comm_flight_peer(recorder.comm, local);
     pthread_mutex_unlock(&recorder.mutex);
     return there;
 }
@@ -109,8 +108,7 @@ static void write_neighbours_records(void)
     for (int l = 0; recorder_peer(l, &peer); l++) {
         int64_t began;
         const char state = machine_process(peer.pid, &began);
-        if (peer.rank == recorder.copy.rank || peer.left || (state != 'X' && state != 'T' && state != 'D'))
-            continue;
+        if (peer.rank == recorder.copy.rank || peer.left || (state != 'X' && state != 'T' && state != 'D')) continue;
         struct flight_head head = {.rank = peer.rank,
                                    .world = recorder.copy.world,
                                    .pid = peer.pid,
@@ -124,8 +122,7 @@ static void write_neighbours_records(void)
         recorder_stamp(&head);
         flight_copy(peer.ring, &recorder.image);
         record_path(peer.rank, path);
-        if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0)
-            flight_file_close(&recorder.other);
+        if (flight_file_create(&recorder.other, path, &head, &recorder.image) == 0) flight_file_close(&recorder.other);
     }
 }
 
@@ -138,8 +135,7 @@ static void recorder_sweep(const char *name, bool records)
     char path[PATH_BYTES + 300];
     snprintf(path, sizeof path, "%s/%s", recorder.folder, name);
     DIR *entries = opendir(path);
-    if (!entries)
-        return;
+    if (!entries) return;
     for (struct dirent *entry; (entry = readdir(entries));)
         if (!strncmp(entry->d_name, "rank-", 5) && (records || strstr(entry->d_name, FLIGHT_FILE_TORN)))
             unlinkat(dirfd(entries), entry->d_name, 0);
@@ -160,8 +156,7 @@ static bool sweep_other_flight_starts(void)
         }
         free(names[i]);
     }
-    if (count >= 0)
-        free(names);
+    if (count >= 0) free(names);
     return others;
 }
 
@@ -173,10 +168,8 @@ static bool recorder_sees_stall(void)
     const struct flight_image *image = &recorder.image;
     const int64_t median = flight_median_step(image), now = flight_clock();
     const double seconds = 1e-9 * (double)(now - (int64_t)image->phase_since), usual = 1e-9 * (double)median;
-    if (image->phase != FLIGHT_STEP || !median || recorder.stalled_step == (int64_t)image->step)
-        return false;
-    if (seconds < stall_factor * usual || seconds < recorder.timeout / 2)
-        return false;
+    if (image->phase != FLIGHT_STEP || !median || recorder.stalled_step == (int64_t)image->step) return false;
+    if (seconds < stall_factor * usual || seconds < recorder.timeout / 2) return false;
     recorder.stalled_step = (int64_t)image->step;
     if (recorder.copy.rank == 0)
         log_warn("step %" PRIu64 " has taken %.3g s so far, the steps before it took %.3g s; hint: ztrain why RUN "
@@ -208,11 +201,9 @@ static void recorder_look(void)
     if (quit && recorder.copy.rank == 0)
         log_info("SIGQUIT: the ranks' flight records are in %s/%s; ztrain why reads them", recorder.folder,
                  recorder.start);
-    if (failure)
-        write_neighbours_records();
+    if (failure) write_neighbours_records();
     pthread_mutex_lock(&recorder.mutex);
-    if (recorder.head.reason != FLIGHT_FAILURE)
-        recorder.head.reason = recorder.copy.reason;
+    if (recorder.head.reason != FLIGHT_FAILURE) recorder.head.reason = recorder.copy.reason;
     recorder.written |= failure;
     pthread_cond_broadcast(&recorder.changed);
 }
@@ -233,8 +224,7 @@ static void *recorder_loop(void *unused)
     char path[PATH_BYTES + 64];
     (void)unused;
     pthread_setname_np(pthread_self(), "ztrain-flight");
-    if (recorder.head.rank == 0)
-        sweep_other_flight_starts();
+    if (recorder.head.rank == 0) sweep_other_flight_starts();
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
         recorder_look();
@@ -311,8 +301,7 @@ enum status flight_recorder_start(struct run *run, struct error *err)
     condition_init(&recorder.changed);
     int error = thread_start(&recorder.thread, 0, recorder_loop, NULL);
     recorder.runs = error == 0;
-    if (error)
-        log_warn("no flight record: cannot start a thread: %s", strerror(error));
+    if (error) log_warn("no flight record: cannot start a thread: %s", strerror(error));
     return STATUS_OK;
 }
 
@@ -329,8 +318,7 @@ static void recorder_await(const bool *done, double seconds)
 void flight_recorder_fail(enum status status, const struct error *err)
 {
     struct error job;
-    if (!recorder.runs)
-        return;
+    if (!recorder.runs) return;
     pthread_mutex_lock(&recorder.mutex);
     recorder.head.reason = FLIGHT_FAILURE;
     recorder.head.code = (int)status;
@@ -338,8 +326,7 @@ void flight_recorder_fail(enum status status, const struct error *err)
     recorder.head.failure = err->failure;
     if (comm_status(recorder.comm, &job) != STATUS_OK && job.failure == FAILURE_ERROR) { /* perhaps this rank's own */
         recorder.head.culprit = job.rank;
-        if (job.rank != recorder.head.rank || err->failure != FAILURE_SOFTWARE)
-            recorder.head.failure = job.failure;
+        if (job.rank != recorder.head.rank || err->failure != FAILURE_SOFTWARE) recorder.head.failure = job.failure;
     }
     snprintf(recorder.head.error, sizeof recorder.head.error, "%.1023s", err->text);
     recorder.failed = true;
@@ -350,8 +337,7 @@ void flight_recorder_fail(enum status status, const struct error *err)
 
 void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor)
 {
-    if (!recorder.runs)
-        return;
+    if (!recorder.runs) return;
     pthread_mutex_lock(&recorder.mutex);
     struct flight_head *head = &recorder.head;
     if (first || !head->bad_first) {
@@ -365,8 +351,7 @@ void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *te
 
 void flight_recorder_stop(void)
 {
-    if (!recorder.runs)
-        return;
+    if (!recorder.runs) return;
     pthread_mutex_lock(&recorder.mutex);
     recorder.stop = true;
     pthread_cond_broadcast(&recorder.changed);

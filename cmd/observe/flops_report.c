@@ -47,10 +47,8 @@ static const char *share_of_peak(const struct engine *t, const struct op_profile
 {
     const struct device *device = t->device;
     double flops = device->peak_flops[t->spec->dtype], bytes = device->peak_bytes, share = 0;
-    if (flops > 0)
-        share = row->flops / flops;
-    if (bytes > 0)
-        share = fmax(share, row->bytes / bytes);
+    if (flops > 0) share = row->flops / flops;
+    if (bytes > 0) share = fmax(share, row->bytes / bytes);
     if (share > 0 && row->seconds > 0)
         snprintf(text, 16, "%.1f%%", 100 * share / row->seconds);
     else
@@ -62,8 +60,7 @@ static void print_flops_of_ops(FILE *out, const struct engine *t, const struct o
 {
     double total = 0;
     char peak[16];
-    for (int i = 0; i < count; i++)
-        total += rows[i].seconds;
+    for (int i = 0; i < count; i++) total += rows[i].seconds;
     fprintf(out, "%-20s %8s %10s %7s %10s %8s %10s %8s %8s\n", "op", "calls", "seconds", "share", "GFLOP", "TFLOP/s",
             "GB", "GB/s", "of peak");
     for (int i = 0; i < count; i++)
@@ -76,8 +73,7 @@ static void print_flops_of_ops(FILE *out, const struct engine *t, const struct o
 static void log_flops_text(struct run *run, char *text)
 {
     console_break(&run->console);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-        log_info("%s", line);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) log_info("%s", line);
 }
 
 /* Ops since the last reading, added to those of the run. */
@@ -86,11 +82,9 @@ static int take_flops_rows(struct run *run, struct op_profile rows[OPS_COUNT])
     int count = ops_profiler_read(run->engine.profiler, rows, OPS_COUNT);
     for (int i = 0; i < count; i++) {
         int at = 0;
-        while (at < run->num_profiled && strcmp(run->profiled[at].name, rows[i].name) != 0)
-            at++;
+        while (at < run->num_profiled && strcmp(run->profiled[at].name, rows[i].name) != 0) at++;
         struct op_profile *sum = &run->profiled[at];
-        if (at == run->num_profiled)
-            run->profiled[run->num_profiled++] = (struct op_profile){.name = rows[i].name};
+        if (at == run->num_profiled) run->profiled[run->num_profiled++] = (struct op_profile){.name = rows[i].name};
         sum->calls += rows[i].calls;
         sum->seconds += rows[i].seconds;
         sum->flops += rows[i].flops;
@@ -131,8 +125,7 @@ static int64_t unit_parameters(const struct tensor_table *table, int unit)
 {
     const struct unit_info *info = &table->units[unit];
     int64_t count = 0;
-    for (int i = 0; i < info->num_tensors; i++)
-        count += table->tensors[info->first_tensor + i].numel;
+    for (int i = 0; i < info->num_tensors; i++) count += table->tensors[info->first_tensor + i].numel;
     return count + (info->frozen ? unit_parameters(table, info->frozen) : 0);
 }
 
@@ -143,8 +136,7 @@ static void take_modules(struct step_profile *p)
     const struct module_profile *parts;
     p->units = tensor_table_head(table) + 1;
     p->modules = memory_zeroed((size_t)(FIRST_UNIT + p->units), sizeof *p->modules);
-    for (int i = 0; i < FIRST_UNIT; i++)
-        p->modules[i].name = names[i];
+    for (int i = 0; i < FIRST_UNIT; i++) p->modules[i].name = names[i];
     p->modules[0].parameters = table->num_params;
     for (int u = 0; u < p->units; u++) {
         struct module *unit = module_of(p, DEPTH, u);
@@ -189,14 +181,12 @@ static int depth_of(const struct step_profile *p)
 static void print_modules(const struct step_profile *p)
 {
     int depth = depth_of(p), count;
-    if (depth == DEPTH && !p->run->spec->flops_profiler.detailed)
-        depth = DEPTH - 1;
+    if (depth == DEPTH && !p->run->spec->flops_profiler.detailed) depth = DEPTH - 1;
     fprintf(p->out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
             "bwd s", "TFLOP/s", "update s", "share");
     print_module(p, p->modules);
     const struct module *modules = modules_of(p, depth, &count);
-    for (int i = 0; depth > 0 && i < count; i++)
-        print_module(p, &modules[i]);
+    for (int i = 0; depth > 0 && i < count; i++) print_module(p, &modules[i]);
 }
 
 static double profile_order(const struct module *m, int key)
@@ -287,8 +277,7 @@ static void report_step(struct run *run, double seconds)
         console_break(&run->console);
         log_info("flops_profiler: %s has the tables of step %" PRId64, path, spec->flops_profiler.profile_step);
     } else if (run->boot->rank == 0) {
-        if (path)
-            log_warn("flops_profiler: the tables are logged: %s", err.text);
+        if (path) log_warn("flops_profiler: the tables are logged: %s", err.text);
         log_flops_text(run, text);
     }
     free(text);
@@ -317,8 +306,7 @@ enum status flops_report_begin(struct run *run, struct error *err)
     struct engine *t = &run->engine;
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
-    if (!t->profiler)
-        TRY(ops_profiler_new(t->device, &t->profiler, err));
+    if (!t->profiler) TRY(ops_profiler_new(t->device, &t->profiler, err));
     take_flops_rows(run, rows); /* of --profile, so far */
     ops_profiler_modules(t->profiler, &modules);
     run->stepper.eager = true;
@@ -332,10 +320,8 @@ void flops_report_end(struct run *run, bool broken_off)
     run->stepper.eager = trace_file_is_on(run->trace);
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
-    if (!broken_off)
-        report_step(run, seconds_now() - run->profile_start);
-    if (t->profile)
-        return;
+    if (!broken_off) report_step(run, seconds_now() - run->profile_start);
+    if (t->profile) return;
     ops_profiler_free(t->profiler);
     t->profiler = NULL;
 }

@@ -11,8 +11,7 @@
 void integrity_start(struct run *run)
 {
     const int64_t interval = run->spec->train.check_interval_steps;
-    if (!interval)
-        return;
+    if (!interval) return;
     zero_check_enable(run->engine.zero);
     if (run->boot->rank == 0)
         log_detail("each step whose number is a multiple of %" PRId64
@@ -42,8 +41,7 @@ static void write_corruption_line(struct run *run, int64_t step, int rank, int o
                                             .tensor = tensor};
     struct error ignored;
     console_break(&run->console);
-    if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK)
-        log_warn("%s", ignored.text);
+    if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK) log_warn("%s", ignored.text);
 }
 
 enum status integrity_compare_replicas(struct run *run, struct error *err)
@@ -52,8 +50,7 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     const uint64_t entry = flight_begin(FLIGHT_REPLICAS, -1, 0, -1);
     TRY(zero_compare_replicas(run->engine.zero, &d, err));
     flight_end(entry);
-    if (d.rank < 0)
-        return STATUS_OK;
+    if (d.rank < 0) return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
     write_corruption_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
     const char *host = run->boot->places[d.rank].host, *other = run->boot->places[d.other].host;
@@ -97,8 +94,7 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
     struct zero_check_result v;
     char others[40] = "", tensor[200] = "";
     TRY(zero_check_compare(run->engine.zero, losses, run->engine.compute, &v, err));
-    if (v.finding == FINDING_NONE)
-        return STATUS_OK;
+    if (v.finding == FINDING_NONE) return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
     write_corruption_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
     const struct rank_place *places = run->boot->places;
@@ -111,10 +107,8 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
                   undecided_hint);
         return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
     }
-    if (v.ranks > 1)
-        snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
-    if (name)
-        snprintf(tensor, sizeof tensor, " of %s", name);
+    if (v.ranks > 1) snprintf(others, sizeof others, ", and those of %d other ranks", v.ranks - 1);
+    if (name) snprintf(tensor, sizeof tensor, " of %s", name);
     if (v.rank != run->boot->rank) /* it speaks for itself: the error of the job names it */
         return run_agree(run, STATUS_OK, err);
     error_set(err, STATUS_BROKEN,

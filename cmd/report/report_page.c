@@ -16,8 +16,7 @@
 /* null: not finite. Whole numbers have no fraction, for the page's size. */
 static json_t *page_real(double value)
 {
-    if (!isfinite(value))
-        return json_null();
+    if (!isfinite(value)) return json_null();
     return value == floor(value) && fabs(value) < 1e6 ? json_integer((json_int_t)value) : json_real(value);
 }
 
@@ -61,11 +60,9 @@ static void page_add_series(json_t *curves, const char *name, const struct thin 
     static const char *const names[] = {"mean", "low", "high", "low_at", "high_at"};
     const struct thin_cell all = thin_total(thin, series);
     const int count = thin->per == 1 ? 1 : places ? 5 : 3;
-    if (!all.count && !all.bad)
-        return;
+    if (!all.count && !all.bad) return;
     json_t *object = json_object(), *bad = json_array();
-    for (int i = 0; i < count; i++)
-        json_object_set_new(object, names[i], page_values(thin, series, (enum part)i));
+    for (int i = 0; i < count; i++) json_object_set_new(object, names[i], page_values(thin, series, (enum part)i));
     for (int b = 0; b < thin->count; b++)
         if (thin_at(thin, b, series)->bad)
             json_array_append_new(bad, json_pack("[iI]", b, (json_int_t)thin_at(thin, b, series)->bad));
@@ -77,11 +74,9 @@ static void page_add_curves(json_t *object, const struct run_metrics *m)
 {
     json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
     for (int s = 0; s < STEP_FIELDS; s++)
-        if (step_fields[s].curve)
-            page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
+        if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
     json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
-    for (int s = 0; s < EVAL_VALUES; s++)
-        page_add_series(evals, eval_members[s], &m->evals, s, true);
+    for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
     json_object_set_new(object, "steps", steps);
     json_object_set_new(object, "evals", evals);
 }
@@ -100,8 +95,7 @@ static json_t *page_facts(const struct watched_run *run)
         page_real(m->last[STEP_LOSS]), "metric", eval_metric_name(m->metric), "best", page_real(m->best), "best_step",
         (json_int_t)m->best_step, "perplexity", page_real(perplexity ? exp(m->best) : NAN), "damaged",
         (json_int_t)m->damaged, "unordered", (json_int_t)m->unordered);
-    if (!run->model.known)
-        return facts;
+    if (!run->model.known) return facts;
     json_object_set_new(facts, "parameters", json_integer(run->model.parameters));
     json_object_set_new(facts, "world", json_integer(run->model.world));
     json_object_set_new(facts, "model_type", json_string(run->model.model_type));
@@ -154,8 +148,7 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
     struct string_list keys = watched_runs_differences(runs, count);
     json_t *list = json_array(), *differences = json_array(); /* [[key, the first run's value or null, …], …] */
-    for (int r = 0; r < count; r++)
-        json_array_append_new(list, page_run(&runs[r]));
+    for (int r = 0; r < count; r++) json_array_append_new(list, page_run(&runs[r]));
     for (int i = 0; i < keys.count; i++) {
         json_t *row = json_pack("[s]", keys.items[i]);
         for (int r = 0; r < count; r++)

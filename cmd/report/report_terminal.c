@@ -38,8 +38,7 @@ static void put_title(const struct watched_run *run)
         put_part(&line, INK_PLAIN,
                  memory_printf(" of %s (%s)", FIGURE(count, run->total_steps),
                                FIGURE(percent, (double)h->last_step / (double)run->total_steps)));
-    if (h->epoch)
-        put_part(&line, INK_PLAIN, memory_printf(", epoch %" PRId64, h->epoch));
+    if (h->epoch) put_part(&line, INK_PLAIN, memory_printf(", epoch %" PRId64, h->epoch));
     putchar('\n');
 }
 
@@ -71,8 +70,7 @@ static void put_facts(const struct watched_run *run)
         put_fact("trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
-    if (!h->best_step)
-        return;
+    if (!h->best_step) return;
     const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
     char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
     put_fact("best", memory_printf("%s %s after step %s%s", eval_metric_name(h->metric), FIGURE(plain, h->best),
@@ -88,8 +86,7 @@ static void put_events(const struct watched_run *run)
     FILE *all = memory_stream(&text, &bytes);
     for (int k = 0; k <= EVENT_EPOCH; k++) {
         const int64_t n = run->metrics.events[k].total;
-        if (!n)
-            continue;
+        if (!n) continue;
         fprintf(all, "%s%s %s%s%s", before, FIGURE(count, n), k == EVENT_EPOCH ? "epoch" : event_words[k],
                 n > 1 ? "s" : "", k == EVENT_EPOCH ? " ended" : "");
         before = ", ";
@@ -141,8 +138,7 @@ static const struct {
 static void put_metrics(const struct run_metrics *h)
 {
     char text[FIGURE_MAX];
-    if (!h->steps.count && !h->evals.count)
-        return;
+    if (!h->steps.count && !h->evals.count) return;
     fputs("\n  ", stdout);
     const bool extremes = terminal.columns >= 60;
     terminal_put(INK_DIM, 0,
@@ -150,8 +146,7 @@ static void put_metrics(const struct run_metrics *h)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct thin *thin = rows[i].eval ? &h->evals : &h->steps;
         const struct thin_cell all = thin_total(thin, rows[i].series);
-        if (!all.count && !all.bad)
-            continue;
+        if (!all.count && !all.bad) continue;
         fputs("  ", stdout);
         terminal_put(INK_PLAIN, 13, rows[i].label);
         terminal_put(INK_BOLD, -11,
@@ -170,8 +165,7 @@ static void put_time(const struct run_metrics *h)
     const struct thin_cell step = thin_total(&h->steps, STEP_SECONDS), saves = thin_total(&h->steps, STEP_CHECKPOINT);
     const double all = step.sum + saves.sum;
     double rest = 1;
-    if (all <= 0)
-        return;
+    if (all <= 0) return;
     putchar('\n');
     struct terminal_line line = put_label("a step");
     put_part(&line, INK_PLAIN, memory_printf("%s s:", FIGURE(plain, all / (double)step.count)));
@@ -191,8 +185,7 @@ static char *report_one_line(const char *text)
 {
     const size_t room = 4 * strlen(text) + 8; /* of \xNN for each byte */
     char *blank = memory_text(text), *buffer = memory_alloc(room);
-    for (char *c = blank; (c = strpbrk(c, "\n\r\t"));)
-        *c = ' ';
+    for (char *c = blank; (c = strpbrk(c, "\n\r\t"));) *c = ' ';
     char *line = memory_text(printable(blank, buffer, room));
     free(buffer);
     free(blank);
@@ -221,13 +214,10 @@ static void put_sample(const struct report_sample *sample)
 static void put_samples(const struct run_metrics *h)
 {
     const struct report_sample *last = NULL, *sample;
-    for (int i = 0; (sample = report_sample_at(h, i)); i++)
-        last = sample;
-    if (last)
-        printf("\n  samples after step %s\n", FIGURE(count, last->step));
+    for (int i = 0; (sample = report_sample_at(h, i)); i++) last = sample;
+    if (last) printf("\n  samples after step %s\n", FIGURE(count, last->step));
     for (int i = 0; last && (sample = report_sample_at(h, i)); i++)
-        if (sample->step == last->step)
-            put_sample(sample);
+        if (sample->step == last->step) put_sample(sample);
 }
 
 /* ---- several runs -------------------------------------------------------- */
@@ -253,16 +243,14 @@ static void fill_report_fields(const struct watched_run *run, char fields[FIELDS
         FIGURE(time, h->seconds),
     };
     STATIC_ASSERT(COUNT_OF(texts) == FIELDS, "a field for each head");
-    for (int f = 0; f < FIELDS; f++)
-        snprintf(fields[f], FIELD_TEXT, "%s", texts[f]);
+    for (int f = 0; f < FIELDS; f++) snprintf(fields[f], FIELD_TEXT, "%s", texts[f]);
 }
 
 /* A row of the table: name and state set to the left, the others to the right; those of width 0 are left out. */
 static void put_row(enum ink ink, const int widths[FIELDS], char fields[FIELDS][FIELD_TEXT])
 {
     for (int f = 0; f < FIELDS; f++) {
-        if (!widths[f])
-            continue;
+        if (!widths[f]) continue;
         fputs(f ? "  " : "", stdout);
         terminal_put(ink, f < 2 ? widths[f] : -widths[f], fields[f]);
     }
@@ -273,15 +261,13 @@ static int choose_report_widths(const struct watched_run *runs, int count, int w
 {
     char fields[FIELDS][FIELD_TEXT];
     int all = 0;
-    for (int f = 0; f < FIELDS; f++)
-        widths[f] = terminal_width(heads[f]);
+    for (int f = 0; f < FIELDS; f++) widths[f] = terminal_width(heads[f]);
     for (int r = 0; r < count; r++) {
         fill_report_fields(&runs[r], fields);
         for (int f = 0; f < FIELDS; f++)
             widths[f] = terminal_width(fields[f]) > widths[f] ? terminal_width(fields[f]) : widths[f];
     }
-    for (int f = 0; f < FIELDS; f++)
-        all += widths[f] + 2;
+    for (int f = 0; f < FIELDS; f++) all += widths[f] + 2;
     for (size_t i = 0; i < COUNT_OF(spare) && all - 2 > terminal.columns; i++) {
         all -= widths[spare[i]] + 2;
         widths[spare[i]] = 0;
@@ -298,15 +284,13 @@ static void put_table(const struct watched_run *runs, int count)
     char fields[FIELDS][FIELD_TEXT];
     int widths[FIELDS];
     const int all = choose_report_widths(runs, count, widths);
-    for (int f = 0; f < FIELDS; f++)
-        snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
+    for (int f = 0; f < FIELDS; f++) snprintf(fields[f], FIELD_TEXT, "%s", heads[f]);
     put_row(INK_DIM, widths, fields);
     putchar('\n');
     for (int r = 0; r < count; r++) {
         fill_report_fields(&runs[r], fields);
         put_row(INK_PLAIN, widths, fields);
-        if (terminal.columns - all >= 8)
-            put_sparkline(&runs[r].metrics.steps, STEP_LOSS, terminal.columns - all, true);
+        if (terminal.columns - all >= 8) put_sparkline(&runs[r].metrics.steps, STEP_LOSS, terminal.columns - all, true);
         putchar('\n');
     }
 }

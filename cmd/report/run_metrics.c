@@ -28,10 +28,8 @@ static void begin_reading(struct run_metrics *metrics)
         (struct run_metrics){.path = metrics->path, .metric = metrics->metric, .mode = metrics->mode, .best = NAN};
     thin_init(&metrics->steps, STEP_SERIES, REPORT_BUCKETS);
     thin_init(&metrics->evals, EVAL_SERIES, REPORT_BUCKETS);
-    for (int s = 0; s < STEP_SERIES; s++)
-        metrics->last[s] = NAN;
-    for (int s = 0; s < EVAL_SERIES; s++)
-        metrics->last_eval[s] = NAN;
+    for (int s = 0; s < STEP_SERIES; s++) metrics->last[s] = NAN;
+    for (int s = 0; s < EVAL_SERIES; s++) metrics->last_eval[s] = NAN;
 }
 
 void run_metrics_init(struct run_metrics *metrics, const char *path, enum eval_metric metric, enum eval_mode mode)
@@ -51,10 +49,8 @@ static void forget_lines(struct run_metrics *metrics)
 {
     thin_release(&metrics->steps);
     thin_release(&metrics->evals);
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++)
-        free(metrics->events[k].items);
-    for (int i = 0; metrics->samples && i < REPORT_SAMPLES; i++)
-        sample_release(&metrics->samples[i]);
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++) free(metrics->events[k].items);
+    for (int i = 0; metrics->samples && i < REPORT_SAMPLES; i++) sample_release(&metrics->samples[i]);
     free(metrics->samples);
 }
 
@@ -72,8 +68,7 @@ static void copy_metrics_text(char *out, size_t room, const char *text)
 {
     size_t n = strlen(text);
     if (n >= room)
-        for (n = room - 1; n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80;)
-            n--;
+        for (n = room - 1; n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80;) n--;
     memcpy(out, text, n);
     out[n] = 0;
 }
@@ -94,12 +89,9 @@ static void place_event(const struct run_metrics *metrics, struct report_event *
     int bucket = steps->count - 1;
     event->tokens = metrics->tokens;
     event->seconds = metrics->seconds;
-    if (event->step >= metrics->last_step)
-        return;
-    while (bucket > 0 && steps->buckets[bucket].first > event->step)
-        bucket--;
-    if (bucket < 0 || steps->buckets[bucket].first > event->step)
-        return;
+    if (event->step >= metrics->last_step) return;
+    while (bucket > 0 && steps->buckets[bucket].first > event->step) bucket--;
+    if (bucket < 0 || steps->buckets[bucket].first > event->step) return;
     if (thin_at(steps, bucket, STEP_TOKENS)->count)
         event->tokens = (int64_t)metrics_value_at(steps, bucket, STEP_TOKENS, event->step);
     event->seconds = metrics_value_at(steps, bucket, STEP_TIME, event->step);
@@ -113,13 +105,11 @@ static void add_event(struct run_metrics *metrics, enum report_event_kind kind, 
         events->stride = 1;
     }
     if (events->count == REPORT_EVENTS && events->total % events->stride == 0) {
-        for (int i = 0; 2 * i < REPORT_EVENTS; i++)
-            events->items[i] = events->items[2 * i];
+        for (int i = 0; 2 * i < REPORT_EVENTS; i++) events->items[i] = events->items[2 * i];
         events->count = REPORT_EVENTS / 2;
         events->stride *= 2;
     }
-    if (events->total++ % events->stride)
-        return;
+    if (events->total++ % events->stride) return;
     struct report_event *event = &events->items[events->count++];
     *event = (struct report_event){.step = step};
     place_event(metrics, event);
@@ -129,8 +119,7 @@ static void add_event(struct run_metrics *metrics, enum report_event_kind kind, 
 /* Values that no run has, as damaged lines may have them, do not count. */
 static void timed_mean_add(struct timed_mean *mean, double value, double seconds)
 {
-    if (!isfinite(value) || fabs(value * seconds) > MOST_TOKENS || !(seconds > 0 && seconds < MOST_SECONDS))
-        return;
+    if (!isfinite(value) || fabs(value * seconds) > MOST_TOKENS || !(seconds > 0 && seconds < MOST_SECONDS)) return;
     mean->sum += value * seconds;
     mean->seconds += seconds;
 }
@@ -150,11 +139,9 @@ static uint64_t metrics_step_values(const json_t *object, double *values)
         const json_t *value = json_object_get(parent, field->member);
         const bool is_number = json_is_number(value);
         values[s] = is_number ? json_number_value(value) : NAN;
-        if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM)))
-            present |= 1ULL << s;
+        if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM))) present |= 1ULL << s;
     }
-    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS]))
-        present &= ~(1ULL << STEP_LOSS);
+    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS);
     return present;
 }
 
@@ -180,8 +167,7 @@ static void take_step(struct run_metrics *metrics, const json_t *object, int64_t
     metrics->step_lines++;
     metrics->last_step = step;
     metrics->epoch = json_integer_value(json_object_get(object, "epoch"));
-    if (json_is_true(json_object_get(object, "skipped")))
-        add_event(metrics, EVENT_SKIPPED, step, NULL);
+    if (json_is_true(json_object_get(object, "skipped"))) add_event(metrics, EVENT_SKIPPED, step, NULL);
 }
 
 static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
@@ -193,8 +179,7 @@ static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t
     for (int s = 0; s < EVAL_VALUES; s++) {
         const json_t *value = json_object_get(object, eval_members[s]);
         values[s] = json_is_number(value) ? json_number_value(value) : NAN;
-        if (value)
-            present |= 1ULL << s;
+        if (value) present |= 1ULL << s;
     }
     values[EVAL_TOKENS] = (double)metrics->tokens;
     values[EVAL_TIME] = metrics->seconds;
@@ -219,8 +204,9 @@ static char *metrics_ids_text(const json_t *ids)
     size_t bytes, i;
     json_t *id;
     FILE *out = memory_stream(&text, &bytes);
-    json_array_foreach(ids, i, id) if (json_is_integer(id) && i < REPORT_TEXT / 8)
-        fprintf(out, "%s%" JSON_INTEGER_FORMAT, i ? ", " : "", json_integer_value(id));
+    json_array_foreach (ids, i, id)
+        if (json_is_integer(id) && i < REPORT_TEXT / 8)
+            fprintf(out, "%s%" JSON_INTEGER_FORMAT, i ? ", " : "", json_integer_value(id));
     fclose(out);
     return text;
 }
@@ -236,8 +222,7 @@ static void take_sample(struct run_metrics *metrics, const json_t *object, int64
 {
     const json_t *text = json_object_get(object, "text"), *ids = json_object_get(object, "tokens");
     const char *prompt = json_string_value(json_object_get(object, "prompt"));
-    if (!metrics->samples)
-        metrics->samples = memory_zeroed(REPORT_SAMPLES, sizeof *metrics->samples);
+    if (!metrics->samples) metrics->samples = memory_zeroed(REPORT_SAMPLES, sizeof *metrics->samples);
     struct report_sample *sample = &metrics->samples[metrics->num_samples++ % REPORT_SAMPLES];
     sample_release(sample);
     sample->step = step;
@@ -257,8 +242,7 @@ static void take_epoch_end(struct run_metrics *metrics, const json_t *number, in
 {
     char text[64];
     const int64_t ended = json_integer_value(number);
-    if (ended > 0)
-        metrics->steps_per_epoch = step / ended;
+    if (ended > 0) metrics->steps_per_epoch = step / ended;
     snprintf(text, sizeof text, "epoch %" PRId64, ended);
     add_event(metrics, EVENT_EPOCH, step, text);
 }
@@ -337,8 +321,7 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
     const bool seeks = fseeko(reader.file, metrics->offset, SEEK_SET) == 0; /* to the lines that are new */
     while (seeks && metrics_reader_next(&reader)) {
         metrics->torn = reader.text[reader.length - 1] != '\n';
-        if (metrics->torn)
-            break;
+        if (metrics->torn) break;
         metrics->offset += (int64_t)reader.length;
         take_line(metrics, reader.object);
     }

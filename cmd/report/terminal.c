@@ -27,10 +27,8 @@ void terminal_start(void)
     const char *columns = getenv("COLUMNS"), *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     const bool dumb = term && !strcmp(term, "dumb");
     terminal.columns = columns ? atoi(columns) : 0;
-    if (terminal.columns <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
-        terminal.columns = size.ws_col;
-    if (terminal.columns <= 0)
-        terminal.columns = USUAL_COLUMNS;
+    if (terminal.columns <= 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) terminal.columns = size.ws_col;
+    if (terminal.columns <= 0) terminal.columns = USUAL_COLUMNS;
     terminal.columns = terminal.columns < FEWEST_COLUMNS ? FEWEST_COLUMNS
                        : terminal.columns > MOST_COLUMNS ? MOST_COLUMNS
                                                          : terminal.columns;
@@ -45,10 +43,8 @@ static int terminal_character_width(const char *text, int *bytes)
     mbstate_t state = {0};
     wchar_t point;
     *bytes = 1;
-    while (((unsigned char)text[*bytes] & 0xC0) == 0x80)
-        ++*bytes;
-    if (*bytes == 1 || mbrtowc(&point, text, (size_t)*bytes, &state) != (size_t)*bytes)
-        return 1;
+    while (((unsigned char)text[*bytes] & 0xC0) == 0x80) ++*bytes;
+    if (*bytes == 1 || mbrtowc(&point, text, (size_t)*bytes, &state) != (size_t)*bytes) return 1;
     const int width = wcwidth(point);
     return width < 0 ? 1 : width;
 }
@@ -56,8 +52,7 @@ static int terminal_character_width(const char *text, int *bytes)
 int terminal_width(const char *text)
 {
     int n = 0;
-    for (int bytes; *text; text += bytes)
-        n += terminal_character_width(text, &bytes);
+    for (int bytes; *text; text += bytes) n += terminal_character_width(text, &bytes);
     return n;
 }
 
@@ -83,8 +78,7 @@ void terminal_put(enum ink ink, int columns, const char *text)
             putchar('?');
         left -= wide;
     }
-    if (cut)
-        blanks = left; /* of a wide character that did not fit */
+    if (cut) blanks = left; /* of a wide character that did not fit */
     fputs(!cut ? "" : terminal.utf8 ? "…" : "~", stdout);
     printf("%s%*s", terminal.colour && ink ? "\033[0m" : "", columns > 0 ? blanks : 0, "");
 }
@@ -98,8 +92,7 @@ static size_t terminal_piece_length(const char *text, bool word)
     for (; text[n]; n++) {
         const char before = n ? text[n - 1] : ' ';
         const bool together = isdigit((unsigned char)before) && isalpha((unsigned char)text[n + 1]);
-        if (text[n] == ' ' && (word ? !together : before == ',' || before == ':'))
-            break;
+        if (text[n] == ' ' && (word ? !together : before == ',' || before == ':')) break;
     }
     return n;
 }
@@ -193,8 +186,7 @@ const char *figure_count(int64_t value, char out[FIGURE_MAX])
     const int n = snprintf(digits, sizeof digits, "%" PRId64, value), sign = digits[0] == '-';
     int used = 0;
     for (int i = 0; i < n && used < FIGURE_MAX - 2; i++) {
-        if (i > sign && (n - i) % 3 == 0)
-            out[used++] = ',';
+        if (i > sign && (n - i) % 3 == 0) out[used++] = ',';
         out[used++] = digits[i];
     }
     out[used] = 0;
@@ -240,8 +232,7 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char *const signs[] = {"_", ".", ":", "-", "=", "+", "*", "#"};
     const struct thin_cell total = thin_total(thin, series);
-    if (columns > thin->count)
-        columns = thin->count;
+    if (columns > thin->count) columns = thin->count;
     log_scale = log_scale && total.min > 0;
     double low = INFINITY, high = -INFINITY;
     for (int c = 0; c < columns; c++) {
@@ -251,8 +242,7 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
     }
     /* halves: a difference may overflow a double. Heights that differ by rounding alone are the same, as in page.js */
     double range = high / 2 - low / 2;
-    if (range <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high))))
-        range = 0;
+    if (range <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)))) range = 0;
     char *text;
     size_t bytes;
     FILE *out = memory_stream(&text, &bytes);

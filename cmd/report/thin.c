@@ -54,8 +54,7 @@ static void halve(struct thin *thin)
         }
         into->last = from->last;
         into->rows += from->rows;
-        for (int s = 0; s < thin->num_series; s++)
-            thin_join(&cells_of(thin, i / 2)[s], &cells_of(thin, i)[s]);
+        for (int s = 0; s < thin->num_series; s++) thin_join(&cells_of(thin, i / 2)[s], &cells_of(thin, i)[s]);
     }
     thin->count = (thin->count + 1) / 2;
     thin->per *= 2;
@@ -64,8 +63,7 @@ static void halve(struct thin *thin)
 void thin_reduce(struct thin *thin, int count)
 {
     ASSERT(count >= 1);
-    while (thin->count > count)
-        halve(thin);
+    while (thin->count > count) halve(thin);
 }
 
 void thin_add(struct thin *thin, int64_t step, const double *values, uint64_t present)
@@ -88,8 +86,7 @@ void thin_add(struct thin *thin, int64_t step, const double *values, uint64_t pr
         struct thin_cell one = {.bad = 1};
         if (isfinite(x))
             one = (struct thin_cell){.min = x, .max = x, .sum = x, .min_step = step, .max_step = step, .count = 1};
-        if (present >> s & 1)
-            thin_join(&cells_of(thin, thin->count - 1)[s], &one);
+        if (present >> s & 1) thin_join(&cells_of(thin, thin->count - 1)[s], &one);
     }
 }
 
@@ -107,7 +104,6 @@ double thin_mean(const struct thin_cell *cell)
 struct thin_cell thin_total(const struct thin *thin, int series)
 {
     struct thin_cell all = {.count = 0};
-    for (int b = 0; b < thin->count; b++)
-        thin_join(&all, thin_at(thin, b, series));
+    for (int b = 0; b < thin->count; b++) thin_join(&all, thin_at(thin, b, series));
     return all;
 }

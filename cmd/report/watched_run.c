@@ -34,21 +34,18 @@ static void read_model(struct watched_run *run)
         fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
         return;
     if (checkpoint_any(folder, false, &any, &why) != STATUS_OK) {
-        if (!run->model.warned)
-            log_warn("%s", why.text);
+        if (!run->model.warned) log_warn("%s", why.text);
         run->model.warned = true;
         return;
     }
-    if (!any || checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK)
-        return;
+    if (!any || checkpoint_open(run->folder, false, &checkpoint, NULL) != STATUS_OK) return;
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
     run->model.known = true;
     run->model.events = events;
     run->model.parameters = 0;
-    json_array_foreach(json_object_get(checkpoint->manifest, "tensors"), i, tensor)
-    {
+    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
         int64_t numel = 1;
-        json_array_foreach(json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
+        json_array_foreach (json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
         run->model.parameters += numel;
     }
     run->model.world = checkpoint->world;
@@ -71,8 +68,7 @@ static void read_former(struct watched_run *run, int number)
         if (other.number == 1)
             former->same_history =
                 metrics_reader_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
-        if (json_object_get(other.object, "loss") && other.step > former->last_step)
-            former->last_step = other.step;
+        if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
     }
     metrics_reader_close(&own);
     metrics_reader_close(&other);
@@ -92,14 +88,11 @@ static void read_formers(struct watched_run *run)
     for (struct dirent *entry; entries && (entry = io_readdir(entries)) && run->num_formers < WATCHED_FORMERS;) {
         static const char name[] = "metrics.jsonl.";
         char *end;
-        if (strncmp(entry->d_name, name, sizeof name - 1) != 0)
-            continue;
+        if (strncmp(entry->d_name, name, sizeof name - 1) != 0) continue;
         long number = strtol(entry->d_name + sizeof name - 1, &end, 10);
-        if (!*end && number > 0 && number < INT_MAX)
-            read_former(run, (int)number);
+        if (!*end && number > 0 && number < INT_MAX) read_former(run, (int)number);
     }
-    if (entries)
-        io_closedir(entries);
+    if (entries) io_closedir(entries);
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
 }
 
@@ -119,12 +112,9 @@ static enum run_state state_of(struct watched_run *run)
     const double most = spec_number(run, "train.max_steps"), epochs = spec_number(run, "train.epochs");
     const int64_t max_steps = most > 0 && most < 0x1p62 ? (int64_t)most : 0, per_epoch = run->metrics.steps_per_epoch;
     run->total_steps = epochs > 0 && per_epoch > 0 ? spec_run_length(epochs, max_steps, per_epoch) : max_steps;
-    if (run_lock_in_use(run->folder))
-        return RUN_RUNNING;
-    if (early->count && early->items[early->count - 1].step >= run->metrics.last_step)
-        return RUN_ENDED_EARLY;
-    if (!run->total_steps)
-        return RUN_UNKNOWN;
+    if (run_lock_in_use(run->folder)) return RUN_RUNNING;
+    if (early->count && early->items[early->count - 1].step >= run->metrics.last_step) return RUN_ENDED_EARLY;
+    if (!run->total_steps) return RUN_UNKNOWN;
     return run->metrics.last_step >= run->total_steps ? RUN_FINISHED : RUN_STOPPED;
 }
 
@@ -137,8 +127,7 @@ enum status watched_run_refresh(struct watched_run *run, bool *changed, struct e
     const enum run_state state = run->state;
     const ino_t inode = h->inode;
     TRY(run_metrics_read(h, changed, err));
-    if (h->inode != inode)
-        damaged = unordered = 0;
+    if (h->inode != inode) damaged = unordered = 0;
     if (h->damaged > damaged)
         log_warn("'%s': %" PRId64 " damaged line%s left out, the first is line %" PRId64, h->path, h->damaged,
                  h->damaged == 1 ? " is" : "s are", h->first_damaged);
@@ -148,8 +137,7 @@ enum status watched_run_refresh(struct watched_run *run, bool *changed, struct e
     if (h->lines && h->damaged == h->lines)
         return error_set(err, STATUS_CHECKPOINT,
                          "'%s' has no sound line; hint: it should be the metrics.jsonl of a run", h->path);
-    if (h->inode != inode)
-        read_formers(run);
+    if (h->inode != inode) read_formers(run);
     read_model(run);
     run->state = state_of(run);
     *changed = *changed || run->state != state;
@@ -163,8 +151,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     struct stat facts;
     bool changed, there;
     *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
-    for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--)
-        run->folder[n - 1] = 0;
+    for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--) run->folder[n - 1] = 0;
     if (io_stat(folder, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
         const char *name = fs_base_name(run->folder);
         error_set(err, STATUS_CHECKPOINT, "'%s' is a file", folder);
@@ -186,8 +173,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     run->name = memory_text(fs_base_name(realpath(run->folder, real) ? real : run->folder));
     char spec[FS_PATH_MAX];
     TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));
-    if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK)
-        log_warn("%s; the report lacks the run's spec", why.text);
+    if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK) log_warn("%s; the report lacks the run's spec", why.text);
     const char *mode = spec_pairs_find(run->spec, "checkpoint.mode");
     const enum eval_metric metric = eval_metric_find(spec_pairs_find(run->spec, "checkpoint.metric"));
     run_metrics_init(&run->metrics, path, metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric,
@@ -219,8 +205,7 @@ static bool differs(const struct watched_run *runs, int count, const char *key)
     const char *first = spec_pairs_find(runs[0].spec, key);
     for (int r = 1; r < count; r++) {
         const char *other = spec_pairs_find(runs[r].spec, key);
-        if (!first != !other || (first && strcmp(first, other) != 0))
-            return true;
+        if (!first != !other || (first && strcmp(first, other) != 0)) return true;
     }
     return false;
 }
@@ -231,13 +216,10 @@ struct string_list watched_runs_differences(const struct watched_run *runs, int 
     const char *key;
     json_t *value;
     for (int r = 0; r < count; r++)
-        json_object_foreach(runs[r].spec, key, value)
-        {
+        json_object_foreach (runs[r].spec, key, value) {
             bool seen = !strcmp(key, "run.name") || !strcmp(key, "run.dir");
-            for (int k = 0; k < all.count && !seen; k++)
-                seen = !strcmp(all.items[k], key);
-            if (!seen && differs(runs, count, key))
-                string_list_add(&all, key);
+            for (int k = 0; k < all.count && !seen; k++) seen = !strcmp(all.items[k], key);
+            if (!seen && differs(runs, count, key)) string_list_add(&all, key);
         }
     return all;
 }
@@ -248,8 +230,7 @@ void watched_runs_name(struct watched_run *runs, int count)
         bool alone = true;
         for (int k = 0; k < count && alone; k++)
             alone = k == i || strcmp(runs[i].name, fs_base_name(runs[k].folder)) != 0;
-        if (alone)
-            continue;
+        if (alone) continue;
         free(runs[i].name);
         runs[i].name = memory_text(runs[i].folder);
     }

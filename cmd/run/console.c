@@ -39,8 +39,7 @@ static void show_line(struct console *console, const char *step, const char *rat
 {
     struct winsize size;
     const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
-    if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns)
-        rates = "";
+    if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns) rates = "";
     char line[300], text[sizeof line + 8];
     snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
     int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
@@ -69,16 +68,13 @@ void console_step(struct console *console, const struct step_metrics *m)
     double seconds = m->seconds.step;
     console->smoothed_step_seconds =
         console->smoothed_step_seconds > 0 ? 0.9 * console->smoothed_step_seconds + 0.1 * seconds : seconds;
-    if (console->silent)
-        return;
+    if (console->silent) return;
     bool due = m->step % console->steps_per_print == 0 || m->step == console->total_steps || m->step == 1;
-    if (!console->terminal && !due)
-        return;
+    if (!console->terminal && !due) return;
 
     char left[32], mfu[64] = "", step[96], rates[64], speed[192];
     console_duration(console->smoothed_step_seconds * (double)(console->total_steps - m->step), left, sizeof left);
-    if (m->mfu >= 0)
-        snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
+    if (m->mfu >= 0) snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * m->mfu);
     if (m->mfu >= 0 && m->of_ceiling >= 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%% (%.1f%% of measured)", 100 * m->mfu, 100 * m->of_ceiling);
     snprintf(step, sizeof step, "step %" PRId64 "/%" PRId64 "  epoch %" PRId64 "  loss %.4f", m->step,
@@ -86,8 +82,7 @@ void console_step(struct console *console, const struct step_metrics *m)
     snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);
     snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
-    if (console->terminal)
-        show_line(console, step, rates, speed);
+    if (console->terminal) show_line(console, step, rates, speed);
     if (due) /* the log file has plain lines in both cases */
         (console->terminal ? log_debug : log_info)("%s%s%s", step, rates, speed);
     if (console->breakdown && due) {
@@ -133,8 +128,7 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
         snprintf(which, sizeof which, "steps %" PRId64 " to %" PRId64, s->first_step, s->last_step);
     console_name_duration(s->seconds, steps, sizeof steps);
     console_name_duration(process_seconds, process, sizeof process);
-    if (s->starts > 1)
-        snprintf(starts, sizeof starts, ", over %" PRId64 " starts", s->starts);
+    if (s->starts > 1) snprintf(starts, sizeof starts, ", over %" PRId64 " starts", s->starts);
     if (s->steps && s->seconds > 0)
         log_info("time: %s took %s%s: %.0f tokens/s on average; this process ran for %s", which, steps, starts,
                  (double)s->tokens / s->seconds, process);

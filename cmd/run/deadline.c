@@ -53,8 +53,7 @@ static bool squeue_parse_end(const char *text, double *end)
         return true;
     }
     rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &parts);
-    if (!rest || (*rest && *rest != '\n'))
-        return false;
+    if (!rest || (*rest && *rest != '\n')) return false;
     time_t time = mktime(&parts);
     *end = (double)time;
     return time > 0;
@@ -68,15 +67,12 @@ static char **squeue_environment(void)
     static const char *const kept_from_it[] = {"SLURM_TIME_FORMAT=", "SQUEUE_", "PMI", "ZTRAIN_"};
     static char format[] = "SLURM_TIME_FORMAT=%s"; /* since 1970: local time is not unique when clocks are set back */
     size_t count = 0, kept = 0;
-    while (environ[count])
-        count++;
+    while (environ[count]) count++;
     char **variables = memory_zeroed(count + 2, sizeof *variables);
     for (size_t i = 0; i < count; i++) {
         size_t k = 0;
-        while (k < COUNT_OF(kept_from_it) && strncmp(environ[i], kept_from_it[k], strlen(kept_from_it[k])) != 0)
-            k++;
-        if (k == COUNT_OF(kept_from_it))
-            variables[kept++] = environ[i];
+        while (k < COUNT_OF(kept_from_it) && strncmp(environ[i], kept_from_it[k], strlen(kept_from_it[k])) != 0) k++;
+        if (k == COUNT_OF(kept_from_it)) variables[kept++] = environ[i];
     }
     variables[kept] = format;
     return variables;
@@ -94,8 +90,7 @@ static void read_squeue_answer(struct squeue *squeue, int fd, char *text, size_t
             heartbeat_beat();
         if (events > 0) {
             ssize_t n = read(fd, text + used, size - 1 - used);
-            if (n == 0 || (n < 0 && errno != EINTR))
-                break;
+            if (n == 0 || (n < 0 && errno != EINTR)) break;
             used += n > 0 ? (size_t)n : 0;
         }
         left = end - seconds_now();
@@ -118,18 +113,14 @@ static int start_squeue(struct squeue *squeue, int out, pid_t *child)
     posix_spawn_file_actions_init(&actions);
     /* without memory for this squeue is not started: it would write to the wrong descriptor */
     int error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    if (!error)
-        error = posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
-    if (!error)
-        error = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (!error) error = posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+    if (!error) error = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
 #if defined(__GLIBC__) && defined(__GLIBC_PREREQ)
 #if __GLIBC_PREREQ(2, 34)
-    if (!error)
-        error = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+    if (!error) error = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
 #endif
 #endif
-    if (!error)
-        error = posix_spawnp(child, "squeue", &actions, &attributes, arguments, squeue->environment);
+    if (!error) error = posix_spawnp(child, "squeue", &actions, &attributes, arguments, squeue->environment);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     return error;
@@ -143,8 +134,7 @@ static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
     int ends[2];
     pid_t child = -1;
     *absent = false;
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return false;
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
     int error = start_squeue(squeue, ends[1], &child);
     *absent = error == ENOENT;
     close(ends[1]);
@@ -152,8 +142,7 @@ static bool ask_squeue(struct squeue *squeue, bool *absent, double *end)
         read_squeue_answer(squeue, ends[0], text, sizeof text);
         if (waitpid(child, NULL, WNOHANG) == 0) { /* it has answered, or is too slow */
             kill(child, SIGKILL);
-            while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-                continue;
+            while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
         }
     }
     close(ends[0]);
@@ -178,8 +167,7 @@ static void *ask_squeue_until_end(void *argument)
         double end;
         while (!squeue->closing && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
             continue;
-        if (squeue->closing)
-            break;
+        if (squeue->closing) break;
         pthread_mutex_unlock(&squeue->mutex);
         bool answered = ask_squeue(squeue, &absent, &end);
         pthread_mutex_lock(&squeue->mutex);
@@ -197,15 +185,13 @@ static void *ask_squeue_until_end(void *argument)
 /* Ends the thread, and a squeue that it waits for, within a second. NULL is allowed. */
 static void squeue_free(struct squeue *squeue)
 {
-    if (!squeue)
-        return;
+    if (!squeue) return;
     if (squeue->runs) {
         const struct timespec until = time_after(farewell_limit);
         pthread_mutex_lock(&squeue->mutex);
         squeue->closing = true;
         pthread_cond_broadcast(&squeue->changed);
-        while (!squeue->over && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT)
-            continue;
+        while (!squeue->over && pthread_cond_timedwait(&squeue->changed, &squeue->mutex, &until) != ETIMEDOUT) continue;
         bool over = squeue->over;
         pthread_mutex_unlock(&squeue->mutex);
         if (!over) { /* the system takes that long to start or end squeue; the thread keeps its memory */
@@ -234,8 +220,7 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
     double end;
     char when[32];
     bool absent;
-    if (!job)
-        return;
+    if (!job) return;
     struct squeue *squeue = deadline->squeue = memory_zeroed(1, sizeof *squeue);
     snprintf(squeue->job, sizeof squeue->job, "%s", job);
     squeue->environment = squeue_environment();
@@ -256,24 +241,21 @@ void deadline_init(struct deadline *deadline, double expected_checkpoint, double
         log_detail("job %s has no time limit", job);
     }
     squeue->runs = true; /* the thread reads it */
-    if (thread_start(&squeue->thread, 0, ask_squeue_until_end, squeue) != 0)
-        squeue->runs = false;
+    if (thread_start(&squeue->thread, 0, ask_squeue_until_end, squeue) != 0) squeue->runs = false;
 }
 
 void deadline_look_again(struct deadline *deadline)
 {
     struct squeue *squeue = deadline->squeue;
     char when[32];
-    if (!squeue)
-        return;
+    if (!squeue) return;
     pthread_mutex_lock(&squeue->mutex); /* the thread holds it only for moments */
     const bool news = squeue->news;
     const double end = squeue->end, left = end - clock_seconds(CLOCK_REALTIME);
     squeue->news = false;
     pthread_mutex_unlock(&squeue->mutex);
     const double found = left < no_limit ? seconds_now() + left : INFINITY;
-    if (!news || found == deadline->end || fabs(found - deadline->end) < same_end)
-        return;
+    if (!news || found == deadline->end || fabs(found - deadline->end) < same_end) return;
     if (isinf(found))
         log_info("job %s no longer has a time limit (squeue)", squeue->job);
     else

@@ -66,8 +66,7 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
 {
     struct error err;
     char folder[FS_PATH_MAX];
-    if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled)
-        return NULL;
+    if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled) return NULL;
     struct monitor *monitor = memory_alloc(sizeof *monitor);
     *monitor = (struct monitor){.batch = spec->train_batch_size, .scale = spec->dtype == DTYPE_F16};
     int64_t first = (step + 1) * monitor->batch;
@@ -76,8 +75,7 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     struct csv_history history = {first, first - (evaluation_due ? monitor->batch : 0)};
     if (step == 0) /* a new run appends to rows that are there, as DeepSpeed's do */
         history = (struct csv_history){INT64_MAX, INT64_MAX};
-    if (!spec->csv_monitor.enabled)
-        return monitor;
+    if (!spec->csv_monitor.enabled) return monitor;
     if (monitor_folder(&spec->csv_monitor, spec, run, "csv_monitor", folder, &err) != STATUS_OK ||
         csv_monitor_open(folder, &history, &monitor->csv, &err) != STATUS_OK)
         give_up(monitor, true, &err);
@@ -88,8 +86,7 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
 
 void monitor_close(struct monitor *monitor)
 {
-    if (!monitor)
-        return;
+    if (!monitor) return;
     tensorboard_close(monitor->tensorboard);
     csv_monitor_close(monitor->csv);
     free(monitor);
@@ -107,22 +104,19 @@ static void write_scalars(struct monitor *monitor, int64_t step, const struct sc
 
 void monitor_step(struct monitor *monitor, const struct step_metrics *m)
 {
-    if (!monitor)
-        return;
+    if (!monitor) return;
     struct scalar scalars[STEP_SCALARS];
     for (int f = 0; f < STEP_FIELDS; f++)
         if (step_fields[f].order)
             scalars[step_fields[f].order - 1] =
                 (struct scalar){step_fields[f].tag, step_field_value(m, (enum step_field_index)f)};
-    if (!monitor->scale)
-        scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
+    if (!monitor->scale) scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
     write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
 }
 
 void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores)
 {
-    if (!monitor)
-        return;
+    if (!monitor) return;
     double loss = eval_scores_value(scores, EVAL_METRIC_LOSS),
            accuracy = eval_scores_value(scores, EVAL_METRIC_ACCURACY);
     const struct scalar scalars[] = {

@@ -30,8 +30,7 @@ static bool places_take_word(struct places *places, const char *word)
     struct place_out out = {.broken = word[0] == 'b'};
     char tried;
     if (word[0] == '+') {
-        if (places->count == PLACES_MAX || !word[1])
-            return false;
+        if (places->count == PLACES_MAX || !word[1]) return false;
         snprintf(places->used[places->count++], PLACE_NAME_MAX, "%s", word + 1);
         return true;
     }
@@ -47,22 +46,18 @@ bool places_read(struct places *places)
 {
     const char *text = getenv(variable);
     *places = (struct places){.count = 0};
-    if (!text)
-        return false;
+    if (!text) return false;
     char *copy = memory_printf("%s", text), *rest = NULL;
     const char *kind = strtok_r(copy, " ", &rest), *changed = strtok_r(NULL, " ", &rest),
                *suspect = strtok_r(NULL, " ", &rest);
     bool whole = kind && changed && suspect;
     places->suspect_changed = whole && !strcmp(changed, "changed");
     places->gpus = whole && !strcmp(kind, "gpu");
-    if (whole && strcmp(suspect, "-") != 0)
-        snprintf(places->suspect, sizeof places->suspect, "%s", suspect);
-    for (const char *word; whole && (word = strtok_r(NULL, " ", &rest));)
-        whole = places_take_word(places, word);
+    if (whole && strcmp(suspect, "-") != 0) snprintf(places->suspect, sizeof places->suspect, "%s", suspect);
+    for (const char *word; whole && (word = strtok_r(NULL, " ", &rest));) whole = places_take_word(places, word);
     free(copy);
     whole = whole && places->count > 0;
-    if (!whole)
-        *places = (struct places){.count = 0};
+    if (!whole) *places = (struct places){.count = 0};
     return whole;
 }
 
@@ -73,13 +68,11 @@ void places_write(const struct places *places)
     FILE *words = memory_stream(&text, &bytes);
     fprintf(words, "%s %s %s", places->gpus ? "gpu" : "cpu", places->suspect_changed ? "changed" : "same",
             *places->suspect ? places->suspect : "-");
-    for (int i = 0; i < places->count; i++)
-        fprintf(words, " +%s", places->used[i]);
+    for (int i = 0; i < places->count; i++) fprintf(words, " +%s", places->used[i]);
     for (const struct place_out *out = places->out; out < places->out + places->num_out; out++)
         fprintf(words, " %c%c%d=%s", out->broken ? 'b' : 't', out->tried ? 't' : '-', out->rank, out->name);
     fclose(words);
-    if (setenv(variable, text, 1) != 0)
-        memory_exhausted(0);
+    if (setenv(variable, text, 1) != 0) memory_exhausted(0);
     free(text);
 }
 
@@ -88,8 +81,7 @@ void places_write(const struct places *places)
 static struct place_out *places_find_out(struct places *places, const char *name)
 {
     for (int i = 0; i < places->num_out; i++)
-        if (!strcmp(places->out[i].name, name))
-            return &places->out[i];
+        if (!strcmp(places->out[i].name, name)) return &places->out[i];
     return NULL;
 }
 
@@ -111,8 +103,7 @@ bool places_failed(struct places *places, int rank, enum status code, bool gaine
         snprintf(places->suspect, sizeof places->suspect, "%s", name);
         return other;
     }
-    if (!out)
-        out = &places->out[places->num_out++];
+    if (!out) out = &places->out[places->num_out++];
     *out = (struct place_out){.rank = rank, .broken = code == STATUS_BROKEN};
     snprintf(out->name, sizeof out->name, "%s", name);
     *places->suspect = '\0';
@@ -143,8 +134,7 @@ static void place_name_gpu(const char *visible, int index, const unsigned char u
         return;
     }
     snprintf(name, PLACE_NAME_MAX, "%d", index);
-    if (!memcmp(uuid, unknown, sizeof unknown))
-        return;
+    if (!memcmp(uuid, unknown, sizeof unknown)) return;
     memcpy(name, "GPU-", used);
     for (int i = 0; i < DEVICE_UUID_BYTES; i++)
         used += (size_t)snprintf(name + used, PLACE_NAME_MAX - used, "%s%02x",
@@ -160,8 +150,7 @@ static void places_tell_gpus(int to)
     for (int i = 0; i < found && i < GPU_VIEW_MAX; i++) {
         char name[PLACE_NAME_MAX] = "";
         place_name_gpu(getenv("CUDA_VISIBLE_DEVICES"), i, uuids[i], name);
-        if (write(to, name, sizeof name) != (ssize_t)sizeof name)
-            return;
+        if (write(to, name, sizeof name) != (ssize_t)sizeof name) return;
     }
 }
 
@@ -174,15 +163,11 @@ static bool places_hear_gpus(int from, struct place_list *list)
     for (;;) {
         struct pollfd ready = {.fd = from, .events = POLLIN};
         const double left = end - seconds_now();
-        if (left <= 0)
-            return false;
-        if (poll(&ready, 1, (int)(left * 1000) + 1) <= 0)
-            continue;
+        if (left <= 0) return false;
+        if (poll(&ready, 1, (int)(left * 1000) + 1) <= 0) continue;
         const ssize_t n = read(from, at + used, sizeof list->names - used);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
         used += (size_t)n;
     }
     list->count = (int)(used / PLACE_NAME_MAX);
@@ -204,10 +189,8 @@ static enum status places_ask_driver(struct place_list *list, struct error *err)
     close(ends[1]);
     const bool heard = child > 0 && places_hear_gpus(ends[0], list);
     close(ends[0]);
-    if (child < 0)
-        return error_set(err, STATUS_DEVICE, "cannot ask for the GPUs: %s", strerror(error));
-    if (!heard)
-        kill(child, SIGKILL);
+    if (child < 0) return error_set(err, STATUS_DEVICE, "cannot ask for the GPUs: %s", strerror(error));
+    if (!heard) kill(child, SIGKILL);
     while (waitpid(child, &status, heard ? 0 : WNOHANG) < 0 && errno == EINTR) /* one that hangs may not be killed */
         ;
     return heard ? STATUS_OK
@@ -223,11 +206,9 @@ static enum status places_list(enum spec_device device, int most, bool were_gpus
     bool shared = false;
     memset(list, 0, sizeof *list);
     TRY(env_switch("ZTRAIN_SHARE_GPUS", "ranks may share a GPU", &shared, err));
-    if (device != SPEC_DEVICE_CPU && !shared)
-        TRY(places_ask_driver(list, err));
+    if (device != SPEC_DEVICE_CPU && !shared) TRY(places_ask_driver(list, err));
     list->gpus = list->count > 0 || (were_gpus && !shared);
-    if (list->gpus)
-        return STATUS_OK;
+    if (list->gpus) return STATUS_OK;
     ASSERT(most <= PLACES_MAX);
     for (list->count = 0; list->count < most; list->count++)
         snprintf(list->names[list->count], PLACE_NAME_MAX, "%d", list->count);
@@ -240,8 +221,7 @@ static enum status places_list(enum spec_device device, int most, bool were_gpus
 static bool places_fit(struct run_spec *spec, int ranks, int64_t batch, const struct checkpoint *checkpoint)
 {
     const int64_t virtual_ranks = spec->train.virtual_ranks;
-    if (virtual_ranks)
-        return virtual_ranks % ranks == 0;
+    if (virtual_ranks) return virtual_ranks % ranks == 0;
     if (checkpoint)
         return spec_resolve_batch_resumed(spec, ranks, "", checkpoint->spec, checkpoint->world, NULL) == STATUS_OK;
     return spec_resolve_batch(spec, ranks, "", NULL) == STATUS_OK && spec->train_batch_size == batch;
@@ -255,8 +235,7 @@ static int places_most_ranks(const struct places_wish *wish, int most)
     int ranks = most;
     if (wish->resume && !wish->spec->train.virtual_ranks)
         checkpoint_open(wish->resume, false, &checkpoint, NULL); /* without it the ranks will say why */
-    while (ranks >= wish->least && !places_fit(wish->spec, ranks, batch, checkpoint))
-        ranks--;
+    while (ranks >= wish->least && !places_fit(wish->spec, ranks, batch, checkpoint)) ranks--;
     checkpoint_close(checkpoint);
     return ranks >= wish->least ? ranks : 0;
 }
@@ -266,8 +245,7 @@ static void places_reason(const struct places *places, int there, int most, char
 {
     const char *noun = places->gpus ? "GPU" : "device";
     *text = '\0';
-    if (there < most)
-        snprintf(text, size, "%d GPU%s there", there, there == 1 ? " is" : "s are");
+    if (there < most) snprintf(text, size, "%d GPU%s there", there, there == 1 ? " is" : "s are");
     for (int i = 0; i < places->num_out; i++) {
         const struct place_out *out = &places->out[i];
         const size_t used = strlen(text);
@@ -306,17 +284,13 @@ enum status places_choose(struct places *places, const struct places_wish *wish,
     places->gpus = list.gpus;
     for (int i = 0; i < list.count && left < wish->most; i++) {
         const struct place_out *out = places_find_out(places, list.names[i]);
-        if (!out || out->tried)
-            memcpy(places->used[left++], list.names[i], PLACE_NAME_MAX);
+        if (!out || out->tried) memcpy(places->used[left++], list.names[i], PLACE_NAME_MAX);
     }
     places_reason(places, list.count, wish->most, reason, sizeof reason);
     places->count = left < wish->most ? places_most_ranks(wish, left) : left;
-    if (places->count == 0)
-        return places_refuse(places, wish, left, reason, err);
-    if (places->count == wish->most && (before == 0 || before >= places->count))
-        return STATUS_OK;
-    if (wish->step >= 0)
-        snprintf(where, sizeof where, " from step %" PRId64, wish->step);
+    if (places->count == 0) return places_refuse(places, wish, left, reason, err);
+    if (places->count == wish->most && (before == 0 || before >= places->count)) return STATUS_OK;
+    if (wish->step >= 0) snprintf(where, sizeof where, " from step %" PRId64, wish->step);
     if (virtual_ranks)
         snprintf(bits, sizeof bits, "the bits stay the same (train.virtual_ranks %" PRId64 ")", virtual_ranks);
     log_info("%s on %d of %d %s%s%s%s; %s", wish->resume ? "continuing" : "starting", places->count, wish->most,
@@ -326,13 +300,11 @@ enum status places_choose(struct places *places, const struct places_wish *wish,
 
 char *places_visible(const struct places *places)
 {
-    if (!places->gpus)
-        return NULL;
+    if (!places->gpus) return NULL;
     char *text;
     size_t bytes;
     FILE *names = memory_stream(&text, &bytes);
-    for (int i = 0; i < places->count; i++)
-        fprintf(names, "%s%s", i ? "," : "", places->used[i]);
+    for (int i = 0; i < places->count; i++) fprintf(names, "%s%s", i ? "," : "", places->used[i]);
     fclose(names);
     return text;
 }

@@ -25,14 +25,12 @@ void restart_read(struct restart *last)
     const char *text = getenv(variable), *run = getenv(run_variable);
     int used = 0;
     *last = (struct restart){.step = -1};
-    if (!text)
-        return;
+    if (!text) return;
     if (sscanf(text, "%d %" SCNd64 " %d %n", &last->number, &last->step, &last->code, &used) == 3 && used > 0)
         snprintf(last->cause, sizeof last->cause, "%s", text + used);
     else
         *last = (struct restart){.step = -1};
-    if (last->step >= 0 && run)
-        snprintf(last->run, sizeof last->run, "%s", run);
+    if (last->step >= 0 && run) snprintf(last->run, sizeof last->run, "%s", run);
 }
 
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err)
@@ -51,16 +49,13 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
 static enum status execute_again(const struct restart *next, const struct restart_rules *rules)
 {
     char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
-    if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0)
-        memory_exhausted(0);
+    if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0) memory_exhausted(0);
     free(text);
-    if (rules->places)
-        places_write(rules->places);
+    if (rules->places) places_write(rules->places);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
     const bool stop = stop_signal_pending() != 0;
-    if (!stop)
-        execv("/proc/self/exe", rules->argv);
+    if (!stop) execv("/proc/self/exe", rules->argv);
     const char *reason = stop ? "the run was asked to stop" : strerror(errno);
     if (stop && *next->run)
         log_info("stopped on request: the ranks are not started again; continue with --resume %s", next->run);
@@ -74,12 +69,10 @@ static bool restart_find_places(const struct restart *next, const struct restart
 {
     struct error err;
     struct places_wish wish = rules->wish;
-    if (!rules->places)
-        return true;
+    if (!rules->places) return true;
     wish.resume = *next->run ? next->run : NULL;
     wish.step = wish.spec->run.group ? -1 : next->step;
-    if (places_choose(rules->places, &wish, &err) == STATUS_OK)
-        return true;
+    if (places_choose(rules->places, &wish, &err) == STATUS_OK) return true;
     log_warn("the ranks are not started again: %s", err.text);
     return false;
 }
@@ -106,8 +99,7 @@ static int64_t restart_step(const struct restart_rules *rules)
     char folder[FS_PATH_MAX];
     for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
         const int64_t step = restart_newest(rules->home, spec, folder);
-        if (step >= 0)
-            sum = sum < 0 ? step : sum + step;
+        if (step >= 0) sum = sum < 0 ? step : sum + step;
     }
     return sum;
 }
@@ -132,8 +124,7 @@ enum status restart_after(const struct restart *last, const struct restart_rules
     char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
     const bool several = rules->wish.spec->run.group;
     const enum status code = failure->code;
-    if (code != STATUS_PEER && code != STATUS_BROKEN)
-        return code;
+    if (code != STATUS_PEER && code != STATUS_BROKEN) return code;
     struct restart next = {.number = last->number + 1, .step = restart_step(rules), .code = code};
     if (next.step >= 0 && several) {
         fs_parent(rules->home->path, above);
@@ -146,8 +137,7 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         snprintf(from, sizeof from, " from step %" PRId64, next.step);
     }
     snprintf(next.cause, sizeof next.cause, "%s", failure->cause);
-    for (char *c = next.cause; *c; c++)
-        *c = (unsigned char)*c < ' ' ? ' ' : *c;
+    for (char *c = next.cause; *c; c++) *c = (unsigned char)*c < ' ' ? ' ' : *c;
     const bool used_up = next.number > rules->most, gained = last->number == 0 || next.step > last->step;
     const bool may_differ = !used_up && rules->places && places_failed(rules->places, failure->rank, code, gained);
     if (used_up)
@@ -159,8 +149,7 @@ enum status restart_after(const struct restart *last, const struct restart_rules
     else
         log_info("restart %d of %d%s, as the ranks have ended with exit code %d: %s", next.number, rules->most, from,
                  code, next.cause);
-    if (!used_up && (gained || may_differ) && restart_find_places(&next, rules))
-        return execute_again(&next, rules);
+    if (!used_up && (gained || may_differ) && restart_find_places(&next, rules)) return execute_again(&next, rules);
     restart_give_up(&next, rules);
     return code;
 }

@@ -47,8 +47,7 @@ static bool find_moved_home(const char *resume, const struct run_spec *spec, cha
     char up[FS_PATH_MAX];
     strcpy(path, resume);
     for (int level = 0; level < 3; level++) {
-        if (is_run_of(path, spec))
-            return true;
+        if (is_run_of(path, spec)) return true;
         fs_parent(path, up);
         strcpy(path, up);
     }
@@ -72,28 +71,24 @@ static bool home_any_has_checkpoint(const char *dir)
     while (stream && !any && (entry = io_readdir(stream)))
         any = entry->d_name[0] != '.' && fs_join(folder, dir, entry->d_name, STATUS_USAGE, NULL) == STATUS_OK &&
               home_has_checkpoint(folder);
-    if (stream)
-        io_closedir(stream);
+    if (stream) io_closedir(stream);
     return any;
 }
 
 const char *run_resume_of(const struct run_spec *spec, const char *resume, char path[FS_PATH_MAX])
 {
     char dir[FS_PATH_MAX];
-    if (!spec->run.group || !resume || !strcmp(resume, RUN_HOME_AUTO))
-        return resume;
+    if (!spec->run.group || !resume || !strcmp(resume, RUN_HOME_AUTO)) return resume;
     snprintf(dir, sizeof dir, "%s", resume);
     if (home_has_checkpoint(resume)) /* one of them, as messages name it */
         fs_parent(resume, dir);
-    if (fs_join(path, dir, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK)
-        return resume;
+    if (fs_join(path, dir, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK) return resume;
     return home_has_checkpoint(path) || !home_any_has_checkpoint(dir) ? path : RUN_HOME_AUTO;
 }
 
 const char *run_home_resume(const struct run_home *home, const char *resume)
 {
-    if (home->start == RUN_NEW)
-        return NULL;
+    if (home->start == RUN_NEW) return NULL;
     return !strcmp(resume, RUN_HOME_AUTO) ? home->path : resume;
 }
 
@@ -105,10 +100,8 @@ static enum status check_above(const struct run_home *home, struct error *err)
     char above[FS_PATH_MAX];
     bool there;
     fs_parent(home->path, above);
-    if (fs_find_dir(above, &there, STATUS_USAGE, err) == STATUS_OK)
-        return STATUS_OK;
-    if (error_is_unreadable(err) && err->cause != EACCES)
-        return err->code = STATUS_CHECKPOINT;
+    if (fs_find_dir(above, &there, STATUS_USAGE, err) == STATUS_OK) return STATUS_OK;
+    if (error_is_unreadable(err) && err->cause != EACCES) return err->code = STATUS_CHECKPOINT;
     return error_hint(err, "%s", run_dir_hint);
 }
 
@@ -121,8 +114,7 @@ static enum status check_folders(const struct run_home *home, struct error *err)
         char path[FS_PATH_MAX];
         bool there;
         TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
-        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why))
-            continue;
+        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why)) continue;
         *err = why;
         return why.code;
     }
@@ -172,12 +164,10 @@ enum status run_home_check(const struct run_home *home, struct error *err)
     char checkpoints[FS_PATH_MAX];
     bool any, of_history;
     TRY(check_folders(home, err));
-    if (home->start == RUN_RESUMED)
-        return STATUS_OK;
+    if (home->start == RUN_RESUMED) return STATUS_OK;
     TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
     TRY(checkpoint_any(checkpoints, false, &any, err));
-    if (!any)
-        return STATUS_OK;
+    if (!any) return STATUS_OK;
     TRY(checkpoint_any(checkpoints, true, &of_history, err));
     error_set(err, STATUS_USAGE, "run folder '%s' already holds checkpoints%s", home->path,
               home->start == RUN_BRANCHED ? ", and --resume names one that lies elsewhere" : "");
@@ -201,8 +191,7 @@ enum status run_home_check_room(const struct run_home *home, struct error *err)
         else
             snprintf(nearest, sizeof nearest, slash ? "/" : ".");
     }
-    if (faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) == 0)
-        return STATUS_OK;
+    if (faccessat(AT_FDCWD, nearest, W_OK | X_OK, AT_EACCESS) == 0) return STATUS_OK;
     const char *problem =
         errno == EROFS ? "lies on a file system that is read-only" : "may not be written by this user";
     if (strcmp(nearest, home->path) == 0)

@@ -28,8 +28,7 @@ _Static_assert(sizeof prefix + sizeof((struct device *)NULL)->name + sizeof ".tx
 static size_t kernels_head_length(const char *text)
 {
     const char *end = text;
-    for (int i = 0; i < HEAD_LINES && *end; i++)
-        end += strcspn(end, "\n") + 1;
+    for (int i = 0; i < HEAD_LINES && *end; i++) end += strcspn(end, "\n") + 1;
     return (size_t)(end - text);
 }
 
@@ -57,8 +56,7 @@ static char *read_kernels_text(const char *path, const char *own)
         log_warn("%s: kernels are chosen anew, and the run may continue with other bits", err.text);
         return NULL;
     }
-    if (strncmp(text, own, kernels_head_length(own)) == 0)
-        return text;
+    if (strncmp(text, own, kernels_head_length(own)) == 0) return text;
     log_info("the kernels in '%s' are of another GPU or library: they are chosen anew", path);
     free(text);
     return NULL;
@@ -86,8 +84,7 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
                  "continue with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
                  path);
     free(own);
-    if (!text)
-        return NULL;
+    if (!text) return NULL;
     device_take_choices(device, text, false);
     log_detail("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
     return text;
@@ -117,8 +114,7 @@ void run_kernels_write(const char *folder, const struct device *device, const ch
     struct error err;
     kernels_file_name(device, name);
     enum status status = fs_join(path, folder, name, STATUS_CHECKPOINT, &err);
-    if (status == STATUS_OK)
-        status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);
+    if (status == STATUS_OK) status = fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &err);
     if (status != STATUS_OK)
         log_warn("%s: a resumed run may compute with other kernels, and continue with other bits", err.text);
 }

@@ -124,13 +124,10 @@ static enum status owner_read(const struct run_lock *lock, struct reading *readi
     do /* ESTALE: another node has renamed a file over the one that was found */
         status = owner_read_text(lock, reading->text, &why);
     while (status != STATUS_OK && (why.cause == ESTALE || why.cause == EINTR) && ++tries < ESTALE_TRIES);
-    if (status != STATUS_OK && (why.cause == ENOENT || why.cause == ENOTDIR))
-        return STATUS_OK;
-    if (status != STATUS_OK && err)
-        *err = why;
+    if (status != STATUS_OK && (why.cause == ENOENT || why.cause == ENOTDIR)) return STATUS_OK;
+    if (status != STATUS_OK && err) *err = why;
     TRY(status);
-    if (reading->text[0] == 0)
-        strcpy(reading->text, "?"); /* there is a file */
+    if (reading->text[0] == 0) strcpy(reading->text, "?"); /* there is a file */
     owner_parse(reading->text, &reading->owner);
     return STATUS_OK;
 }
@@ -191,8 +188,7 @@ static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error
         io_close(lock->lock_fd);
         lock->lock_fd = -1;
     }
-    if (lock->lock_fd < 0)
-        TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
+    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
     return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
 }
 
@@ -209,8 +205,7 @@ static bool is_alive(const struct run_owner *owner, enum grip grip)
 {
     int64_t began;
     const char state = machine_process(owner->pid, &began);
-    if ((began && state == 'X') || (kill((pid_t)owner->pid, 0) != 0 && errno == ESRCH))
-        return false;
+    if ((began && state == 'X') || (kill((pid_t)owner->pid, 0) != 0 && errno == ESRCH)) return false;
     if (began == 0 || owner->began == 0) /* /proc does not show it */
         return !(owner->locked && grip == GRIP_OURS);
     return began == owner->began;
@@ -227,13 +222,11 @@ enum owner_state {
 static enum owner_state owner_state(const struct run_owner *self, const struct reading *reading, enum grip grip)
 {
     const struct run_owner *owner = &reading->owner;
-    if (!reading->text[0])
-        return OWNER_NONE;
+    if (!reading->text[0]) return OWNER_NONE;
     if (*self->job && !strcmp(self->job, owner->job) && !strcmp(self->cluster, owner->cluster) &&
         self->restarts > owner->restarts)
         return OWNER_REQUEUED;
-    if (same_machine(self, owner))
-        return is_alive(owner, grip) ? OWNER_ALIVE : OWNER_DEAD;
+    if (same_machine(self, owner)) return is_alive(owner, grip) ? OWNER_ALIVE : OWNER_DEAD;
     return OWNER_DISTANT;
 }
 
@@ -287,14 +280,10 @@ enum decision { DECIDE_WAIT, DECIDE_TAKE, DECIDE_REFUSE };
 
 static enum decision decide(const struct run_lock *lock, const struct taking *t)
 {
-    if (t->state == OWNER_REQUEUED)
-        return DECIDE_TAKE;
-    if (t->state == OWNER_DISTANT && strcmp(t->first.text, t->now.text) != 0)
-        return DECIDE_REFUSE;
-    if (t->state == OWNER_DISTANT)
-        return t->waited < silence_needed(lock, t) ? DECIDE_WAIT : DECIDE_TAKE;
-    if (t->state != OWNER_ALIVE && t->grip != GRIP_HELD)
-        return DECIDE_TAKE;
+    if (t->state == OWNER_REQUEUED) return DECIDE_TAKE;
+    if (t->state == OWNER_DISTANT && strcmp(t->first.text, t->now.text) != 0) return DECIDE_REFUSE;
+    if (t->state == OWNER_DISTANT) return t->waited < silence_needed(lock, t) ? DECIDE_WAIT : DECIDE_TAKE;
+    if (t->state != OWNER_ALIVE && t->grip != GRIP_HELD) return DECIDE_TAKE;
     return t->waited < lock->config.patience ? DECIDE_WAIT : DECIDE_REFUSE;
 }
 
@@ -309,29 +298,25 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
     snprintf(name, sizeof name, OWNER_TMP "%s", lock->config.self.nonce);
     TRY(fs_join(path, lock->folder, name, STATUS_USAGE, err));
     lock->owner_fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (lock->owner_fd < 0)
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path));
+    if (lock->owner_fd < 0) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path));
     char *text = owner_text(&lock->config.self, 0);
     status = fs_write(lock->owner_fd, path, text, strlen(text), STATUS_CHECKPOINT, err);
     free(text);
     TRY_END(status);
-    if (io_fsync(lock->owner_fd))
-        TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path));
+    if (io_fsync(lock->owner_fd)) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path));
     TRY_END(owner_read(lock, &now, err));
     if (same_lock_owner(&now, &t->now)) {
         if (io_rename(path, lock->owner_path) && errno != ENOENT) /* ENOENT: another owner has swept it away */
             TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s'", path));
         TRY_END(fs_sync_dir(lock->folder, STATUS_CHECKPOINT, err));
-        if (t->grip != GRIP_OURS || t->abandoned)
-            lock->config.pause(SETTLE);
+        if (t->grip != GRIP_OURS || t->abandoned) lock->config.pause(SETTLE);
         TRY_END(owner_read(lock, &now, err));
         *won = !strcmp(now.owner.nonce, lock->config.self.nonce);
     }
 end:
     if (!*won) {
         io_unlink(path);
-        if (lock->owner_fd >= 0)
-            io_close(lock->owner_fd);
+        if (lock->owner_fd >= 0) io_close(lock->owner_fd);
         lock->owner_fd = -1;
     }
     return status;
@@ -351,8 +336,7 @@ static enum status take_over(struct run_lock *lock, struct taking *t, bool *won,
         log_warn("'%s' cannot be locked, as its file system has no locks: the file '" OWNER_NAME
                  "' next to it is all that keeps other jobs out of this %s",
                  lock->lock_path, lock->config.words.folder);
-    if (*won && *t->now.text)
-        log_debug("took over '%s' from %s", lock->owner_path, t->now.owner.nonce);
+    if (*won && *t->now.text) log_debug("took over '%s' from %s", lock->owner_path, t->now.owner.nonce);
     return STATUS_OK;
 }
 
@@ -399,11 +383,9 @@ static enum status take(struct run_lock *lock, struct error *err)
 static void sweep(const struct run_lock *lock)
 {
     DIR *entries = io_opendir(lock->folder);
-    if (!entries)
-        return;
+    if (!entries) return;
     for (struct dirent *entry; (entry = io_readdir(entries));)
-        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1))
-            unlinkat(dirfd(entries), entry->d_name, 0);
+        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1)) unlinkat(dirfd(entries), entry->d_name, 0);
     io_closedir(entries);
 }
 
@@ -427,8 +409,7 @@ static void *refresh_lock_until_end(void *argument)
     pthread_mutex_lock(&lock->mutex);
     while (!lock->end) {
         const struct timespec until = time_after(lock->config.period);
-        if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT)
-            continue;
+        if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT) continue;
         pthread_mutex_unlock(&lock->mutex);
         refresh(lock);
         pthread_mutex_lock(&lock->mutex);
@@ -450,21 +431,17 @@ static void copy_lock_text(char *out, size_t size, const char *text)
 {
     snprintf(out, size, "%.*s", text ? (int)strcspn(text, "\n") : 0, text ? text : "");
     for (; *out; out++)
-        if (*out < ' ' || *out > '~')
-            *out = '?';
+        if (*out < ' ' || *out > '~') *out = '?';
 }
 
 static void describe_self(struct run_owner *self)
 {
     char text[256] = "";
-    if (gethostname(text, sizeof text - 1) == 0)
-        copy_lock_text(self->host, sizeof self->host, text);
+    if (gethostname(text, sizeof text - 1) == 0) copy_lock_text(self->host, sizeof self->host, text);
     FILE *file = memory_fopen("/proc/sys/kernel/random/boot_id", "re");
     copy_lock_text(self->boot, sizeof self->boot, file ? fgets(text, sizeof text, file) : NULL);
-    if (file)
-        fclose(file);
-    if (readlink("/proc/self/ns/pid", self->pid_space, sizeof self->pid_space - 1) < 0)
-        self->pid_space[0] = 0;
+    if (file) fclose(file);
+    if (readlink("/proc/self/ns/pid", self->pid_space, sizeof self->pid_space - 1) < 0) self->pid_space[0] = 0;
     self->pid = getpid();
     machine_process(self->pid, &self->began);
     copy_lock_text(self->cluster, sizeof self->cluster, getenv("SLURM_CLUSTER_NAME"));
@@ -506,14 +483,12 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
         TRY_GOTO(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", folder));
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno)));
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
     TRY_GOTO(take(lock, err));
     sweep(lock);
     int code = thread_start(&lock->thread, 0, refresh_lock_until_end, lock);
     lock->thread_runs = code == 0;
-    if (code)
-        TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code)));
+    if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code)));
     *out = lock;
     return STATUS_OK;
 fail:
@@ -529,8 +504,7 @@ enum status run_lock_check(struct run_lock *lock, struct error *err)
     char who[512];
     TRY(owner_read(lock, &reading, err));
     lock->lost = strcmp(reading.owner.nonce, lock->config.self.nonce) != 0;
-    if (!lock->lost)
-        return STATUS_OK;
+    if (!lock->lost) return STATUS_OK;
     const bool there = io_stat(lock->folder, &now) == 0, gone = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
     const bool same = there && now.st_ino == lock->identity.st_ino && now.st_dev == lock->identity.st_dev;
     if (there ? same && !fs_is_absent(lock->lock_path) : !gone) { /* no run deletes its `lock` */
@@ -559,26 +533,21 @@ enum status run_lock_check_quickly(struct run_lock *lock, struct error *err)
 void run_lock_release(struct run_lock *lock, bool folder)
 {
     struct error err;
-    if (!lock)
-        return;
+    if (!lock) return;
     pthread_mutex_lock(&lock->mutex);
     lock->end = true;
     pthread_cond_signal(&lock->ended);
     pthread_mutex_unlock(&lock->mutex);
-    if (lock->thread_runs)
-        pthread_join(lock->thread, NULL);
+    if (lock->thread_runs) pthread_join(lock->thread, NULL);
     if (lock->owner_fd >= 0) {
         const bool ours = run_lock_check(lock, &err) == STATUS_OK;
         if (ours && io_unlink(lock->owner_path) != 0)
             log_warn("cannot delete '%s': %s", lock->owner_path, strerror(errno));
-        if (ours && folder)
-            io_unlink(lock->lock_path);
+        if (ours && folder) io_unlink(lock->lock_path);
         io_close(lock->owner_fd);
     }
-    if (lock->lock_fd >= 0)
-        io_close(lock->lock_fd);
-    if (folder)
-        io_remove(lock->folder);
+    if (lock->lock_fd >= 0) io_close(lock->lock_fd);
+    if (folder) io_remove(lock->folder);
     pthread_cond_destroy(&lock->ended);
     pthread_mutex_destroy(&lock->mutex);
     free(lock);
@@ -612,10 +581,8 @@ bool run_lock_in_use(const char *folder)
     struct run_owner self = {.pid = 0}, owner;
     struct run_lock lock;
     struct stat facts;
-    if (!owner_of(folder, &lock, &owner) || io_stat(lock.owner_path, &facts))
-        return false;
+    if (!owner_of(folder, &lock, &owner) || io_stat(lock.owner_path, &facts)) return false;
     describe_self(&self);
-    if (same_machine(&self, &owner))
-        return is_alive(&owner, GRIP_NONE);
+    if (same_machine(&self, &owner)) return is_alive(&owner, GRIP_NONE);
     return difftime(time(NULL), facts.st_mtime) < (SILENT_PERIODS + 1) * owner.period;
 }

@@ -28,26 +28,22 @@ static enum status stepper_all_say(struct comm *comm, bool own, bool *all, struc
 enum status stepper_init(struct stepper *s, struct engine *t, struct error *err)
 {
     *s = (struct stepper){.engine = t, .graphs = t->graphs == GRAPHS_BY_STEP, .blocks = t->graphs == GRAPHS_BY_BLOCK};
-    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
-        TRY(event_new(t->device, &s->looks[i], err));
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++) TRY(event_new(t->device, &s->looks[i], err));
     for (size_t i = 0; i < TIMED_STEPS; i++) {
         TRY(event_new_timed(t->device, &s->began[i], err));
         TRY(event_new_timed(t->device, &s->ended[i], err));
     }
     TRY(stepper_all_say(t->comm, s->graphs, &s->graphs, err));
-    if (s->graphs)
-        s->batches = memory_zeroed((size_t)t->micros, sizeof *s->batches);
+    if (s->graphs) s->batches = memory_zeroed((size_t)t->micros, sizeof *s->batches);
     return STATUS_OK;
 }
 
 void stepper_release(struct stepper *s)
 {
-    if (s->graph)
-        stream_sync(s->engine->compute);
+    if (s->graph) stream_sync(s->engine->compute);
     graph_free(s->graph);
     free(s->batches);
-    for (size_t i = 0; i < COUNT_OF(s->looks); i++)
-        event_free(s->looks[i]);
+    for (size_t i = 0; i < COUNT_OF(s->looks); i++) event_free(s->looks[i]);
     for (size_t i = 0; i < TIMED_STEPS; i++) {
         event_free(s->began[i]);
         event_free(s->ended[i]);
@@ -77,8 +73,7 @@ static void fault_in_step(int rank, int64_t step)
     const char *fault = getenv("ZTRAIN_STEP_FAULT");
     long long at;
     int who, ms;
-    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at)
-        return;
+    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at) return;
     const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     nanosleep(&pause, NULL);
 #endif
@@ -106,8 +101,7 @@ static struct train_job stepper_job(struct engine *t, const struct batch *batch,
 
 void stepper_keep_up(struct stepper *s)
 {
-    if (s->num_looks > 0)
-        event_sync(s->looks[(s->num_looks - 1) % 2]);
+    if (s->num_looks > 0) event_sync(s->looks[(s->num_looks - 1) % 2]);
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
@@ -125,10 +119,8 @@ static enum status break_off(struct train_step *step, struct error *err)
 static enum status take_batch(struct train_step *step, struct batch **kept, const struct batch **batch,
                               struct error *err)
 {
-    if (!kept || !*kept)
-        TRY(next_batch(step, err));
-    if (kept && !*kept)
-        *kept = batch_copy(&step->last);
+    if (!kept || !*kept) TRY(next_batch(step, err));
+    if (kept && !*kept) *kept = batch_copy(&step->last);
     *batch = kept ? *kept : &step->last;
     return STATUS_OK;
 }
@@ -142,8 +134,7 @@ static enum status run_micro(struct train_step *steps, int count, int64_t micro,
     for (int i = 0; i < count; i++) {
         struct engine *t = steps[i].stepper->engine;
         const struct batch *batch;
-        if (micro >= t->micros)
-            continue;
+        if (micro >= t->micros) continue;
         TRY(take_batch(&steps[i], kept, &batch, err));
         jobs[num_jobs++] = stepper_job(t, batch, false);
     }
@@ -167,8 +158,7 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
             TRY(calls->look(calls->context, &stop, err));
         }
     }
-    for (int i = 0; i < count && stop; i++)
-        TRY(break_off(&steps[i], err));
+    for (int i = 0; i < count && stop; i++) TRY(break_off(&steps[i], err));
     return STATUS_OK;
 }
 
@@ -194,10 +184,8 @@ static enum status run_twice(struct train_step *step, struct error *err)
     else
         status = s->calls.compare(s->calls.context, losses, err);
 end:
-    if (status != STATUS_OK)
-        stream_sync(t->compute); /* it may still read them */
-    for (int64_t i = 0; i < t->micros; i++)
-        free(kept[i]);
+    if (status != STATUS_OK) stream_sync(t->compute); /* it may still read them */
+    for (int64_t i = 0; i < t->micros; i++) free(kept[i]);
     free(losses);
     free(kept);
     return status;
@@ -244,21 +232,18 @@ static enum status capture(struct stepper *s, struct error *err)
     bool all;
     if (graph_begin(streams, COUNT_OF(streams), &s->graph, &why) == STATUS_OK) {
         enum status status = run_loaded(s, err);
-        if (graph_end(s->graph, &why) != STATUS_OK)
-            s->graph = NULL;
+        if (graph_end(s->graph, &why) != STATUS_OK) s->graph = NULL;
         TRY(status);
     }
     TRY(stepper_all_say(t->comm, s->graph != NULL, &all, err));
     s->tokens = s->batches[0].num_tokens;
-    if (all)
-        return STATUS_OK;
+    if (all) return STATUS_OK;
     graph_free(s->graph);
     s->graph = NULL;
     s->graphs = false;
     s->blocks = true;
     zero_rewind_step(t->zero);
-    if (why.code == STATUS_OK)
-        error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
+    if (why.code == STATUS_OK) error_set(&why, STATUS_DEVICE, "a graph cannot be captured on another rank");
     if (t->spec->train.cuda_graphs == SPEC_ON) {
         *err = why;
         return error_hint(err, "train.cuda_graphs: false");
@@ -272,10 +257,8 @@ static enum status run_as_graph(struct train_step *step, struct error *err)
     struct stepper *s = step->stepper;
     TRY(load_all(step, err));
     step->counted = !s->graph;
-    if (!s->graph)
-        TRY(capture(s, err));
-    if (!s->graph)
-        return run_loaded(s, err);
+    if (!s->graph) TRY(capture(s, err));
+    if (!s->graph) return run_loaded(s, err);
     step->untimed = true;
     const uint64_t entry = flight_begin(FLIGHT_GRAPH, -1, 0, -1);
     comm_launch(s->engine->comm, s->graph);
@@ -289,8 +272,7 @@ static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
 {
     const bool correct = spec->optimizer.bias_correction;
     double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
-    if (schedule_has_betas(&spec->scheduler))
-        schedule_betas(&spec->scheduler, k, &beta1, &beta2);
+    if (schedule_has_betas(&spec->scheduler)) schedule_betas(&spec->scheduler, k, &beta1, &beta2);
     return (struct step_rates){.lr = schedule_lr(&spec->scheduler, optimizer_base_lr(&spec->optimizer), k),
                                .beta1 = beta1,
                                .beta2 = beta2,
@@ -303,8 +285,7 @@ static void stepper_begin(struct train_step *step)
     struct stepper *s = step->stepper;
     struct engine *t = s->engine;
     struct step_schedule schedule = {.base = step->made};
-    for (int i = 0; i < STEP_RATES; i++)
-        schedule.rates[i] = stepper_rates(t->spec, step->made + 1 + i);
+    for (int i = 0; i < STEP_RATES; i++) schedule.rates[i] = stepper_rates(t->spec, step->made + 1 + i);
     step->counted = true;
     event_record(s->began[s->num_ended % TIMED_STEPS], t->compute);
     transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
@@ -317,10 +298,8 @@ static enum status stepper_end(struct train_step *step, bool updated, struct err
     struct stepper *s = step->stepper;
     struct engine *t = s->engine;
     s->warm = true;
-    if (step->broken_off)
-        return STATUS_OK;
-    if (!updated)
-        TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
+    if (step->broken_off) return STATUS_OK;
+    if (!updated) TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
     TRY(zero_end_step(t->zero, t->compute, err));
     event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
     return STATUS_OK;
@@ -330,11 +309,9 @@ enum status stepper_enqueue(struct train_step *steps, int count, struct error *e
 {
     const struct stepper *s = steps->stepper;
     const bool loaded = s->graphs && s->warm && !s->eager && !s->checked;
-    for (int i = 0; i < count; i++)
-        stepper_begin(&steps[i]);
+    for (int i = 0; i < count; i++) stepper_begin(&steps[i]);
     TRY(s->checked ? run_twice(steps, err) : loaded ? run_as_graph(steps, err) : run_micros(steps, count, NULL, err));
-    for (int i = 0; i < count; i++)
-        TRY(stepper_end(&steps[i], loaded, err));
+    for (int i = 0; i < count; i++) TRY(stepper_end(&steps[i], loaded, err));
     return STATUS_OK;
 }
 

@@ -47,8 +47,7 @@ static void take_stop_signal(int signal_number)
         interrupted_at = now;
         if (interrupts && (first || another))
             write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
-        if (interrupts && !first && another)
-            _exit(STATUS_INTERRUPTED);
+        if (interrupts && !first && another) _exit(STATUS_INTERRUPTED);
     }
     errno = reason;
 }
@@ -79,8 +78,7 @@ void stop_signal_install(void)
 void stop_signal_default(void)
 {
     for (size_t i = 0; i < COUNT_OF(stops); i++)
-        if (stops[i] != SIGUSR1 && (stops[i] != SIGHUP || !stop_signal_is_ignored(SIGHUP)))
-            signal(stops[i], SIG_DFL);
+        if (stops[i] != SIGUSR1 && (stops[i] != SIGHUP || !stop_signal_is_ignored(SIGHUP))) signal(stops[i], SIG_DFL);
 }
 
 void stop_signal_block(void)
@@ -88,8 +86,7 @@ void stop_signal_block(void)
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGQUIT);
-    for (size_t i = 0; i < COUNT_OF(stops); i++)
-        sigaddset(&set, stops[i]);
+    for (size_t i = 0; i < COUNT_OF(stops); i++) sigaddset(&set, stops[i]);
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 

@@ -66,8 +66,7 @@ struct trace_file *trace_file_new(const char *path, const char *steps, int64_t d
     t->path = path;
     t->last = total < done + 2 * STEPS - 1 ? total : done + 2 * STEPS - 1;
     t->first = t->last - STEPS + 1 > done ? t->last - STEPS + 1 : done + 1;
-    if (steps)
-        trace_steps_parse(steps, &t->first, &t->last, &err);
+    if (steps) trace_steps_parse(steps, &t->first, &t->last, &err);
     return t;
 }
 
@@ -82,8 +81,7 @@ static void stop_recording(struct trace_file *t)
 
 void trace_file_free(struct trace_file *t)
 {
-    if (!t)
-        return;
+    if (!t) return;
     stop_recording(t);
     free(t->records);
     free(t);
@@ -144,8 +142,7 @@ static void take_span(void *context, const struct span *span)
 
 void trace_file_host(struct trace_file *t, const char *name, double start, int64_t step)
 {
-    if (!trace_file_is_on(t) || start < t->zero)
-        return;
+    if (!trace_file_is_on(t) || start < t->zero) return;
     const struct trace_record record = {.start = trace_nanoseconds(start - t->zero),
                                         .end = trace_nanoseconds(seconds_now() - t->zero),
                                         .step = step,
@@ -194,12 +191,10 @@ enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct
     double *all = memory_alloc((size_t)engine->world * sizeof *all), now;
     enum status status = comm_barrier(engine->comm, err);
     now = seconds_now();
-    if (status == STATUS_OK)
-        status = comm_exchange(engine->comm, &now, sizeof now, all, err);
+    if (status == STATUS_OK) status = comm_exchange(engine->comm, &now, sizeof now, all, err);
     t->zero = now; /* the first of the times that the ranks of a node, which share a clock, take at the barrier */
     for (int r = 0; status == STATUS_OK && r < engine->world; r++)
-        if (engine->world == 1 || engine->boot->places[r].node == engine->boot->node)
-            t->zero = fmin(t->zero, all[r]);
+        if (engine->world == 1 || engine->boot->places[r].node == engine->boot->node) t->zero = fmin(t->zero, all[r]);
     free(all);
     TRY(status);
     t->engine = engine;
@@ -229,12 +224,9 @@ static void write_record(FILE *out, int rank, const struct trace_record *r, cons
     else if (r->step > 0)
         fprintf(out, " %" PRId64, r->step);
     fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
-    if (unit)
-        fprintf(out, "\"unit\":\"%s\"", unit);
-    if (r->bytes > 0)
-        fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
-    if (r->flops > 0)
-        fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
+    if (unit) fprintf(out, "\"unit\":\"%s\"", unit);
+    if (r->bytes > 0) fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
+    if (r->flops > 0) fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
     fprintf(out, "}}");
 }
 
@@ -260,13 +252,11 @@ static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64
     struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
     snprintf(head.host, sizeof head.host, "%.63s", engine->boot->host);
     enum status status = comm_broadcast(engine->comm, &head, sizeof head, rank, err);
-    if (status == STATUS_OK && out)
-        write_rank(out, rank, &head);
+    if (status == STATUS_OK && out) write_rank(out, rank, &head);
     *dropped += head.dropped;
     for (int64_t at = 0; status == STATUS_OK && at < head.count; at += AT_ONCE) {
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
-        if (engine->rank == rank)
-            memcpy(piece, t->records + at, count * sizeof *piece);
+        if (engine->rank == rank) memcpy(piece, t->records + at, count * sizeof *piece);
         status = comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err);
         for (size_t i = 0; out && status == STATUS_OK && i < count; i++)
             write_record(out, rank, &piece[i], &engine->table);
@@ -283,24 +273,20 @@ static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)
     fflush(out);
     int code = ferror(out) ? errno : 0;
     const bool regular = fstat(fileno(out), &info) == 0 && S_ISREG(info.st_mode);
-    if (fclose(out) != 0 && !code)
-        code = errno;
+    if (fclose(out) != 0 && !code) code = errno;
     if (code) {
         log_warn("--trace: '%s' is not written: %s", t->path, strerror(code));
-        if (regular)
-            unlink(t->path);
+        if (regular) unlink(t->path);
         return;
     }
     log_info("--trace: %s has steps %" PRId64 " to %" PRId64 "; ui.perfetto.dev and chrome://tracing show it", t->path,
              t->first, t->last);
-    if (dropped)
-        log_warn("--trace: %" PRId64 " pieces of work were too many and are not in it", dropped);
+    if (dropped) log_warn("--trace: %" PRId64 " pieces of work were too many and are not in it", dropped);
 }
 
 enum status trace_file_end(struct trace_file *t, struct error *err)
 {
-    if (!trace_file_is_on(t))
-        return STATUS_OK;
+    if (!trace_file_is_on(t)) return STATUS_OK;
     const struct engine *engine = t->engine;
     int64_t dropped = 0;
     span_recorder_collect(t->work, true);
@@ -309,15 +295,12 @@ enum status trace_file_end(struct trace_file *t, struct error *err)
     t->on = false;
     t->done = true;
     FILE *out = engine->rank == 0 ? memory_fopen(t->path, "we") : NULL;
-    if (engine->rank == 0 && !out)
-        log_warn("--trace: '%s' is not written: %s", t->path, strerror(errno));
-    if (out)
-        fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+    if (engine->rank == 0 && !out) log_warn("--trace: '%s' is not written: %s", t->path, strerror(errno));
+    if (out) fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     enum status status = STATUS_OK;
     for (int rank = 0; status == STATUS_OK && rank < engine->world; rank++)
         status = pass_records(t, rank, out, &dropped, err);
-    if (out)
-        close_file(t, out, dropped);
+    if (out) close_file(t, out, dropped);
     free(t->records);
     t->records = NULL;
     t->count = t->room = 0;

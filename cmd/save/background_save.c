@@ -79,8 +79,7 @@ static void do_job(struct background_save *b, enum job job)
         log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
                  strerror(errno));
     b->flush = false;
-    if (fd >= 0)
-        io_close(fd);
+    if (fd >= 0) io_close(fd);
     checkpoint_saving_work(b->saving);
 }
 
@@ -128,8 +127,7 @@ enum status background_save_start(struct run *run, struct error *err)
     condition_init(&b->changed);
     b->threads = device->kind == DEVICE_CPU ? 1 : device->threads; /* the CPU device trains on all of them */
     b->engine = &run->engine;
-    if (!zero_has_snapshot(run->engine.zero))
-        return STATUS_OK;
+    if (!zero_has_snapshot(run->engine.zero)) return STATUS_OK;
     b->memory = run->engine.snapshot ? COPY_THERE : COPY_LATER;
     const int code = thread_start(&b->thread, 0, write_in_background, b);
     b->threaded = code == 0;
@@ -141,8 +139,7 @@ static bool await_idle(struct background_save *b, double seconds)
 {
     const struct timespec until = time_after(seconds);
     pthread_mutex_lock(&b->mutex);
-    while (b->job != JOB_NONE && pthread_cond_timedwait(&b->changed, &b->mutex, &until) != ETIMEDOUT)
-        continue;
+    while (b->job != JOB_NONE && pthread_cond_timedwait(&b->changed, &b->mutex, &until) != ETIMEDOUT) continue;
     bool idle = b->job == JOB_NONE;
     pthread_mutex_unlock(&b->mutex);
     return idle;
@@ -151,17 +148,14 @@ static bool await_idle(struct background_save *b, double seconds)
 bool background_save_end(struct run *run, double seconds)
 {
     struct background_save *b = run->background;
-    if (!b)
-        return true;
+    if (!b) return true;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += (time_t)ceil(seconds);
-    if (b->taking && pthread_timedjoin_np(b->taker, NULL, &until) != 0)
-        return false;
+    if (b->taking && pthread_timedjoin_np(b->taker, NULL, &until) != 0) return false;
     b->taking = false;
     if (b->threaded) {
-        if (!await_idle(b, seconds))
-            return false;
+        if (!await_idle(b, seconds)) return false;
         b->here = false;
         give_job(b, JOB_END);
         pthread_join(b->thread, NULL);
@@ -187,8 +181,7 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
     if (b->refusal.code != STATUS_OK)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
     enum status status = comm_exchange(run->comm, own, sizeof own, all, err);
-    while (status == STATUS_OK && refused < world && !*all[refused])
-        refused++;
+    while (status == STATUS_OK && refused < world && !*all[refused]) refused++;
     *there = refused == world;
     if (status == STATUS_OK && !*there) {
         b->memory = COPY_NEVER;
@@ -219,16 +212,13 @@ enum status background_save_expect(struct run *run, struct error *err)
 {
     struct background_save *b = run->background;
     bool fits;
-    if (b->memory != COPY_LATER)
-        return STATUS_OK;
-    if (!memory_snapshot_fits(&run->engine))
-        error_set(&b->refusal, STATUS_DEVICE, "its node's memory is in use");
+    if (b->memory != COPY_LATER) return STATUS_OK;
+    if (!memory_snapshot_fits(&run->engine)) error_set(&b->refusal, STATUS_DEVICE, "its node's memory is in use");
     TRY(agree_on_memory(run, &fits, err));
     if (fits) {
         b->memory = COPY_TAKEN_NOW;
         b->taking = thread_start(&b->taker, 0, take_memory, b) == 0;
-        if (!b->taking)
-            take_memory(b);
+        if (!b->taking) take_memory(b);
     }
     return STATUS_OK;
 }
@@ -239,16 +229,12 @@ static enum status settle_memory(struct run *run, struct error *err)
     struct background_save *b = run->background;
     const double start = seconds_now();
     bool there;
-    if (b->memory != COPY_TAKEN_NOW)
-        return STATUS_OK;
-    if (b->taking)
-        pthread_join(b->taker, NULL); /* it has the heartbeats */
+    if (b->memory != COPY_TAKEN_NOW) return STATUS_OK;
+    if (b->taking) pthread_join(b->taker, NULL); /* it has the heartbeats */
     b->taking = false;
-    if (b->refusal.code == STATUS_OK)
-        memory_snapshot_place(&run->engine, &b->refusal);
+    if (b->refusal.code == STATUS_OK) memory_snapshot_place(&run->engine, &b->refusal);
     TRY(agree_on_memory(run, &there, err));
-    if (there)
-        b->memory = COPY_THERE;
+    if (there) b->memory = COPY_THERE;
     run->deadline.saved += seconds_now() - start;
     return STATUS_OK;
 }
@@ -311,8 +297,7 @@ static void begin_save_attempt(struct run *run)
 static void note_save_stall(struct run *run, double since)
 {
     double seconds = seconds_now() - since;
-    if (run->background->waiting)
-        return;
+    if (run->background->waiting) return;
     run->background->stalled += seconds;
     run->checkpoint_seconds += seconds;
 }
@@ -353,19 +338,16 @@ static enum status complete_save(struct run *run, double since, struct error *er
     char folder[3400], waited[64] = "";
     snprintf(folder, sizeof folder, "%s/%s", run->folder.checkpoints, checkpoint_saving_name(b->saving));
     const int64_t bytes = checkpoint_saving_bytes(b->saving);
-    if (b->attempt > 1 && run->boot->rank == 0)
-        log_info("attempt %d wrote the checkpoint", b->attempt);
+    if (b->attempt > 1 && run->boot->rank == 0) log_info("attempt %d wrote the checkpoint", b->attempt);
     end_save(run);
     deadline_measured(&run->deadline, b->copied + seconds_now() - b->attempt_began);
     note_save_stall(run, since);
     const double seconds = seconds_now() - b->asked, stalled = b->here ? seconds : b->stalled;
     run->saved_step = run->newest_step = b->position.step;
-    if (!run->metrics)
-        return STATUS_OK;
+    if (!run->metrics) return STATUS_OK;
     TRY(metrics_checkpoint(run->metrics, folder, b->position.step, bytes, stalled, seconds, err));
     console_break(&run->console);
-    if (stalled < seconds)
-        snprintf(waited, sizeof waited, ", training waited for %.2f s of it", stalled);
+    if (stalled < seconds) snprintf(waited, sizeof waited, ", training waited for %.2f s of it", stalled);
     log_info("checkpoint %s  %.1f MB in %.2f s%s", folder, (double)bytes / 1e6, seconds, waited);
     return STATUS_OK;
 }
@@ -376,8 +358,7 @@ static double save_patience_left(const struct run *run)
 {
     const struct background_save *b = run->background;
     double limit = run->spec->checkpoint.retry_seconds;
-    if (!b->here || !b->last)
-        limit = fmin(PATIENCE_INTERVAL, limit);
+    if (!b->here || !b->last) limit = fmin(PATIENCE_INTERVAL, limit);
     return fmin(b->began + limit, deadline_latest(&run->deadline)) - seconds_now();
 }
 
@@ -410,8 +391,7 @@ static enum status explain_last_save_lost(const struct run *run, struct error *e
                  run->folder.path, run->newest_step);
     else
         snprintf(next, sizeof next, "the run has no checkpoint yet: start it again as it was started");
-    if (run->checkpoints_lost > 0)
-        snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
+    if (run->checkpoints_lost > 0) snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
     error_prefix(err,
                  "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
                  run->background->position.step, seconds_now() - run->background->began, before);
@@ -442,11 +422,9 @@ void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
 {
     struct background_save *b = run->background;
     memset(votes, 0, BACKGROUND_VOTES * sizeof *votes);
-    if (!b || b->state == SAVE_NONE)
-        return;
+    if (!b || b->state == SAVE_NONE) return;
     votes[0] = !await_idle(b, 0);
-    if (b->state != SAVE_PAUSED || run->boot->rank != 0)
-        return;
+    if (b->state != SAVE_PAUSED || run->boot->rank != 0) return;
     votes[1] = seconds_now() >= b->next_attempt;
     votes[2] = (b->last && !b->here) || save_patience_left(run) <= 0;
 }
@@ -456,20 +434,15 @@ enum status background_save_advance(struct run *run, const double sums[BACKGROUN
     struct background_save *b = run->background;
     double since = seconds_now();
     bool complete;
-    if (!b || b->state == SAVE_NONE || sums[0] > 0)
-        return STATUS_OK;
+    if (!b || b->state == SAVE_NONE || sums[0] > 0) return STATUS_OK;
     if (b->state == SAVE_PAUSED) {
-        if (sums[2] > 0)
-            return give_up_save(run, err);
-        if (sums[1] > 0)
-            begin_save_attempt(run);
+        if (sums[2] > 0) return give_up_save(run, err);
+        if (sums[1] > 0) begin_save_attempt(run);
         return STATUS_OK;
     }
     enum status status = checkpoint_saving_agree(b->saving, &complete, err);
-    if (status != STATUS_OK)
-        return fail_save(run, status, err);
-    if (complete)
-        return complete_save(run, since, err);
+    if (status != STATUS_OK) return fail_save(run, status, err);
+    if (complete) return complete_save(run, since, err);
     give_job(b, JOB_WORK);
     note_save_stall(run, since);
     return STATUS_OK;
@@ -479,8 +452,7 @@ enum status background_save_wait(struct run *run, bool last, struct error *err)
 {
     struct background_save *b = run->background;
     double since = seconds_now();
-    if (!b || b->state == SAVE_NONE)
-        return STATUS_OK;
+    if (!b || b->state == SAVE_NONE) return STATUS_OK;
     b->last = last;
     b->waiting = true;
     while (b->state != SAVE_NONE) {
@@ -512,11 +484,9 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     flight_phase(FLIGHT_CHECKPOINT);
     TRY(background_save_wait(run, last || run->stop, err));
     const bool copies = !last && !run->stop;
-    if (copies)
-        TRY(background_save_expect(run, err));
+    if (copies) TRY(background_save_expect(run, err));
     TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
-    if (copies)
-        TRY(settle_memory(run, err));
+    if (copies) TRY(settle_memory(run, err));
     if (copies && b->memory == COPY_THERE) { /* while training continues */
         const double copying = seconds_now();
         ASSERT(!run->position.evaluation_due);
@@ -527,15 +497,13 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
         note_save_stall(run, start);
         return STATUS_OK;
     }
-    if (run->metrics)
-        TRY(metrics_flush(run->metrics, err));
+    if (run->metrics) TRY(metrics_flush(run->metrics, err));
     const uint64_t entry = flight_begin(FLIGHT_SAVE, -1, 0, -1);
     b->copied = 0;
     b->waiting = true;
     begin_save(run, true, start); /* from the slices themselves */
     const enum status status = background_save_wait(run, last || run->stop, err);
-    if (status == STATUS_OK)
-        run->checkpoint_seconds += seconds_now() - start;
+    if (status == STATUS_OK) run->checkpoint_seconds += seconds_now() - start;
     flight_end(entry);
     return status;
 }
@@ -545,8 +513,7 @@ enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err
     const struct checkpoint_keep keep = save_keep_of(run);
     double best = 0, start = seconds_now();
     *due = false;
-    if (!keep.best)
-        return STATUS_OK;
+    if (!keep.best) return STATUS_OK;
     TRY(background_save_wait(run, false, err)); /* it would be compared with the checkpoints before it alone */
     run->checkpoint_seconds += seconds_now() - start;
     if (run->boot->rank == 0)

@@ -28,8 +28,7 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
                                struct checkpoint_rewind *rewind, struct error *err)
 {
     memset(rewind, 0, sizeof *rewind);
-    if (home->start == RUN_BRANCHED)
-        return STATUS_OK;
+    if (home->start == RUN_BRANCHED) return STATUS_OK;
     return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
@@ -51,10 +50,8 @@ end:
 static const char *resumed_folder_name(const char *path, size_t *length)
 {
     size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/';)
-        begin--;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
     *length = end - begin;
     return path + begin;
 }
@@ -78,8 +75,7 @@ static bool resume_same_data(const struct checkpoint *checkpoint, const struct r
     json_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
     json_decref(whole);
-    if (!changed || !checkpoint->data_fingerprint.first)
-        return false;
+    if (!changed || !checkpoint->data_fingerprint.first) return false;
     struct error unread;
     struct train_sources sources;
     bool same = train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
@@ -96,10 +92,8 @@ static enum status resume_compare_specs(const struct checkpoint *checkpoint, con
     bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
     if (print) {
-        for (int i = 0; i < report.errors.count; i++)
-            log_line(PRINTABLE(report.errors.items[i]));
-        for (int i = 0; i < report.notices.count; i++)
-            log_info("%s", report.notices.items[i]);
+        for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
+        for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
         if (checkpoint->world != world)
             log_detail("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
@@ -115,8 +109,7 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
 {
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
     spec_resolve_resumed(spec, checkpoint->spec);
-    if (tokenizer_folder_has(checkpoint->path))
-        spec_resolve_tokenizer_resumed(spec, checkpoint->path);
+    if (tokenizer_folder_has(checkpoint->path)) spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     return resume_compare_specs(checkpoint, spec, world, print, err);
 }
 
@@ -172,8 +165,7 @@ enum status resume_position(const struct checkpoint *checkpoint, const struct ea
             checkpoint->path);
     *position = checkpoint->position;
     position->stopped_early = position->stopped_early && early_stop_reached(&position->stopping, rules);
-    if (position->epoch_end)
-        begin_next_epoch(position);
+    if (position->epoch_end) begin_next_epoch(position);
     int64_t epoch = position->step / steps_per_epoch + 1, step_in_epoch = position->step % steps_per_epoch;
     if (position->evaluation_due && step_in_epoch == 0) { /* the epoch ends after the evaluation */
         epoch--;
@@ -219,11 +211,9 @@ static enum status open_named(const struct together *all, const char *path, stru
 {
     struct retry again = *all->retry;
     enum status status;
-    do
-        status = checkpoint_open_part(path, comm_rank(all->comm), comm_world(all->comm), checkpoint, err);
+    do status = checkpoint_open_part(path, comm_rank(all->comm), comm_world(all->comm), checkpoint, err);
     while (retry_again(&again, &status, err));
-    if (status == STATUS_OK)
-        (*checkpoint)->retry = *all->retry;
+    if (status == STATUS_OK) (*checkpoint)->retry = *all->retry;
     return status;
 }
 
@@ -234,8 +224,7 @@ static enum status resume_verify_share(const struct together *all, const struct 
     const int rank = comm_rank(all->comm), world = comm_world(all->comm);
     struct report own = {.unknown = status != STATUS_OK}, *reports = memory_zeroed((size_t)world, sizeof *reports);
     int lowest;
-    if (status == STATUS_OK)
-        status = checkpoint_verify_part(checkpoint, rank, world, err);
+    if (status == STATUS_OK) status = checkpoint_verify_part(checkpoint, rank, world, err);
     if (status != STATUS_OK) {
         own.cause = err->cause;
         snprintf(own.text, sizeof own.text, "%.1500s", err->text);
@@ -263,8 +252,7 @@ static enum status resume_verify_together(void *context, const struct checkpoint
     bool unknown = false;
     snprintf(order.path, sizeof order.path, "%s", checkpoint->path);
     enum status status = comm_broadcast(all->comm, &order, sizeof order, 0, err);
-    if (status == STATUS_OK)
-        status = resume_verify_share(all, checkpoint, STATUS_OK, &unknown, err);
+    if (status == STATUS_OK) status = resume_verify_share(all, checkpoint, STATUS_OK, &unknown, err);
     if (status != STATUS_OK && comm_status(all->comm, NULL) != STATUS_OK)
         return error_cause(err, 0); /* a job that has failed is not a disk to be tried again */
     if (status != STATUS_CHECKPOINT || !unknown || error_is_unreadable(err) || checkpoint_is_gone(checkpoint))
@@ -282,8 +270,7 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
     const bool run = resume_names_run(resume);
     struct retry again = *all->retry;
     enum status status;
-    do
-        status = checkpoint_open_verified(resume, run ? resume_verify_together : NULL, all, checkpoint, &failure);
+    do status = checkpoint_open_verified(resume, run ? resume_verify_together : NULL, all, checkpoint, &failure);
     while (retry_again(&again, &status, &failure));
     if (status == STATUS_OK) {
         (*checkpoint)->retry = *all->retry;
@@ -296,8 +283,7 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
         error_hint(&failure, "--resume RUN, the run folder, takes its newest checkpoint that is whole");
     }
     TRY(comm_broadcast(all->comm, &order, sizeof order, 0, err));
-    if (status != STATUS_OK)
-        *err = failure;
+    if (status != STATUS_OK) *err = failure;
     return status;
 }
 
@@ -311,10 +297,8 @@ static enum status resume_follow_rank0(struct together *all, struct checkpoint *
             return STATUS_OK; /* as it was verified */
         checkpoint_close(*checkpoint);
         *checkpoint = NULL;
-        if (order.kind == ORDER_END)
-            return STATUS_OK;
-        if (order.kind == ORDER_TAKE)
-            return open_named(all, order.path, checkpoint, err);
+        if (order.kind == ORDER_END) return STATUS_OK;
+        if (order.kind == ORDER_TAKE) return open_named(all, order.path, checkpoint, err);
         bool unknown;
         enum status status = open_named(all, order.path, checkpoint, &ignored);
         resume_verify_share(all, *checkpoint, status, &unknown, &ignored); /* the outcome is rank 0's to judge */

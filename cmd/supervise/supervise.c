@@ -118,16 +118,13 @@ static void line_pump_run(struct line_pump *pump, bool last)
     enum { READS = 64 }; /* at a time, so that one rank's flood does not keep the others waiting */
     for (int i = 0; i < READS && pump->from >= 0; i++) {
         ssize_t n = read(pump->from, pump->buffer + pump->used, sizeof pump->buffer - pump->used);
-        if (n < 0 && errno == EINTR)
-            continue;
+        if (n < 0 && errno == EINTR) continue;
         last |= n <= 0 && !(n < 0 && errno == EAGAIN);
-        if (n <= 0)
-            break;
+        if (n <= 0) break;
         pump->used += (size_t)n;
         write_lines(pump, false);
     }
-    if (!last || pump->from < 0)
-        return;
+    if (!last || pump->from < 0) return;
     write_lines(pump, true);
     close(pump->from);
     pump->from = -1;
@@ -136,8 +133,7 @@ static void line_pump_run(struct line_pump *pump, bool last)
 static void pump_all_lines(struct job *job, bool last)
 {
     for (int r = 0; r < job->ranks; r++)
-        for (int i = 0; i < 2; i++)
-            line_pump_run(&job->children[r].pumps[i], last);
+        for (int i = 0; i < 2; i++) line_pump_run(&job->children[r].pumps[i], last);
 }
 
 /* ---- starting ------------------------------------------------------------ */
@@ -149,13 +145,11 @@ static void supervise_share_cores(int rank, int ranks)
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return; /* more cores than a cpu_set_t holds: every rank may use all */
     int cores = CPU_COUNT(&all), first = rank * cores / ranks, end = (rank + 1) * cores / ranks, seen = 0;
-    if (end == first)
-        end = first + 1;
+    if (end == first) end = first + 1;
     CPU_ZERO(&own);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &all)) {
-            if (seen >= first && seen < end)
-                CPU_SET(cpu, &own);
+            if (seen >= first && seen < end) CPU_SET(cpu, &own);
             seen++;
         }
     sched_setaffinity(0, sizeof own, &own);
@@ -169,22 +163,17 @@ static void become_rank(const struct job *job, int rank, const int outputs[2], p
     if (getppid() != supervisor) /* it died before that */
         _exit(STATUS_PEER);
     int null = open("/dev/null", O_RDONLY);
-    if (null >= 0)
-        dup2(null, STDIN_FILENO);
-    if (outputs[0] != STDOUT_FILENO)
-        dup2(outputs[0], STDOUT_FILENO);
+    if (null >= 0) dup2(null, STDIN_FILENO);
+    if (outputs[0] != STDOUT_FILENO) dup2(outputs[0], STDOUT_FILENO);
     dup2(outputs[1], STDERR_FILENO);
-    if (null > STDERR_FILENO)
-        close(null);
+    if (null > STDERR_FILENO) close(null);
     supervise_share_cores(rank, job->ranks);
     bootstrap_local_env(rank, job->ranks, job->fd);
-    if (job->visible && setenv("CUDA_VISIBLE_DEVICES", job->visible, 1) != 0)
-        memory_exhausted(0);
+    if (job->visible && setenv("CUDA_VISIBLE_DEVICES", job->visible, 1) != 0) memory_exhausted(0);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_IGN); /* rank 0 may write to the terminal though its group is in the background */
     sigset_t mask = job->old_mask;
-    for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        sigaddset(&mask, forwarded[i].to);
+    for (size_t i = 0; i < COUNT_OF(forwarded); i++) sigaddset(&mask, forwarded[i].to);
     sigprocmask(SIG_SETMASK, &mask, NULL);
     execv("/proc/self/exe", job->argv);
     fprintf(stderr, "ztrain: error: cannot start rank %d: %s\n", rank, strerror(errno));
@@ -197,17 +186,13 @@ static enum status start_rank(struct job *job, int rank, struct error *err)
     int pipes[2][2] = {{-1, -1}, {-1, -1}}, outputs[2];
     bool terminal = rank == 0 && isatty(STDOUT_FILENO); /* rank 0 shows its progress itself */
     for (int i = terminal ? 1 : 0; i < 2; i++)
-        if (pipe2(pipes[i], O_CLOEXEC) != 0)
-            goto fail;
-    for (int i = 0; i < 2; i++)
-        outputs[i] = pipes[i][1] >= 0 ? pipes[i][1] : STDOUT_FILENO;
+        if (pipe2(pipes[i], O_CLOEXEC) != 0) goto fail;
+    for (int i = 0; i < 2; i++) outputs[i] = pipes[i][1] >= 0 ? pipes[i][1] : STDOUT_FILENO;
     fflush(NULL);
     pid_t supervisor = getpid();
     child->pid = fork();
-    if (child->pid < 0)
-        goto fail;
-    if (child->pid == 0)
-        become_rank(job, rank, outputs, supervisor);
+    if (child->pid < 0) goto fail;
+    if (child->pid == 0) become_rank(job, rank, outputs, supervisor);
     setpgid(child->pid, child->pid); /* in parent and child, so that it is done when either continues */
     child->running = true;
     control_expect(job->control, rank, (int)child->pid, job->host);
@@ -225,8 +210,7 @@ fail:
     error_set(err, STATUS_DEVICE, "cannot start rank %d: %s", rank, strerror(errno));
     for (int i = 0; i < 2; i++)
         for (int end = 0; end < 2; end++)
-            if (pipes[i][end] >= 0)
-                close(pipes[i][end]);
+            if (pipes[i][end] >= 0) close(pipes[i][end]);
     return STATUS_DEVICE;
 }
 
@@ -235,8 +219,7 @@ fail:
 static int supervise_running(const struct job *job)
 {
     int n = 0;
-    for (int r = 0; r < job->ranks; r++)
-        n += job->children[r].running;
+    for (int r = 0; r < job->ranks; r++) n += job->children[r].running;
     return n;
 }
 
@@ -244,8 +227,7 @@ static void signal_ranks(struct job *job, int signal_number, bool ending)
 {
     for (int r = 0; r < job->ranks; r++) {
         struct child *child = &job->children[r];
-        if (!child->running)
-            continue;
+        if (!child->running) continue;
         child->ended_by_us |= ending;
         kill(child->pid, signal_number);
     }
@@ -259,8 +241,7 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
         job->first_code = err->code;
     }
     error_blame(err, rank, failure);
-    if (!said && job->unsaid.code == STATUS_OK)
-        job->unsaid = *err;
+    if (!said && job->unsaid.code == STATUS_OK) job->unsaid = *err;
     control_mark_dead(job->control, rank, err);
 }
 
@@ -271,15 +252,13 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
     char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
     uint64_t planned = 0; /* as far as it is known */
     *text = '\0';
-    if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills)
-        return STATUS_PEER;
+    if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills) return STATUS_PEER;
     machine_memory("", &machine);
     if (machine.limit >= machine.total) {
         snprintf(text, 256, ", as the machine's memory was exhausted");
         return STATUS_PEER;
     }
-    for (int r = 0; r < job->ranks; r++)
-        planned += atomic_load(&job->control->block->ranks[r].planned);
+    for (int r = 0; r < job->ranks; r++) planned += atomic_load(&job->control->block->ranks[r].planned);
     snprintf(text, 256,
              ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
              "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
@@ -296,8 +275,7 @@ static void rank_ended(struct job *job, int rank, int status)
     child->running = false;
     if (WIFSIGNALED(status)) {
         child->code = 128 + WTERMSIG(status);
-        if (child->ended_by_us)
-            return;
+        if (child->ended_by_us) return;
         char why[256];
         const enum status code = explain_kill(job, WTERMSIG(status), why);
         error_set(&err, code, "rank %d on %s (process %d) was killed by signal %d (%s)%s", rank, job->host,
@@ -333,15 +311,11 @@ static double supervise_check_time(struct job *job)
                   supervise_running(job));
         fail_job(job, job->left_rank, FAILURE_LEFT, false, &err);
     }
-    if (!isfinite(job->failed_at))
-        return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
-    if (now < job->failed_at + term_after)
-        return job->failed_at + term_after - now;
-    if (!job->told_term)
-        signal_ranks(job, SIGTERM, true);
+    if (!isfinite(job->failed_at)) return isfinite(job->left_at) ? job->left_at + job->timeout - now : INFINITY;
+    if (now < job->failed_at + term_after) return job->failed_at + term_after - now;
+    if (!job->told_term) signal_ranks(job, SIGTERM, true);
     job->told_term = true;
-    if (now < job->failed_at + kill_after)
-        return job->failed_at + kill_after - now;
+    if (now < job->failed_at + kill_after) return job->failed_at + kill_after - now;
     signal_ranks(job, SIGKILL, true);
     return 0.1;
 }
@@ -364,8 +338,7 @@ static void supervise_forward(struct job *job, int signal_number)
 {
     for (size_t i = 0; i < COUNT_OF(forwarded); i++) {
         const int to = forwarded[i].to;
-        if (signal_number != forwarded[i].from)
-            continue;
+        if (signal_number != forwarded[i].from) continue;
         if (isfinite(job->failed_at) && to != SIGQUIT) /* it is not the failure's cause */
             stop_signal_note(to);
         else if (to != SIGQUIT) /* which only asks for the flight records */
@@ -378,8 +351,7 @@ static void supervise_take_signals(struct job *job)
 {
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGINT)
-            take_interrupt(job);
+        if (info.ssi_signo == SIGINT) take_interrupt(job);
         supervise_forward(job, (int)info.ssi_signo);
         if (info.ssi_signo == SIGTSTP) {
             signal_ranks(job, SIGSTOP, false);
@@ -403,8 +375,7 @@ static int job_exit_code(struct job *job, struct error *unsaid)
         return unsaid->code != STATUS_OK ? (int)unsaid->code : job->first_code;
     }
     for (int r = 0; r < job->ranks; r++)
-        if (job->children[r].code != STATUS_OK)
-            return job->children[r].code;
+        if (job->children[r].code != STATUS_OK) return job->children[r].code;
     if (isfinite(job->left_at))
         return error_set(unsaid, STATUS_PEER,
                          "rank %d on %s (process %d) left with exit code 0 without the others' consent", job->left_rank,
@@ -417,16 +388,14 @@ static enum status run_ranks(struct job *job, struct error *err)
 {
     struct pollfd fds[1 + 2 * SUPERVISE_MAX_RANKS];
     enum status status = STATUS_OK;
-    for (int r = 0; r < job->ranks && status == STATUS_OK; r++)
-        status = start_rank(job, r, err);
+    for (int r = 0; r < job->ranks && status == STATUS_OK; r++) status = start_rank(job, r, err);
     int error = output_start(); /* no fork any more: a reader of the output may pause, and the ranks continue */
     if (error && status == STATUS_OK)
         status = error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
     if (status != STATUS_OK) {
         signal_ranks(job, SIGKILL, true);
     } else if (stop_signal_pending()) { /* it came before signals were blocked here */
-        if (stop_signal_pending() == SIGINT)
-            take_interrupt(job);
+        if (stop_signal_pending() == SIGINT) take_interrupt(job);
         supervise_forward(job, stop_signal_pending());
     }
     while (supervise_running(job) > 0) {
@@ -461,20 +430,16 @@ static enum status job_open(struct job *job, int ranks, const char *visible, cha
                         .memory_kills = machine_memory_kills("")};
     job->failed_at = job->left_at = job->interrupted_at = INFINITY;
     bootstrap_host(job->host, sizeof job->host);
-    for (int r = 0; r < ranks; r++)
-        job->children[r].pumps[0].from = job->children[r].pumps[1].from = -1;
+    for (int r = 0; r < ranks; r++) job->children[r].pumps[0].from = job->children[r].pumps[1].from = -1;
     signal(SIGCHLD, SIG_DFL); /* where it stayed ignored, the kernel would reap the ranks itself */
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
-    if (!stop_signal_is_ignored(SIGTSTP))
-        sigaddset(&mask, SIGTSTP);
+    if (!stop_signal_is_ignored(SIGTSTP)) sigaddset(&mask, SIGTSTP);
     for (size_t i = 0; i < COUNT_OF(forwarded); i++)
-        if (forwarded[i].from != SIGHUP || !stop_signal_is_ignored(SIGHUP))
-            sigaddset(&mask, forwarded[i].from);
+        if (forwarded[i].from != SIGHUP || !stop_signal_is_ignored(SIGHUP)) sigaddset(&mask, forwarded[i].from);
     sigprocmask(SIG_BLOCK, &mask, &job->old_mask);
     job->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (job->signals < 0)
-        return error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
+    if (job->signals < 0) return error_set(err, STATUS_DEVICE, "cannot watch signals: %s", strerror(errno));
     TRY(control_create(&shape, &job->fd, err));
     return control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err);
 }
@@ -489,8 +454,7 @@ enum status supervise(int ranks, const char *visible, char **argv, double timeou
     struct error unsaid;
     void (*old_pipe)(int) = signal(SIGPIPE, SIG_IGN);
     enum status status = job_open(job, ranks, visible, argv, timeout_seconds, err);
-    if (status == STATUS_OK)
-        status = run_ranks(job, err);
+    if (status == STATUS_OK) status = run_ranks(job, err);
     if (status == STATUS_OK) {
         end->exit_code = job_exit_code(job, &unsaid);
         const struct control_block *block = job->control->block;
@@ -500,16 +464,13 @@ enum status supervise(int ranks, const char *visible, char **argv, double timeou
         } else if (unsaid.code != STATUS_OK) {
             end->rank = unsaid.rank;
         }
-        if (unsaid.code != STATUS_OK && err)
-            *err = unsaid;
+        if (unsaid.code != STATUS_OK && err) *err = unsaid;
         status = unsaid.code;
     }
     end->asked = job->asked;
     control_detach(job->control);
-    if (job->fd >= 0)
-        close(job->fd);
-    if (job->signals >= 0)
-        close(job->signals);
+    if (job->fd >= 0) close(job->fd);
+    if (job->signals >= 0) close(job->signals);
     signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     free(job);

@@ -28,8 +28,7 @@ static bool early_error_is_taken(const struct sockaddr_un *name, socklen_t size)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool ours = fd >= 0 && connect(fd, (const struct sockaddr *)name, size) == 0 &&
                 getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && owner.uid == getuid();
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0) close(fd);
     return ours;
 }
 
@@ -39,10 +38,8 @@ static bool is_early_error_said(const struct bootstrap *boot, const struct error
     const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     char job[256];
     snprintf(job, sizeof job, "%s", boot->job_id); /* distinguishes this start of the job from others */
-    if (!*job && address && port)
-        snprintf(job, sizeof job, "%.200s:%.20s", address, port);
-    if (boot->world == 1 || !*job)
-        return false;
+    if (!*job && address && port) snprintf(job, sizeof job, "%.200s:%.20s", address, port);
+    if (boot->world == 1 || !*job) return false;
     uint64_t seed = XXH3_64bits(job, strlen(job)), likeness = agree_likeness(err, boot->rank);
     struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: its first byte is 0 */
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ztrain-%ju-%016" PRIx64, (uintmax_t)getuid(),
@@ -52,17 +49,14 @@ static bool is_early_error_said(const struct bootstrap *boot, const struct error
     if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, size) == 0 && listen(fd, 128) == 0)
         return false; /* the socket stays open */
     bool others = fd >= 0 && errno == EADDRINUSE;
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0) close(fd);
     return others && early_error_is_taken(&name, size);
 }
 
 void early_error_print(const struct bootstrap *boot, struct error *err)
 {
     const struct timespec moment = {.tv_sec = 1};
-    if (!err->printed && is_early_error_said(boot, err))
-        error_mark_printed(err);
+    if (!err->printed && is_early_error_said(boot, err)) error_mark_printed(err);
     log_error_once(err);
-    if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank())
-        nanosleep(&moment, NULL);
+    if (boot->world > 1 && !boot->failed_together && !bootstrap_is_local_rank()) nanosleep(&moment, NULL);
 }

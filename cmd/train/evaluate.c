@@ -31,8 +31,7 @@ static void evaluation_init(struct evaluation *e, const struct engine *t)
     e->all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e->all);
     e->num_sums = 1 + CLASS_COUNT_ROWS * (int)e->classes;
     e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
-    if (!e->classes)
-        return;
+    if (!e->classes) return;
     const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
     e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
     e->counts = e->sums + 1;
@@ -48,8 +47,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
         bool end = false;
         int64_t sample = 0;
         TRY(token_stream_next(stream, &batch, &end, err));
-        if (end)
-            return STATUS_OK;
+        if (end) return STATUS_OK;
         if (run->stop && e->batches % t->turns == 0) {
             run->position.evaluation_due = true;
             return STATUS_OK;
@@ -57,8 +55,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
         TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute,
                                  t->loss_sum + e->batches % t->turns, e->logits, err));
         e->sums[0] += (double)batch.num_targets;
-        if (e->counts)
-            stream_sync(t->compute); /* the logits are on their way to the host */
+        if (e->counts) stream_sync(t->compute); /* the logits are on their way to the host */
         for (int64_t i = 0; e->counts && i < batch.num_tokens; i++)
             if (batch.targets[i] >= 0)
                 class_counts_add(e->counts, e->classes, e->logits + e->classes * sample++, batch.targets[i]);
@@ -77,8 +74,7 @@ static void note_scores(struct run *run, double targets, double loss, const stru
     };
     struct train_position *position = &run->position;
     position->scores = (struct eval_scores){.known = targets > 0, .data = run->engine.evaluation_data};
-    for (int i = 0; i < EVAL_METRIC_COUNT; i++)
-        position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
 }
 
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
@@ -86,14 +82,11 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
     const struct train_position *position = &run->position;
     struct class_scores scores;
     double sum = 0;
-    for (int v = 0; v < run->engine.world * run->engine.turns; v++)
-        sum += e->all[v];
+    for (int v = 0; v < run->engine.world * run->engine.turns; v++) sum += e->all[v];
     const double loss = run_mean_loss(sum, e->sums[0]);
-    if (e->counts)
-        scores = class_scores_of(e->counts, e->classes);
+    if (e->counts) scores = class_scores_of(e->counts, e->classes);
     note_scores(run, e->sums[0], loss, e->counts ? &scores : NULL);
-    if (!run->metrics)
-        return STATUS_OK;
+    if (!run->metrics) return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[0],
                      e->counts ? &scores : NULL, err));
     monitor_evaluation(run->monitor, position->step, &position->scores);
@@ -113,8 +106,7 @@ static enum status gather_losses(const struct run *run, struct evaluation *e, st
     const int world = run->engine.world, turns = run->engine.turns;
     double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
     const enum status status = comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err);
-    for (int v = 0; v < world * turns; v++)
-        e->all[v] = of_ranks[v % world * turns + v / world];
+    for (int v = 0; v < world * turns; v++) e->all[v] = of_ranks[v % world * turns + v / world];
     free(of_ranks);
     return status;
 }
@@ -154,22 +146,17 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
         log_info("the evaluation after step %" PRId64 " continues: %" PRId64 " of %" PRId64 " samples are done",
                  run->position.step, part->samples, all);
     e->first_sample = part->samples;
-    for (int turn = 0; same && turn < t->turns; turn++)
-        e->losses[turn] = part->losses[turn * t->world + t->rank];
-    for (int r = 0; leads && !same && r < part->world; r++)
-        e->losses[0] += part->losses[r];
-    if (leads)
-        memcpy(e->sums, part->counts, (size_t)part->num_counts * sizeof *part->counts);
+    for (int turn = 0; same && turn < t->turns; turn++) e->losses[turn] = part->losses[turn * t->world + t->rank];
+    for (int r = 0; leads && !same && r < part->world; r++) e->losses[0] += part->losses[r];
+    if (leads) memcpy(e->sums, part->counts, (size_t)part->num_counts * sizeof *part->counts);
 }
 
 static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
 {
     struct eval_part part = {.samples = 0};
-    if (!run->evaluation_part)
-        return STATUS_OK;
+    if (!run->evaluation_part) return STATUS_OK;
     enum status status = eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err);
-    if (status == STATUS_OK)
-        start_from(run, &part, e);
+    if (status == STATUS_OK) start_from(run, &part, e);
     eval_part_release(&part);
     json_decref(run->evaluation_part);
     run->evaluation_part = NULL;
@@ -188,8 +175,7 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
                              .losses = e->all,
                              .num_counts = e->num_sums,
                              .counts = e->sums};
-    if (!done)
-        return STATUS_OK;
+    if (!done) return STATUS_OK;
     TRY(gather_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));
     run->evaluation_part = eval_part_to_json(&part);
@@ -215,8 +201,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     TRY(status);
     stream_copy(t->compute, e->losses, t->loss_sum, bytes);
     stream_sync(t->compute);
-    if (run->position.evaluation_due)
-        return keep_part(run, e, err);
+    if (run->position.evaluation_due) return keep_part(run, e, err);
     TRY(gather_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));
     return report(run, e, err);

@@ -39,8 +39,7 @@
 static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
 {
     const struct mixture *mixture = run->engine.train_config.mixture;
-    if (!mixture)
-        return;
+    if (!mixture) return;
     pending->metrics.sources = pending->sources;
     pending->metrics.num_sources = mixture->order.count;
     for (int i = 0; i < mixture->order.count; i++)
@@ -76,8 +75,7 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
 static enum status loop_within_step(void *context, bool *stop, struct error *err)
 {
     struct run *run = context;
-    if (--run->vote.left > 0)
-        return STATUS_OK;
+    if (--run->vote.left > 0) return STATUS_OK;
     stepper_keep_up(&run->stepper);
     TRY(stop_vote(run, err));
     *stop |= run->stop;
@@ -104,15 +102,13 @@ static enum status loop_train_step(struct run *const *runs, int count, bool *bro
         run_speaks(run);
         steps[i].untimed |= i > 0; /* the first one has the times of all */
         run->stop |= *broken_off;
-        if (*broken_off)
-            continue;
+        if (*broken_off) continue;
         struct pending_step *pending = &run->pending[run->enqueued++ % ZERO_STEPS];
         ASSERT(steps[i].last.step == run->enqueued);
         TRY(stop_vote(run, err));
         note_step(run, &steps[i], pending);
     }
-    if (!*broken_off)
-        run_read_volume(first, steps->counted ? &first->volume : &uncounted);
+    if (!*broken_off) run_read_volume(first, steps->counted ? &first->volume : &uncounted);
     return STATUS_OK;
 }
 
@@ -124,12 +120,9 @@ static void loop_report_skipped_step(const struct run *run, const struct zero_re
     if (!run->spec->loss_scaler.dynamic || result->scaler.exhausted) /* else fp16 has found its scale */
         flight_recorder_bad_step(run->position.step, run->position.skipped_in_row <= 1, result->bad_rank,
                                  result->bad_tensor ? result->bad_tensor->name : "");
-    if (run->boot->rank != 0)
-        return;
-    if (result->bad_tensor)
-        snprintf(where, sizeof where, " in the gradient of %s", result->bad_tensor->name);
-    if (result->bad_rank >= 0)
-        snprintf(who, sizeof who, " from rank %d", result->bad_rank);
+    if (run->boot->rank != 0) return;
+    if (result->bad_tensor) snprintf(where, sizeof where, " in the gradient of %s", result->bad_tensor->name);
+    if (result->bad_rank >= 0) snprintf(who, sizeof who, " from rank %d", result->bad_rank);
     if (run->spec->loss_scaler.dynamic) /* skipping is how fp16 finds its scale; only the scale's floor ends the run */
         snprintf(scale, sizeof scale, "loss scale %g, then %g", result->loss_scale, result->scaler.scale);
     else
@@ -246,8 +239,7 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     flight_end(entry);
     TRY(comm_log_share(run->comm, false, err));
     advance_position(&run->position, pending, &result);
-    if (result.skipped)
-        loop_report_skipped_step(run, &result);
+    if (result.skipped) loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
     if (loop_hashes(run, run->position.step)) {
         TRY(run_hash_state(run, STATE_MASTER + 1, &pending->metrics.hash, err));
@@ -256,8 +248,7 @@ static enum status loop_collect_step(struct run *run, struct error *err)
 
     if (run->folder.lock) /* a job that has lost its run folder writes nothing more */
         TRY(run_lock_check_quickly(run->folder.lock, err));
-    if (run->metrics)
-        TRY(metrics_step(run->metrics, &pending->metrics, err));
+    if (run->metrics) TRY(metrics_step(run->metrics, &pending->metrics, err));
     TRY(loop_report_spike(run, &pending->metrics, err));
     monitor_step(run->monitor, &pending->metrics);
     console_step(&run->console, &pending->metrics);
@@ -268,8 +259,7 @@ static enum status loop_collect_step(struct run *run, struct error *err)
 
 static enum status loop_collect_steps(struct run *run, int64_t ahead, struct error *err)
 {
-    while (run->enqueued - run->position.step > ahead)
-        TRY(loop_collect_step(run, err));
+    while (run->enqueued - run->position.step > ahead) TRY(loop_collect_step(run, err));
     return STATUS_OK;
 }
 
@@ -316,8 +306,7 @@ static enum status loop_report_epoch(struct run *run, bool ends, struct error *e
 {
     const struct train_position *position = &run->position;
     double loss = run_mean_loss(position->epoch_loss_sum, (double)position->epoch_targets);
-    if (!run->metrics || (!ends && position->step_in_epoch == 0))
-        return STATUS_OK;
+    if (!run->metrics || (!ends && position->step_in_epoch == 0)) return STATUS_OK;
     TRY(metrics_epoch(run->metrics, ends, position->epoch, position->step, loss, err));
     console_break(&run->console);
     if (!ends)
@@ -337,8 +326,7 @@ static enum status loop_report_early_stop(struct run *run, struct error *err)
     const struct early_stop *stopping = &run->position.stopping;
     const double min_delta = run->spec->train.early_stopping.min_delta;
     char margin[64] = "";
-    if (!run->metrics)
-        return STATUS_OK;
+    if (!run->metrics) return STATUS_OK;
     TRY(metrics_early_stop(run->metrics, run->position.step, stopping, err));
     console_break(&run->console);
     if (min_delta > 0) /* the best value may be better, by less */
@@ -357,11 +345,9 @@ static enum status loop_judge_evaluation(struct run *run, struct due *due, struc
     const struct early_stop_rules *rules = &run->spec->train.early_stopping;
     early_stop_update(&position->stopping, rules, &position->scores);
     position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
-    if (position->stopped_early && !due->run_end)
-        TRY(loop_report_early_stop(run, err));
+    if (position->stopped_early && !due->run_end) TRY(loop_report_early_stop(run, err));
     due->run_end |= position->stopped_early;
-    if (!due->checkpoint)
-        TRY(save_is_due_for_scores(run, &due->checkpoint, err));
+    if (!due->checkpoint) TRY(save_is_due_for_scores(run, &due->checkpoint, err));
     due->checkpoint |= due->run_end;
     return STATUS_OK;
 }
@@ -376,14 +362,12 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
         TRY(run_evaluate(run, err));
         trace_file_host(run->trace, "evaluation after step", start, position->step);
     }
-    if (position->evaluation_due)
-        return save_checkpoint(run, true, err);
+    if (position->evaluation_due) return save_checkpoint(run, true, err);
     if (due->evaluation) {
         TRY(run_samples(run, err));
         TRY(loop_judge_evaluation(run, due, err));
     }
-    if (due->epoch_end || due->run_end || run->stop)
-        TRY(loop_report_epoch(run, due->epoch_end, err));
+    if (due->epoch_end || due->run_end || run->stop) TRY(loop_report_epoch(run, due->epoch_end, err));
     position->epoch_end = due->epoch_end;
     if (due->run_end && run->engine.profile) /* before the last checkpoint, which may take long */
         flops_report_run(run);
@@ -392,8 +376,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
         TRY(save_checkpoint(run, due->run_end, err));
         trace_file_host(run->trace, "checkpoint of step", start, position->step);
     }
-    if (due->epoch_end)
-        begin_next_epoch(position);
+    if (due->epoch_end) begin_next_epoch(position);
     return STATUS_OK;
 }
 
@@ -402,8 +385,7 @@ static enum status loop_stop_status(struct run *run)
 {
     const struct train_position *position = &run->position;
     bool done = run->enqueued == loop_last_step(run) || loop_ended_early(run);
-    if (!run->stop || (done && !position->evaluation_due))
-        return STATUS_OK;
+    if (!run->stop || (done && !position->evaluation_due)) return STATUS_OK;
     console_break(&run->console);
     if (run->replay) {
         log_info("the replay was stopped after step %" PRId64 ": it was the same as the record so far", position->step);
@@ -436,21 +418,16 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
 {
     const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
     const bool checked = integrity_is_due(run, run->enqueued + 1);
-    if (profiled || begins || checked)
-        TRY(loop_collect_steps(run, 0, err));
-    if (begins)
-        TRY(trace_file_begin(run->trace, &run->engine, err));
+    if (profiled || begins || checked) TRY(loop_collect_steps(run, 0, err));
+    if (begins) TRY(trace_file_begin(run->trace, &run->engine, err));
     run->stepper.checked = checked ? run->enqueued + 1 : 0;
-    if (checked)
-        TRY(integrity_begin(run, err));
+    if (checked) TRY(integrity_begin(run, err));
     run->stepper.eager = trace_file_is_on(run->trace);
-    if (profiled)
-        TRY(flops_report_begin(run, err));
+    if (profiled) TRY(flops_report_begin(run, err));
     double start = seconds_now();
     TRY(loop_train_step(&run, 1, broken_off, err));
     trace_file_host(run->trace, "step", start, run->enqueued);
-    if (profiled)
-        flops_report_end(run, *broken_off);
+    if (profiled) flops_report_end(run, *broken_off);
     return STATUS_OK;
 }
 
@@ -478,14 +455,11 @@ static enum status loop_after_step(struct run *run, struct error *err)
     struct due due = due_now(run);
     bool pause = due.evaluation || due.epoch_end || due.checkpoint;
     const bool note = integrity_is_due(run, run->enqueued + 1);
-    if (due.checkpoint && !due.run_end && !run->stop)
-        TRY(background_save_expect(run, err));
+    if (due.checkpoint && !due.run_end && !run->stop) TRY(background_save_expect(run, err));
     const bool alone = pause || note || loop_hashes(run, run->enqueued);
     TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
-    if (note)
-        TRY(zero_check_note(run->engine.zero, err));
-    if (pause)
-        TRY(between_steps(run, &due, err));
+    if (note) TRY(zero_check_note(run->engine.zero, err));
+    if (pause) TRY(between_steps(run, &due, err));
     if (trace_file_ends(run->trace, run->enqueued)) {
         TRY(loop_collect_steps(run, 0, err));
         TRY(trace_file_end(run->trace, err));
@@ -498,8 +472,7 @@ static int loop_active(struct run *first, struct run *active[TRAIN_JOBS])
 {
     int count = 0;
     for (struct run *run = first; run; run = run->next)
-        if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run))
-            active[count++] = run;
+        if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run)) active[count++] = run;
     return count;
 }
 
@@ -527,8 +500,7 @@ enum status run_steps(struct run *first, struct error *err)
         TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
         TRY(background_save_wait(run, true, err));
         const enum status ended = loop_stop_status(run);
-        if (ended != STATUS_OK && ended != STATUS_REQUEUE)
-            return ended;
+        if (ended != STATUS_OK && ended != STATUS_REQUEUE) return ended;
         status = ended == STATUS_OK ? status : ended;
     }
     run_speaks(NULL);

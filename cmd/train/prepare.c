@@ -37,10 +37,8 @@ static enum status prepare_folder(struct run *run, bool *there, struct error *er
     *there = false;
     if (run->boot->rank == 0) {
         status = run_home_find(run->spec, run->resume, &run->home, err);
-        if (status == STATUS_OK)
-            status = run_home_check(&run->home, err);
-        if (status == STATUS_OK)
-            status = run_home_check_room(&run->home, err);
+        if (status == STATUS_OK) status = run_home_check(&run->home, err);
+        if (status == STATUS_OK) status = run_home_check_room(&run->home, err);
         *there = fs_is_dir(run->home.path);
     }
     TRY(run_agree(run, status, err));
@@ -58,8 +56,7 @@ static enum status prepare_shared_folder(struct run *run, struct error *err)
     const struct bootstrap *boot = run->boot;
     char nonce[RUN_LOCK_NONCE] = "";
     enum status status = STATUS_OK;
-    if (boot->rank == 0)
-        strcpy(nonce, run_lock_nonce(run->folder.lock));
+    if (boot->rank == 0) strcpy(nonce, run_lock_nonce(run->folder.lock));
     TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
     if (boot->rank != 0 && boot->local_rank == 0)
         status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
@@ -70,13 +67,10 @@ static enum status prepare_shared_folder(struct run *run, struct error *err)
 static enum status prepare_run_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
-    if (run->boot->rank == 0)
-        status = run_folder_open(&run->folder, &run->home, err);
+    if (run->boot->rank == 0) status = run_folder_open(&run->folder, &run->home, err);
     TRY(run_agree(run, status, err));
-    if (run == run->first)
-        TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
-    if (run->boot->num_nodes > 1)
-        TRY(prepare_shared_folder(run, err));
+    if (run == run->first) TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
+    if (run->boot->num_nodes > 1) TRY(prepare_shared_folder(run, err));
     return run == run->first ? flight_recorder_start(run, err) : STATUS_OK;
 }
 
@@ -119,8 +113,7 @@ static enum status prepare_engines(struct run *first, struct error *err)
     t->node_ranks = first->boot->local_world;
     if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
         t->kernels_before = &first->kernels_before;
-    for (struct run *run = first; run->next; run = run->next)
-        run->engine.next = &run->next->engine;
+    for (struct run *run = first; run->next; run = run->next) run->engine.next = &run->next->engine;
     return engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
 }
 
@@ -141,8 +134,7 @@ static enum status prepare_data(struct run *run, struct error *err)
 static void prepare_device_text(const struct engine *t, char text[512])
 {
     char why[sizeof t->why_cpu + 16] = "";
-    if (*t->why_cpu)
-        snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
+    if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
     snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads,
              t->device->threads == 1 ? "" : "s");
 }
@@ -152,8 +144,7 @@ static void prepare_data_text(const struct engine *t, char text[1024])
 {
     const struct data_settings *data = &t->spec->data;
     char more[32] = "", validation[64] = "none";
-    if (data->train.count > 1)
-        snprintf(more, sizeof more, " and %d more", data->train.count - 1);
+    if (data->train.count > 1) snprintf(more, sizeof more, " and %d more", data->train.count - 1);
     if (t->validation.set)
         snprintf(validation, sizeof validation, "%" PRId64 " samples", token_stream_samples(&t->validation_config));
     snprintf(text, 1024, "%.600s%s: %" PRId64 " samples of %s%" PRId64 " tokens an epoch%s%s; validation: %s",
@@ -173,8 +164,7 @@ static void prepare_log_banner(const struct run *run)
     prepare_device_text(t, device);
     prepare_data_text(t, data);
     memory_plan_summary(t, memory);
-    if (dropout > 0)
-        snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
+    if (dropout > 0) snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
     if (t->table.adapted)
         snprintf(trained, sizeof trained, ", %" PRId64 " of them trained",
                  t->table.num_params - t->table.frozen_params);
@@ -218,8 +208,7 @@ static void prepare_log_start(const struct run *run)
     prepare_log_adapters(run);
     log_detail("device: %s; %s", t->device->name, t->device->detail);
     spec_auto_print(run->spec, &autos);
-    for (int i = 0; i < autos.count; i++)
-        log_info("%s", autos.items[i]);
+    for (int i = 0; i < autos.count; i++) log_info("%s", autos.items[i]);
     string_list_release(&autos);
     if (run->boot->rank == 0 && t->device->threads > 2 * cores)
         log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
@@ -232,10 +221,8 @@ static void prepare_log_start(const struct run *run)
 static enum status prepare_compare_machine(const struct run *run, const struct checkpoint *checkpoint, char *text,
                                            size_t size, struct error *err)
 {
-    if (!*machine_record_differences(checkpoint, run->machine, run->spec, text, size))
-        return STATUS_OK;
-    if (machine_record_is_strict(run->spec))
-        return machine_record_refuse(checkpoint, run->machine, text, err);
+    if (!*machine_record_differences(checkpoint, run->machine, run->spec, text, size)) return STATUS_OK;
+    if (machine_record_is_strict(run->spec)) return machine_record_refuse(checkpoint, run->machine, text, err);
     log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
              text);
     return STATUS_OK;
@@ -248,8 +235,7 @@ static enum status prepare_machine_record(struct run *run, const struct checkpoi
     enum status status = STATUS_OK;
     run->machine = machine_record_to_json(run->engine.device);
     machine_record_add_choices(run->machine, run->engine.device, run->spec);
-    if (checkpoint)
-        status = prepare_compare_machine(run, checkpoint, text, sizeof text, err);
+    if (checkpoint) status = prepare_compare_machine(run, checkpoint, text, sizeof text, err);
     TRY(run_agree(run, status, err));
     TRY(machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec, ranks, err));
     json_object_del(run->machine, MACHINE_LOST_KERNEL);
@@ -272,8 +258,7 @@ static enum status prepare_rewind(struct run *run, const struct checkpoint *chec
     TRY_END(resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err));
     TRY_END(checkpoint_rewind_apply(&rewind, err));
     snprintf(path, sizeof path, "%s", checkpoint->path);
-    if (!branched)
-        TRY_END(fs_join(path, rewind.dir, rewind.name, STATUS_CHECKPOINT, err));
+    if (!branched) TRY_END(fs_join(path, rewind.dir, rewind.name, STATUS_CHECKPOINT, err));
     if (rewind.metrics_from < 0)
         log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
                  position->step + 1);
@@ -299,10 +284,8 @@ static enum status prepare_outputs(struct run *run, const struct checkpoint *che
 {
     TRY(token_stream_open(&run->engine.train_config, run->position.step + 1, &run->stream, err));
     console_init(&run->console, run->spec, run->boot->rank != 0 || run->replay, run->engine.total_steps);
-    if (run->replay)
-        return replay_begin(run, err);
-    if (run->boot->rank != 0)
-        return STATUS_OK;
+    if (run->replay) return replay_begin(run, err);
+    if (run->boot->rank != 0) return STATUS_OK;
     TRY(run_folder_still_ours(&run->folder, err));
     TRY(run_folder_write_spec(&run->folder, run->spec, err));
     if (checkpoint)
@@ -312,11 +295,9 @@ static enum status prepare_outputs(struct run *run, const struct checkpoint *che
     if (run->restart.number > 0)
         TRY(metrics_restart(run->metrics, run->restart.number, run->position.step, run->restart.code,
                             run->restart.cause, err));
-    if (run->kernels_changed)
-        TRY(metrics_kernels_changed(run->metrics, run->kernels_changed, run->position.step, err));
+    if (run->kernels_changed) TRY(metrics_kernels_changed(run->metrics, run->kernels_changed, run->position.step, err));
     metrics_ask_owner(run->metrics, run_folder_still_ours, &run->folder);
-    if (run->kernel_choices)
-        run_kernels_write(run->folder.path, run->engine.device, run->kernel_choices);
+    if (run->kernel_choices) run_kernels_write(run->folder.path, run->engine.device, run->kernel_choices);
     run->monitor = monitor_open(run->spec, run->folder.path, run->position.step, run->position.evaluation_due);
     return STATUS_OK;
 }
@@ -328,14 +309,11 @@ static enum status prepare_share_choices(struct run *run, struct error *err)
     const bool is_first = run->boot->rank == 0;
     uint64_t bytes = run->kernel_choices ? strlen(run->kernel_choices) + 1 : 0;
     TRY(comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err));
-    if (!bytes)
-        return STATUS_OK;
+    if (!bytes) return STATUS_OK;
     char *choices = is_first ? run->kernel_choices : memory_alloc(bytes);
     const enum status shared = comm_broadcast(run->comm, choices, bytes, 0, err);
-    if (!is_first && shared == STATUS_OK)
-        device_take_choices(run->engine.device, choices, true);
-    if (!is_first)
-        free(choices);
+    if (!is_first && shared == STATUS_OK) device_take_choices(run->engine.device, choices, true);
+    if (!is_first) free(choices);
     return shared;
 }
 
@@ -353,12 +331,9 @@ static enum status prepare_choose_in_turn(struct run *run, const struct checkpoi
         else
             free(taken);
     }
-    if (run->boot->world > 1)
-        TRY(prepare_share_choices(run, err));
-    if (status != STATUS_OK)
-        *err = failure;
-    if (!is_first)
-        status = engine_prepare_ops(&run->engine, err);
+    if (run->boot->world > 1) TRY(prepare_share_choices(run, err));
+    if (status != STATUS_OK) *err = failure;
+    if (!is_first) status = engine_prepare_ops(&run->engine, err);
     return run_agree(run, status, err);
 }
 
@@ -395,11 +370,9 @@ static void prepare_attention_price(const struct engine *t, char *text, size_t s
     struct gpu_model known;
     const char *gpu = gpu_catalog_find(t->device->name, &known, &ignored) == STATUS_OK ? t->device->name : NULL;
     text[0] = '\0';
-    if (prepare_simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0)
-        return;
+    if (prepare_simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0) return;
     const double more = 100 * (seconds[1] / seconds[0] - 1);
-    if (more >= 1)
-        snprintf(percent, sizeof percent, "about %.0f", more);
+    if (more >= 1) snprintf(percent, sizeof percent, "about %.0f", more);
     snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s %% longer for it%s", percent,
              gpu ? "" : " (on an H100)");
 }
@@ -407,8 +380,7 @@ static void prepare_attention_price(const struct engine *t, char *text, size_t s
 /* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
 static const char *prepare_attention_obstacle(const struct engine *t)
 {
-    if (t->spec->dtype == DTYPE_F32)
-        return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
+    if (t->spec->dtype == DTYPE_F32) return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
     return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
 }
 
@@ -416,11 +388,9 @@ static const char *prepare_attention_obstacle(const struct engine *t)
 static void prepare_warns_of_attention(const struct engine *t)
 {
     char price[160];
-    if (t->rank != 0 || t->device->kind != DEVICE_CUDA)
-        return;
+    if (t->rank != 0 || t->device->kind != DEVICE_CUDA) return;
     const char *chosen = prepare_attention_obstacle(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
-    if (!why)
-        return;
+    if (!why) return;
     prepare_attention_price(t, price, sizeof price);
     if (chosen)
         log_info("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
@@ -435,10 +405,8 @@ static void prepare_adapter(struct run *run)
 {
     const struct engine *t = &run->engine;
     const char *name = run->spec->model.pretrained;
-    if (!t->table.adapted)
-        return;
-    if (name && strcmp(name, run->spec->model.folder) == 0)
-        name = t->base.folder;
+    if (!t->table.adapted) return;
+    if (name && strcmp(name, run->spec->model.folder) == 0) name = t->base.folder;
     run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, name);
 }
 
@@ -447,8 +415,7 @@ static enum status prepare_machine(struct run *first, struct error *err)
 {
     struct engine *t = &first->engine;
     enum status fits = memory_limit_check(t, err);
-    if (fits == STATUS_OK)
-        fits = memory_node_check(t, err);
+    if (fits == STATUS_OK) fits = memory_node_check(t, err);
     TRY(run_agree(first, fits, err));
     TRY(gpu_test_before_run(t, err));
     TRY(prepare_choose_in_turn(first, first->checkpoint, err));
@@ -477,8 +444,7 @@ static enum status prepare_start(struct run *run, struct error *err)
     TRY(run_agree(run, background_save_start(run, err), err));
     integrity_start(run);
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
-    if (!run->found)
-        TRY(prepare_run_folder(run, err));
+    if (!run->found) TRY(prepare_run_folder(run, err));
     return run_agree(run, prepare_outputs(run, checkpoint, err), err);
 }
 
@@ -490,8 +456,7 @@ static enum status prepare_run(struct run *run, struct error *err)
         TRY(replay_open(run, err));
     } else {
         TRY(prepare_folder(run, &run->found, err));
-        if (run->found)
-            TRY(prepare_run_folder(run, err));
+        if (run->found) TRY(prepare_run_folder(run, err));
     }
     return run->resume ? prepare_resume(run, &run->checkpoint, err)
                        : run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
@@ -499,11 +464,9 @@ static enum status prepare_run(struct run *run, struct error *err)
 
 static enum status prepare_runs(struct run *first, struct error *err)
 {
-    for (struct run *run = first; run; run = run->next)
-        TRY(prepare_run(run, err));
+    for (struct run *run = first; run; run = run->next) TRY(prepare_run(run, err));
     enum status status = prepare_engines(first, err);
-    for (struct run *run = first; run && status == STATUS_OK; run = run->next)
-        status = prepare_data(run, err);
+    for (struct run *run = first; run && status == STATUS_OK; run = run->next) status = prepare_data(run, err);
     TRY(run_agree(first, status, err));
     prepare_log_start(first);
     TRY(prepare_machine(first, err));
@@ -519,8 +482,7 @@ enum status run_prepare(struct run *first, struct error *err)
 {
     const enum status status = prepare_runs(first, err);
     for (struct run *run = first; run; run = run->next) {
-        if (run->checkpoint)
-            checkpoint_close(run->checkpoint);
+        if (run->checkpoint) checkpoint_close(run->checkpoint);
         run->checkpoint = NULL;
     }
     return status;

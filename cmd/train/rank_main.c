@@ -65,12 +65,10 @@ static void rank_report_volume(struct run *run)
 /* Rank 0: gives lines that still wait for the disk a last chance, and repeats how many checkpoints were lost. */
 static void rank_close_metrics(struct run *run)
 {
-    if (run->boot->rank != 0)
-        return;
+    if (run->boot->rank != 0) return;
     deadline_look_again(&run->deadline);
     double left = deadline_latest(&run->deadline) - seconds_now();
-    if (run->metrics)
-        metrics_drain(run->metrics, fmax(fmin(PATIENCE_INTERVAL, left), 0.1));
+    if (run->metrics) metrics_drain(run->metrics, fmax(fmin(PATIENCE_INTERVAL, left), 0.1));
     if (run->checkpoints_lost > 0)
         log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
                  run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
@@ -85,8 +83,7 @@ static void rank_close_metrics(struct run *run)
 void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *err)
 {
     early_error_print(boot, err);
-    if (!boot->launcher || boot->failed_together)
-        return;
+    if (!boot->launcher || boot->failed_together) return;
     bootstrap_abort(boot, status, "the ranks did not meet");
 }
 
@@ -94,8 +91,7 @@ void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *er
 static void rank_end_in_failure(struct run *run, enum status status, struct error *err)
 {
     struct bootstrap *boot = run->boot;
-    if (!run->agreed)
-        comm_abort(run->comm, err);
+    if (!run->agreed) comm_abort(run->comm, err);
     const bool of_gpu = status == STATUS_BROKEN || err->failure == FAILURE_SOFTWARE;
     if (of_gpu && !err->printed && err->rank < 0) { /* scripts look for the host */
         error_prefix(err, "rank %d on %s", boot->rank, boot->host);
@@ -105,8 +101,7 @@ static void rank_end_in_failure(struct run *run, enum status status, struct erro
     flight_recorder_fail(status, err);
     if (run->agreed || !boot->launcher || boot->world == 1) /* all end in order, or a supervisor ends them */
         return;
-    if (!comm_await_end(run->comm, end_patience))
-        bootstrap_abort(boot, status, "a rank of a failed job does not end");
+    if (!comm_await_end(run->comm, end_patience)) bootstrap_abort(boot, status, "a rank of a failed job does not end");
 }
 
 static struct comm *comm_of_process; /* for rank_abort_exhausted(), which has no context */
@@ -116,8 +111,7 @@ static void rank_abort_exhausted(const struct error *err)
 {
     const struct timespec moment = {.tv_nsec = 300 * 1000 * 1000}; /* for the agent to pass it on to the other nodes */
     comm_abort(comm_of_process, err);
-    if (comm_world(comm_of_process) > 1)
-        nanosleep(&moment, NULL);
+    if (comm_world(comm_of_process) > 1) nanosleep(&moment, NULL);
 }
 
 /* In the watchdog's thread: a file or a device blocks this rank. Another cause may be one that a restart cures not. */
@@ -125,8 +119,7 @@ static void end_blocked_rank(void *context, const char *text)
 {
     struct run *run = context;
     struct error err;
-    if (!run->comm || comm_status(run->comm, &err) == STATUS_OK)
-        error_set(&err, STATUS_PEER, "%s", text);
+    if (!run->comm || comm_status(run->comm, &err) == STATUS_OK) error_set(&err, STATUS_PEER, "%s", text);
     if (run->comm) /* NULL: comm_open() has not returned yet; the other ranks learn of the failure nevertheless */
         rank_end_in_failure(run, err.code, &err);
     _exit(err.code);
@@ -172,14 +165,11 @@ static enum status rank_train_together(struct run *first, struct error *err)
     }
     flight_phase(FLIGHT_FINISH);
     TRY(trace_file_end(first->trace, err));
-    if (first->boot->rank == 0)
-        trace_file_check(first->trace);
+    if (first->boot->rank == 0) trace_file_check(first->trace);
     TRY(comms_report_finish(first, err));
-    for (struct run *run = first; run; run = run->next)
-        rank_close_metrics(run);
+    for (struct run *run = first; run; run = run->next) rank_close_metrics(run);
     TRY(comm_barrier(first->comm, err)); /* no rank is done before all are */
-    if (status != STATUS_OK)
-        return status;
+    if (status != STATUS_OK) return status;
     rank_report_volume(first);
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
@@ -221,8 +211,7 @@ static void rank_release_run(struct run *run)
     trace_file_free(run->trace);
     free(run->kernel_choices);
     free(run->kernels_changed);
-    if (run == run->first)
-        comm_log_stop(run->comm);
+    if (run == run->first) comm_log_stop(run->comm);
     engine_release(&run->engine);
     if (run == run->first) {
         memory_on_exhausted(NULL);
@@ -237,8 +226,7 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
                                  int *count)
 {
     *count = 0;
-    for (const struct run_spec *each = spec; each; each = each->next)
-        ++*count;
+    for (const struct run_spec *each = spec; each; each = each->next) ++*count;
     struct run *runs = memory_zeroed((size_t)*count, sizeof *runs);
     for (int i = 0; i < *count; i++, spec = spec->next) {
         struct run *run = &runs[i];
@@ -248,8 +236,7 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
                             .started_at = seconds_now(),
                             .spec = spec,
                             .boot = boot};
-        if (options->restarts)
-            restart_read(&run->restart);
+        if (options->restarts) restart_read(&run->restart);
         run->resume = run_resume_of(spec, options->resume, run->resume_path);
         if (run->resume && !strcmp(run->resume, RUN_HOME_AUTO) && options->resumed_at_first) /* no checkpoint since */
             run->resume = run_resume_of(spec, options->resumed_at_first, run->resume_path);
@@ -264,18 +251,14 @@ static bool rank_end(struct run *runs, int count, enum status status, struct err
 {
     bool idle = true;
     run_speaks(NULL); /* it has named a spec's text */
-    for (int i = 0; i < count; i++)
-        console_break(&runs[i].console);
-    if (rank_is_failure(status))
-        rank_end_in_failure(runs, status, err);
+    for (int i = 0; i < count; i++) console_break(&runs[i].console);
+    if (rank_is_failure(status)) rank_end_in_failure(runs, status, err);
     flight_recorder_stop();
-    for (int i = 0; i < count; i++)
-        idle &= background_save_end(&runs[i], end_patience);
+    for (int i = 0; i < count; i++) idle &= background_save_end(&runs[i], end_patience);
     if (!idle) /* it uses what rank_release_run() frees */
         _exit(status);
     const bool in_order = !rank_is_failure(status) || runs->agreed;
-    for (int i = count; i-- > 0;)
-        rank_release_run(&runs[i]);
+    for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
     free(runs);
     return in_order;
 }
@@ -298,13 +281,11 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
         free(runs);
         return status;
     }
-    for (int i = 1; i < count; i++)
-        runs[i].comm = runs->comm;
+    for (int i = 1; i < count; i++) runs[i].comm = runs->comm;
     comm_of_process = runs->comm;
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
     status = options->replay ? rank_replay_together(runs, err) : rank_train_together(runs, err);
-    if (rank_end(runs, count, status, err))
-        bootstrap_finish(boot);
+    if (rank_end(runs, count, status, err)) bootstrap_finish(boot);
     return status;
 }

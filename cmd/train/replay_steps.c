@@ -41,8 +41,7 @@ struct replay {
 
 void replay_free(struct replay *replay)
 {
-    if (replay)
-        free(replay->records);
+    if (replay) free(replay->records);
     free(replay);
 }
 
@@ -63,8 +62,7 @@ static void replay_note_end(struct run *run, const struct checkpoint *checkpoint
     const bool same = virtual_ranks ? checkpoint->virtual_ranks == virtual_ranks
                                     : !checkpoint->virtual_ranks && checkpoint->world == run->boot->world;
     replay->world = checkpoint->world;
-    if (checkpoint->position.step != replay->step)
-        return;
+    if (checkpoint->position.step != replay->step) return;
     if (!checkpoint->hashed || !same) {
         log_info("the state of checkpoint %s is not compared: it %s", name,
                  checkpoint->hashed ? "was written on another number of ranks" : "has no hashes");
@@ -96,11 +94,9 @@ static enum status replay_no_checkpoint(const struct replay *replay, const char 
 {
     int64_t oldest = -1;
     for (int i = 0; i < list->count; i++)
-        if (list->entries[i].ok)
-            oldest = list->entries[i].position.step;
+        if (list->entries[i].ok) oldest = list->entries[i].position.step;
     error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
-    if (oldest < replay->step)
-        return STATUS_CHECKPOINT;
+    if (oldest < replay->step) return STATUS_CHECKPOINT;
     return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
                       oldest);
 }
@@ -122,8 +118,7 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
             continue;
         }
         TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
-        if (replay_takes(replay, path))
-            return STATUS_OK;
+        if (replay_takes(replay, path)) return STATUS_OK;
     }
     return replay_no_checkpoint(replay, dir, list, err);
 }
@@ -137,8 +132,7 @@ static enum status replay_find_checkpoints(struct run *run, const char *dir, str
     struct error unread;
     TRY(checkpoint_list_init(&list, dir, false, err));
     enum status status = replay_choose(run->replay, dir, &list, &later, err);
-    if (status == STATUS_OK && later)
-        status = fs_join(path, dir, later->name, STATUS_CHECKPOINT, err);
+    if (status == STATUS_OK && later) status = fs_join(path, dir, later->name, STATUS_CHECKPOINT, err);
     if (status == STATUS_OK && later && checkpoint_open(path, false, &after, &unread) == STATUS_OK) {
         replay_note_end(run, after);
         checkpoint_close(after);
@@ -151,8 +145,7 @@ static enum status replay_find_checkpoints(struct run *run, const char *dir, str
 static void replay_extend(struct replay *replay, int64_t step)
 {
     const int64_t extent = step - replay->from, more = extent - replay->extent;
-    if (more <= 0)
-        return;
+    if (more <= 0) return;
     replay->records = memory_resize(replay->records, (size_t)extent * sizeof *replay->records);
     memset(replay->records + replay->extent, 0, (size_t)more * sizeof *replay->records);
     replay->extent = extent;
@@ -160,8 +153,7 @@ static void replay_extend(struct replay *replay, int64_t step)
 
 static void replay_take_line(struct replay *replay, const json_t *line, int64_t step)
 {
-    if (step <= replay->from || step > replay->step)
-        return;
+    if (step <= replay->from || step > replay->step) return;
     replay_extend(replay, step);
     struct replay_record *record = replay_record_of(replay, step);
     const char *digits = json_string_value(json_object_get(line, "hash"));
@@ -182,11 +174,9 @@ static void replay_read_lines(struct replay *replay, struct metrics_reader *line
     while (metrics_reader_next(line)) {
         if (line->object && line->step >= replay->from && json_object_get(line->object, "resumed_from"))
             ranks = (int)json_integer_value(json_object_get(line->object, "ranks"));
-        if (!line->object || !json_object_get(line->object, "loss"))
-            continue;
+        if (!line->object || !json_object_get(line->object, "loss")) continue;
         replay_take_line(replay, line->object, line->step);
-        if (!replay_record_of(replay, line->step))
-            continue;
+        if (!replay_record_of(replay, line->step)) continue;
         const int world = ranks ? ranks : after;
         replay->world = first || replay->world == world ? world : 0;
         first = false;
@@ -207,8 +197,7 @@ end:
         status = error_set(err, STATUS_USAGE,
                            "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
                            replay->step, path);
-    if (status == STATUS_OK)
-        replay_extend(replay, replay->step);
+    if (status == STATUS_OK) replay_extend(replay, replay->step);
     return status;
 }
 
@@ -216,8 +205,7 @@ end:
 static enum status replay_check_world(const struct run *run, struct error *err)
 {
     const struct replay *replay = run->replay;
-    if (run->spec->train.virtual_ranks || replay->world == run->boot->world)
-        return STATUS_OK;
+    if (run->spec->train.virtual_ranks || replay->world == run->boot->world) return STATUS_OK;
     if (!replay->world) {
         error_set(err, STATUS_USAGE, "steps %" PRId64 " to %" PRId64 " were not all computed on one number of ranks",
                   replay->from + 1, replay->step);
@@ -279,11 +267,9 @@ enum status replay_begin(const struct run *run, struct error *err)
     if (replay->step > run->engine.total_steps)
         return error_set(err, STATUS_USAGE, "--step %" PRId64 ": the run has %" PRId64 " steps", replay->step,
                          run->engine.total_steps);
-    if (run->boot->rank != 0)
-        return STATUS_OK;
+    if (run->boot->rank != 0) return STATUS_OK;
     char before[32] = "";
-    if (replay->from + 1 < replay->step)
-        snprintf(before, sizeof before, "s %" PRId64 " to", replay->from + 1);
+    if (replay->from + 1 < replay->step) snprintf(before, sizeof before, "s %" PRId64 " to", replay->from + 1);
     log_info("replays step%s %" PRId64 " from %s; nothing is written", before, replay->step, replay->checkpoint);
     log_info("%8s  %-18s %-18s %-16s  %s", "step", "loss", "grad_norm", "hash", "record");
     return STATUS_OK;
@@ -308,8 +294,7 @@ static enum status replay_compare_number(const struct run *run, int64_t step, co
                                          double recorded, struct error *err)
 {
     char texts[2][32];
-    if (isfinite(now) ? now == recorded : !isfinite(recorded))
-        return STATUS_OK;
+    if (isfinite(now) ? now == recorded : !isfinite(recorded)) return STATUS_OK;
     snprintf(texts[0], sizeof texts[0], "%.17g", now);
     snprintf(texts[1], sizeof texts[1], "%.17g", recorded);
     return replay_differs(run, step, what, texts[0], texts[1], err);
@@ -318,8 +303,7 @@ static enum status replay_compare_number(const struct run *run, int64_t step, co
 static enum status replay_compare_hash(const struct run *run, int64_t step, const char *what, uint64_t now,
                                        uint64_t recorded, struct error *err)
 {
-    if (now == recorded)
-        return STATUS_OK;
+    if (now == recorded) return STATUS_OK;
     return replay_differs(run, step, what, hash_digits(now).text, hash_digits(recorded).text, err);
 }
 
@@ -353,8 +337,7 @@ static void replay_log_verdict(const struct replay *replay)
     }
     if (hashed)
         snprintf(hashes, sizeof hashes, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
-    if (*replay->end.name)
-        snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
+    if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
     log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count,
              count == 1 ? "" : "s", hashes, state);
 }
@@ -378,7 +361,6 @@ enum status replay_finish(struct run *run, struct error *err)
         status = replay_compare_hash(run, replay->step, what, hashes[s], replay->end.hashes[s], err);
     }
     TRY(run_agree(run, status, err));
-    if (run->boot->rank == 0)
-        replay_log_verdict(replay);
+    if (run->boot->rank == 0) replay_log_verdict(replay);
     return STATUS_OK;
 }

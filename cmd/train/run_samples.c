@@ -18,8 +18,7 @@ static void log_sample(const struct run *run, const struct sample_metrics *line)
     size_t used = 0;
     if (line->text) {
         snprintf(shown, sizeof shown, "%.*s", SHOWN, line->text);
-        for (char *c = shown; *c; c++)
-            *c = *c == '\n' ? ' ' : *c;
+        for (char *c = shown; *c; c++) *c = *c == '\n' ? ' ' : *c;
         used = strlen(shown);
         while (line->text[used] && used > 0 && ((unsigned char)line->text[used] & 0xc0) == 0x80) /* half a character */
             shown[--used] = '\0';
@@ -35,11 +34,9 @@ static enum status report_sample(struct run *run, int number, const struct token
     const struct engine_samples *s = run->engine.samples;
     const struct spec_prompt *prompt = &run->spec->train.samples[number];
     struct text text = {0};
-    if (!run->metrics)
-        return STATUS_OK;
+    if (!run->metrics) return STATUS_OK;
     text_add(&text, "", 0);
-    if (prompt->text)
-        tokenizer_decode(s->tokenizer, tokens->ids, tokens->count, true, &text);
+    if (prompt->text) tokenizer_decode(s->tokenizer, tokens->ids, tokens->count, true, &text);
     for (size_t i = 0; i < text.count; i++) /* a line of metrics.jsonl has no NUL */
         text.bytes[i] = text.bytes[i] ? text.bytes[i] : ' ';
     const struct sample_metrics line = {.number = number + 1,
@@ -81,11 +78,9 @@ static enum status continue_run_sample(struct run *run, int number, struct sampl
         }
         const int32_t next = (int32_t)token;
         token_list_add(tokens, next);
-        if (end_tokens_have(&s->ends, token) || (int64_t)tokens->count == most)
-            return STATUS_OK;
+        if (end_tokens_have(&s->ends, token) || (int64_t)tokens->count == most) return STATUS_OK;
         TRY(generator_feed(s->generator, &next, 1, verbs, t->compute, &logits, err));
-        if (tokens->count % TOKENS_OF_A_VOTE == 0)
-            TRY(stop_vote(run, err));
+        if (tokens->count % TOKENS_OF_A_VOTE == 0) TRY(stop_vote(run, err));
     }
     return STATUS_OK;
 }
@@ -94,8 +89,7 @@ enum status run_samples(struct run *run, struct error *err)
 {
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
     enum status status = STATUS_OK;
-    if (!run->engine.samples)
-        return STATUS_OK;
+    if (!run->engine.samples) return STATUS_OK;
     struct sampler *sampler = sampler_new(&greedy, run->engine.desc.vocab_size);
     int reported = 0;
     while (reported < run->engine.samples->count && status == STATUS_OK && !run->stop) {
@@ -103,8 +97,7 @@ enum status run_samples(struct run *run, struct error *err)
         status = continue_run_sample(run, reported, sampler, &tokens, err);
         if (status == STATUS_OK && !run->stop) {
             status = report_sample(run, reported++, &tokens, err);
-            if (status == STATUS_OK)
-                status = stop_vote(run, err);
+            if (status == STATUS_OK) status = stop_vote(run, err);
         }
         token_list_release(&tokens);
     }

@@ -122,11 +122,9 @@ static bool flush_connection(struct agent *agent, struct connection *c)
         const char *data = c->heartbeat + c->heartbeat_sent;
         size_t bytes = c->heartbeat_bytes - c->heartbeat_sent, sent;
         bool heartbeat = bytes > 0; /* a message is finished before another begins */
-        if (!heartbeat)
-            data = agent_outbox_peek(&agent->outbox, c->position, &bytes);
+        if (!heartbeat) data = agent_outbox_peek(&agent->outbox, c->position, &bytes);
         if (bytes == 0) {
-            if (!c->heartbeat_due)
-                return true;
+            if (!c->heartbeat_due) return true;
             agent_heartbeat_write(agent->control, c->heartbeat);
             c->heartbeat_sent = 0;
             c->heartbeat_bytes = agent_heartbeat_bytes(agent->control->local_world);
@@ -138,8 +136,7 @@ static bool flush_connection(struct agent *agent, struct connection *c)
             c->heartbeat_sent += sent;
         else
             c->position += sent;
-        if (sent < bytes)
-            return atomic_load(&c->mute);
+        if (sent < bytes) return atomic_load(&c->mute);
     }
     c->position = agent->outbox.head;
     return true;
@@ -166,8 +163,7 @@ static void *agent_send_loop(void *argument)
         if (now >= next_heartbeat) {
             next_heartbeat = now + agent->heartbeat_seconds;
             atomic_fetch_add(&first->heard, 1); /* shows this node's ranks that their agent lives */
-            for (int i = 0; i < agent->count; i++)
-                agent->connections[i].heartbeat_due = true;
+            for (int i = 0; i < agent->count; i++) agent->connections[i].heartbeat_due = true;
         }
         if (stopping && !isfinite(stop_limit)) {
             stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
@@ -179,18 +175,15 @@ static void *agent_send_loop(void *argument)
         for (int i = 0; i < agent->count; i++)
             if (!flush_connection(agent, &agent->connections[i]))
                 agent->writable[behind++] = (struct pollfd){.fd = agent->connections[i].fd, .events = POLLOUT};
-        if (stopping && (behind == 0 || now >= stop_limit))
-            break;
-        if (stopping)
-            next_heartbeat = INFINITY;
+        if (stopping && (behind == 0 || now >= stop_limit)) break;
+        if (stopping) next_heartbeat = INFINITY;
         if (behind)
             poll(agent->writable, behind, BACKLOG_MS);
         else
             control_bell_wait(agent->control, bell,
                               fmin(agent->heartbeat_seconds, fmax(next_heartbeat - seconds_now(), 0)));
     }
-    for (int i = 0; i < agent->count; i++)
-        shutdown(agent->connections[i].fd, SHUT_WR);
+    for (int i = 0; i < agent->count; i++) shutdown(agent->connections[i].fd, SHUT_WR);
     atomic_store(&agent->sent_all, true);
     return NULL;
 }
@@ -205,15 +198,13 @@ static bool machine_answers(const struct agent *agent, const struct connection *
     int queued = 0;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
         return true; /* not TCP: there is no network in between */
-    if (ioctl(c->fd, SIOCOUTQ, &queued) != 0)
-        queued = 0;
+    if (ioctl(c->fd, SIOCOUTQ, &queued) != 0) queued = 0;
     return (info.tcpi_unacked == 0 && queued == 0) || info.tcpi_last_ack_recv < 500 * agent->control->timeout;
 }
 
 static void node_lost(struct agent *agent, struct connection *c, enum node_condition condition)
 {
-    if (c->lost >= 0)
-        return;
+    if (c->lost >= 0) return;
     c->lost = 0;
     control_node_lost(agent->control, c->node, condition);
 }
@@ -235,8 +226,7 @@ static void agent_receive(struct agent *agent, struct connection *c)
     if (n > 0) {
         struct error error;
         c->silent = 0;
-        if (agent_inbox_feed(&c->inbox, agent->scratch, (size_t)n, &error) == STATUS_OK)
-            return;
+        if (agent_inbox_feed(&c->inbox, agent->scratch, (size_t)n, &error) == STATUS_OK) return;
         c->ended = true;
         control_fail(agent->control, &error);
     } else if (n == 0) {
@@ -248,22 +238,18 @@ static void agent_receive(struct agent *agent, struct connection *c)
 
 static void look_at_connection(struct agent *agent, struct connection *c, double slice)
 {
-    if (job_failed(agent))
-        return;
+    if (job_failed(agent)) return;
     if (c->lost >= 0) {
         c->lost += slice;
-        if (c->lost >= blame_after)
-            peer_blame_node(agent->control, c->node, -1, NULL);
+        if (c->lost >= blame_after) peer_blame_node(agent->control, c->node, -1, NULL);
         return;
     }
-    if (c->ended || c->inbox.bye)
-        return;
+    if (c->ended || c->inbox.bye) return;
     c->silent += slice;
     double limit = agent->control->silence - agent->heartbeat_seconds;
     if (!c->inbox.hello && limit < start_patience) /* that agent may still be connecting with others */
         limit = start_patience;
-    if (c->silent >= limit)
-        node_lost(agent, c, machine_answers(agent, c) ? NODE_SILENT : NODE_UNREACHABLE);
+    if (c->silent >= limit) node_lost(agent, c, machine_answers(agent, c) ? NODE_SILENT : NODE_UNREACHABLE);
 }
 
 /* event: whether the pidfd is ready, for the process has ended */
@@ -271,13 +257,11 @@ static void look_at_rank(struct agent *agent, struct local_rank *local, bool eve
 {
     struct control_rank *entry = &agent->control->block->ranks[local->rank];
     uint32_t joined = RANK_JOINED;
-    if (local->gone >= 0)
-        local->gone += slice;
+    if (local->gone >= 0) local->gone += slice;
     if (event) {
         local->gone = 0;
         local->pidfd = -1;
-        if (atomic_compare_exchange_strong(&entry->state, &joined, RANK_DEAD))
-            control_ring(agent->control);
+        if (atomic_compare_exchange_strong(&entry->state, &joined, RANK_DEAD)) control_ring(agent->control);
     }
     uint32_t state = atomic_load(&entry->state);
     if (local->gone >= blame_after && state != RANK_CLOSED && !job_failed(agent))
@@ -303,22 +287,17 @@ static void *agent_listen_loop(void *argument)
                slice = fmin(now - last, 2e-3 * SLICE_MS); /* longer: this process was stopped or starved */
         last = now;
         for (int i = 0; i < agent->count; i++)
-            if (ready > 0 && agent->polls[i].revents)
-                agent_receive(agent, &agent->connections[i]);
+            if (ready > 0 && agent->polls[i].revents) agent_receive(agent, &agent->connections[i]);
         for (int i = 0; i < agent->control->local_world; i++)
             look_at_rank(agent, &agent->ranks[i], ready > 0 && agent->polls[agent->count + i].revents, slice);
         if (!atomic_load(&agent->stopping)) {
-            for (int i = 0; i < agent->count; i++)
-                look_at_connection(agent, &agent->connections[i], slice);
+            for (int i = 0; i < agent->count; i++) look_at_connection(agent, &agent->connections[i], slice);
             continue;
         }
-        if (!isfinite(stop_limit))
-            stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
+        if (!isfinite(stop_limit)) stop_limit = now + (job_failed(agent) ? goodbye_failed : agent->control->timeout);
         bool ended = atomic_load(&agent->sent_all);
-        for (int i = 0; i < agent->count; i++)
-            ended &= agent->connections[i].ended || agent->connections[i].inbox.bye;
-        if (ended || now >= stop_limit)
-            return NULL;
+        for (int i = 0; i < agent->count; i++) ended &= agent->connections[i].ended || agent->connections[i].inbox.bye;
+        if (ended || now >= stop_limit) return NULL;
     }
 }
 
@@ -356,8 +335,7 @@ static enum status open_processes(struct agent *agent, struct error *err)
     for (int i = 0; i < agent->control->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
         const struct control_rank *entry = &block->ranks[local->rank];
-        if (local->rank == agent->control->rank || entry->pid <= 0)
-            continue;
+        if (local->rank == agent->control->rank || entry->pid <= 0) continue;
         if (!control_open_process(agent->control, i)) {
             error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,
                       entry->pid);
@@ -411,13 +389,10 @@ fail:
 
 void agent_stop(struct agent *agent)
 {
-    if (!agent)
-        return;
+    if (!agent) return;
     atomic_store(&agent->stopping, true); /* the listener looks every SLICE_MS */
     control_ring(agent->control);
-    if (agent->sender_runs)
-        pthread_join(agent->sender, NULL);
-    if (agent->listener_runs)
-        pthread_join(agent->listener, NULL);
+    if (agent->sender_runs) pthread_join(agent->sender, NULL);
+    if (agent->listener_runs) pthread_join(agent->listener, NULL);
     agent_free(agent);
 }

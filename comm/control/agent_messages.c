@@ -30,10 +30,8 @@ static void put_bytes(struct agent_outbox *outbox, const void *data, size_t byte
 {
     size_t at = outbox->head % outbox->capacity, first = outbox->capacity - at;
     first = bytes < first ? bytes : first;
-    if (first)
-        memcpy(outbox->ring + at, data, first);
-    if (bytes > first)
-        memcpy(outbox->ring, (const char *)data + first, bytes - first);
+    if (first) memcpy(outbox->ring + at, data, first);
+    if (bytes > first) memcpy(outbox->ring, (const char *)data + first, bytes - first);
     outbox->head += bytes;
 }
 
@@ -80,8 +78,7 @@ void agent_inbox_init(struct agent_inbox *inbox, struct control *control, int no
     const struct control_block *block = control->block;
     ASSERT(node >= 0 && node < (int)block->num_nodes && node != control->node);
     *inbox = (struct agent_inbox){.control = control, .node = node};
-    for (uint32_t r = 0; r < block->world; r++)
-        inbox->num_ranks += block->ranks[r].node == node;
+    for (uint32_t r = 0; r < block->world; r++) inbox->num_ranks += block->ranks[r].node == node;
     size_t beats = (size_t)inbox->num_ranks * sizeof(uint64_t);
     inbox->ranks = memory_zeroed((size_t)inbox->num_ranks, sizeof *inbox->ranks);
     inbox->payload = memory_alloc((beats > TEXT_MAX ? beats : TEXT_MAX) + 1);
@@ -104,8 +101,7 @@ static bool header_fits(const struct agent_inbox *inbox)
     struct control_block *block = inbox->control->block;
     const bool known = header->rank < block->world && block->ranks[header->rank].node == inbox->node;
     struct control_rank *entry = known ? &block->ranks[header->rank] : NULL;
-    if (inbox->bye || inbox->hello != (header->type != AGENT_HELLO))
-        return false;
+    if (inbox->bye || inbox->hello != (header->type != AGENT_HELLO)) return false;
     switch ((enum agent_message)header->type) {
     case AGENT_HELLO:
         return header->rank == (uint32_t)inbox->node && header->value == AGENT_VERSION &&
@@ -160,8 +156,7 @@ static enum status carry_out(struct agent_inbox *inbox, struct error *err)
         atomic_fetch_add(&block->ranks[inbox->ranks[0]].heard, 1);
         break;
     case AGENT_SLOT:
-        if (inbox->op.slot_bytes != header->bytes - sizeof inbox->op)
-            return refuse_message(inbox, err);
+        if (inbox->op.slot_bytes != header->bytes - sizeof inbox->op) return refuse_message(inbox, err);
         block->ranks[header->rank].op[CHANNEL_CONTROL][(header->value - 1) % 2] = inbox->op;
         control_arrived(inbox->control, (int)header->rank, header->value);
         break;
@@ -182,8 +177,7 @@ static char *payload_room(struct agent_inbox *inbox, size_t *room)
 {
     size_t at = inbox->payload_bytes, op = sizeof inbox->op;
     *room = inbox->header.bytes - at;
-    if (inbox->header.type != AGENT_SLOT)
-        return inbox->payload + at;
+    if (inbox->header.type != AGENT_SLOT) return inbox->payload + at;
     if (at >= op)
         return control_slot(inbox->control, (int)inbox->header.rank, (int)((inbox->header.value - 1) % 2)) + (at - op);
     *room = op - at;
@@ -197,16 +191,13 @@ enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t
         if (inbox->header_bytes < sizeof inbox->header) {
             size_t n = sizeof inbox->header - inbox->header_bytes;
             n = bytes < n ? bytes : n;
-            if (n == 0)
-                return STATUS_OK;
+            if (n == 0) return STATUS_OK;
             memcpy((char *)&inbox->header + inbox->header_bytes, from, n);
             inbox->header_bytes += n;
             from += n;
             bytes -= n;
-            if (inbox->header_bytes < sizeof inbox->header)
-                return STATUS_OK;
-            if (!header_fits(inbox))
-                return refuse_message(inbox, err);
+            if (inbox->header_bytes < sizeof inbox->header) return STATUS_OK;
+            if (!header_fits(inbox)) return refuse_message(inbox, err);
         }
         while (inbox->payload_bytes < inbox->header.bytes && bytes) {
             size_t n;
@@ -217,8 +208,7 @@ enum status agent_inbox_feed(struct agent_inbox *inbox, const void *data, size_t
             from += n;
             bytes -= n;
         }
-        if (inbox->payload_bytes < inbox->header.bytes)
-            return STATUS_OK;
+        if (inbox->payload_bytes < inbox->header.bytes) return STATUS_OK;
         TRY(carry_out(inbox, err));
         inbox->header_bytes = inbox->payload_bytes = 0;
     }

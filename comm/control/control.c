@@ -82,8 +82,7 @@ static void fill_block(struct control_block *block, const struct control_shape *
     for (int r = 0; r < shape->world; r++) {
         struct control_rank *entry = &block->ranks[r];
         entry->local_rank = r;
-        if (!shape->places)
-            continue;
+        if (!shape->places) continue;
         const struct rank_place *place = &shape->places[r];
         ASSERT(place->node >= 0 && place->node < shape->num_nodes);
         ASSERT(place->local_rank >= 0 && place->local_rank < shape->world);
@@ -100,8 +99,7 @@ enum status control_create(const struct control_shape *shape, int *fd, struct er
     ASSERT(shape_is_possible(shape) && (shape->places || shape->num_nodes == 1));
     *fd = -1;
     int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (file < 0)
-        return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
+    if (file < 0) return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
     const struct control_layout at = control_layout(shape->world, shape->local_world);
     if (ftruncate(file, (off_t)at.segments) == 0)
@@ -149,8 +147,7 @@ enum status control_open(int pid, int number, const struct control_shape *shape,
 
 static bool read_places(struct control *c)
 {
-    if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world)
-        return false;
+    if (c->num_nodes < 1 || c->num_nodes > c->world || c->local_world < 1 || c->local_world > c->world) return false;
     c->locals = memory_alloc((size_t)c->local_world * sizeof *c->locals);
     c->pidfds = memory_alloc((size_t)c->local_world * sizeof *c->pidfds);
     c->agents = memory_alloc((size_t)c->num_nodes * sizeof *c->agents);
@@ -160,19 +157,14 @@ static bool read_places(struct control *c)
     c->node = c->rank >= 0 ? c->block->ranks[c->rank].node : 0;
     for (int r = 0; r < c->world; r++) {
         const struct control_rank *entry = &c->block->ranks[r];
-        if (entry->node < 0 || entry->node >= c->num_nodes || entry->local_rank < 0)
-            return false;
-        if (entry->local_rank == 0)
-            c->agents[entry->node] = r;
-        if (entry->node == c->node && entry->local_rank < c->local_world)
-            c->locals[entry->local_rank] = r;
+        if (entry->node < 0 || entry->node >= c->num_nodes || entry->local_rank < 0) return false;
+        if (entry->local_rank == 0) c->agents[entry->node] = r;
+        if (entry->node == c->node && entry->local_rank < c->local_world) c->locals[entry->local_rank] = r;
     }
     for (int i = 0; i < c->local_world; i++)
-        if (c->locals[i] < 0)
-            return false;
+        if (c->locals[i] < 0) return false;
     for (int n = 0; n < c->num_nodes; n++)
-        if (c->agents[n] < 0)
-            return false;
+        if (c->agents[n] < 0) return false;
     return true;
 }
 
@@ -199,13 +191,11 @@ static enum status map_memory(struct control *c, struct error *err)
         c->num_nodes = (int)head.num_nodes;
         c->at = control_layout(c->world, c->local_world);
         bytes = c->at.segments;
-        if ((size_t)info.st_size < bytes)
-            return not_this_control_block(c->fd, c->world, err);
+        if ((size_t)info.st_size < bytes) return not_this_control_block(c->fd, c->world, err);
     }
     void *memory = c->fd >= 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, c->fd, 0)
                               : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return error_set(err, STATUS_DEVICE, "cannot map the shared memory: %s", strerror(errno));
+    if (memory == MAP_FAILED) return error_set(err, STATUS_DEVICE, "cannot map the shared memory: %s", strerror(errno));
     c->memory = memory;
     c->block = memory;
     if (c->fd < 0) {
@@ -213,8 +203,7 @@ static enum status map_memory(struct control *c, struct error *err)
         fill_block(c->block, &alone);
         c->local_world = c->num_nodes = 1;
     }
-    if (read_places(c))
-        return STATUS_OK;
+    if (read_places(c)) return STATUS_OK;
     munmap(memory, bytes);
     return not_this_control_block(c->fd, c->world, err);
 }
@@ -222,8 +211,7 @@ static enum status map_memory(struct control *c, struct error *err)
 static void free_handle(struct control *control)
 {
     for (int i = 0; control->pidfds && i < control->local_world; i++)
-        if (control->pidfds[i] >= 0)
-            close(control->pidfds[i]);
+        if (control->pidfds[i] >= 0) close(control->pidfds[i]);
     free(control->locals);
     free(control->agents);
     free(control->pidfds);
@@ -259,8 +247,7 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
 bool control_open_process(struct control *control, int local_rank)
 {
     int *pidfd = &control->pidfds[local_rank];
-    if (*pidfd < 0)
-        *pidfd = (int)syscall(SYS_pidfd_open, control->block->ranks[control->locals[local_rank]].pid, 0);
+    if (*pidfd < 0) *pidfd = (int)syscall(SYS_pidfd_open, control->block->ranks[control->locals[local_rank]].pid, 0);
     return *pidfd >= 0 || errno != ESRCH;
 }
 
@@ -308,28 +295,23 @@ enum status control_join(struct control *control, struct error *err)
     const double start = seconds_now();
     double limit = control->timeout > join_timeout ? control->timeout : join_timeout;
     limit += join_per_rank * control->world;
-    for (int i = 0; i < control->local_world; i++)
-        control_await_rank(control, control->locals[i], start, limit);
+    for (int i = 0; i < control->local_world; i++) control_await_rank(control, control->locals[i], start, limit);
     for (int r = 0; r < control->world; r++)
-        if (control->block->ranks[r].node != control->node)
-            control_await_rank(control, r, start, limit);
+        if (control->block->ranks[r].node != control->node) control_await_rank(control, r, start, limit);
     return control_status(control, err);
 }
 
 void control_leave(struct control *control)
 {
-    if (control->rank < 0)
-        return;
+    if (control->rank < 0) return;
     atomic_store(&control->block->ranks[control->rank].state, RANK_CLOSED);
     control_ring(control);
 }
 
 void control_detach(struct control *control)
 {
-    if (!control)
-        return;
-    if (control->private_progress)
-        atomic_store(&heartbeat_counter, control->private_progress);
+    if (!control) return;
+    if (control->private_progress) atomic_store(&heartbeat_counter, control->private_progress);
     free_handle(control);
 }
 
@@ -339,16 +321,14 @@ enum status control_status(struct control *control, struct error *err)
 {
     struct control_block *block = control->block;
     uint32_t failed = atomic_load(&block->failed);
-    if (failed == 0)
-        return STATUS_OK;
+    if (failed == 0) return STATUS_OK;
     /* the text is being written: wait for it, unless the writer has died meanwhile */
     const struct timespec pause = {.tv_nsec = 1000 * 1000};
     for (double waited = 0; failed == 1 && waited < write_grace; waited += 1e-3) {
         nanosleep(&pause, NULL);
         failed = atomic_load(&block->failed);
     }
-    if (failed == 1)
-        return error_set(err, STATUS_PEER, "a rank died while it reported an error");
+    if (failed == 1) return error_set(err, STATUS_PEER, "a rank died while it reported an error");
     if (block->failure == FAILURE_ERROR && block->rank != control->rank)
         error_set(err, (enum status)block->code, "rank %d on %s ended: %.1900s", block->rank,
                   block->ranks[block->rank].host, block->text);
@@ -362,8 +342,7 @@ void control_fail(struct control *control, const struct error *err)
 {
     struct control_block *block = control->block;
     uint32_t none = 0;
-    if (!atomic_compare_exchange_strong(&block->failed, &none, 1))
-        return;
+    if (!atomic_compare_exchange_strong(&block->failed, &none, 1)) return;
     block->code = err->code;
     block->rank = err->rank;
     block->failure = (int32_t)err->failure;
@@ -415,8 +394,7 @@ const char *operation_name(uint32_t kind)
 
 bool operation_matches(struct control *control, const struct control_op *own, int peer, const struct control_op *other)
 {
-    if (other->kind == own->kind && other->dtype == own->dtype && other->count == own->count)
-        return true;
+    if (other->kind == own->kind && other->dtype == own->dtype && other->count == own->count) return true;
     control_blame(control, -1, FAILURE_NONE, STATUS_BUG,
                   "rank %d is in %s of %" PRIu64 " elements (type %u) while rank %d is in %s of %" PRIu64 " (type %u)",
                   control->rank, operation_name(own->kind), own->count, own->dtype, peer, operation_name(other->kind),
@@ -435,8 +413,7 @@ void control_ring(struct control *control)
 {
     struct control_block *block = control->block;
     atomic_fetch_add(&block->bell, 1);
-    if (atomic_load(&block->bell_waiters))
-        futex(&block->bell, FUTEX_WAKE, 1, NULL);
+    if (atomic_load(&block->bell_waiters)) futex(&block->bell, FUTEX_WAKE, 1, NULL);
 }
 
 static void wait_for_change(_Atomic uint32_t *word, _Atomic uint32_t *waiters, uint32_t seen, double seconds)
@@ -444,8 +421,7 @@ static void wait_for_change(_Atomic uint32_t *word, _Atomic uint32_t *waiters, u
     struct timespec limit = {.tv_sec = (time_t)seconds};
     limit.tv_nsec = (long)((seconds - (double)limit.tv_sec) * 1e9);
     atomic_fetch_add(waiters, 1);
-    if (atomic_load(word) == seen)
-        futex(word, FUTEX_WAIT, seen, &limit);
+    if (atomic_load(word) == seen) futex(word, FUTEX_WAIT, seen, &limit);
     atomic_fetch_sub(waiters, 1);
 }
 
@@ -456,16 +432,14 @@ void control_bell_wait(struct control *control, uint32_t seen, double seconds)
 
 static void control_wake(struct control_rank *entry, enum host_collectives channel)
 {
-    if (atomic_load(&entry->waiters[channel]))
-        futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
+    if (atomic_load(&entry->waiters[channel])) futex(&entry->arrivals[channel], FUTEX_WAKE, INT_MAX, NULL);
 }
 
 uint32_t control_arrive(struct control *control, enum host_collectives channel)
 {
     struct control_rank *own = &control->block->ranks[control->rank];
     uint32_t count = atomic_fetch_add(&own->arrivals[channel], 1) + 1;
-    if (channel == CHANNEL_CONTROL && control->num_nodes > 1)
-        control_ring(control);
+    if (channel == CHANNEL_CONTROL && control->num_nodes > 1) control_ring(control);
     control_wake(own, channel);
     return count;
 }

@@ -60,8 +60,7 @@ struct net *net_new(struct control *control, int world)
     *net = (struct net){.control = control, .world = world, .watch.peer = -1};
     net->connections = memory_zeroed((size_t)world, sizeof *net->connections);
     net->fds = memory_zeroed((size_t)world, sizeof *net->fds);
-    for (int r = 0; r < world; r++)
-        net->connections[r].fd = -1;
+    for (int r = 0; r < world; r++) net->connections[r].fd = -1;
     return net;
 }
 
@@ -72,11 +71,9 @@ void net_connect(struct net *net, int rank, int fd)
 
 void net_free(struct net *net)
 {
-    if (!net)
-        return;
+    if (!net) return;
     for (int r = 0; r < net->world; r++)
-        if (net->connections[r].fd >= 0)
-            close(net->connections[r].fd);
+        if (net->connections[r].fd >= 0) close(net->connections[r].fd);
     free(net->connections);
     free(net->fds);
     free(net);
@@ -122,8 +119,7 @@ static ssize_t send_some(struct net *net, struct connection *c, const struct net
             (struct iovec){(char *)&net->head + c->out.head_done, sizeof net->head - c->out.head_done};
     pieces[message.msg_iovlen++] = (struct iovec){part->data + part->done, most};
     ssize_t n = sendmsg(c->fd, &message, MSG_NOSIGNAL);
-    if (n < 0 || headed)
-        return n;
+    if (n < 0 || headed) return n;
     return pass_head(net, &c->out, n);
 }
 
@@ -137,12 +133,10 @@ static ssize_t receive_some(struct net *net, struct connection *c, struct net_pa
     struct msghdr message = {.msg_iov = headed ? pieces + 1 : pieces, .msg_iovlen = headed ? 1 : 2};
     ssize_t n = recvmsg(c->fd, &message, 0);
     if (n <= 0) {
-        if (n == 0)
-            errno = 0;
+        if (n == 0) errno = 0;
         return -1;
     }
-    if (headed)
-        return n;
+    if (headed) return n;
     n = pass_head(net, &c->in, n);
     *foreign = c->in.sequence == net->head.sequence && memcmp(&c->in.head, &net->head, sizeof net->head) != 0;
     return n;
@@ -155,14 +149,10 @@ static enum moved move(struct net *net, struct net_part *part)
     for (size_t visited = 0; part->done < part->bytes && visited < VISIT_BYTES;) {
         size_t most = part->bytes - part->done < VISIT_BYTES ? part->bytes - part->done : (size_t)VISIT_BYTES;
         ssize_t n = part->send ? send_some(net, c, part, most) : receive_some(net, c, part, most, &foreign);
-        if (foreign)
-            return MOVED_FOREIGN;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return MOVED_SOME;
-        if (n < 0)
-            return MOVED_BROKEN;
+        if (foreign) return MOVED_FOREIGN;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return MOVED_SOME;
+        if (n < 0) return MOVED_BROKEN;
         part->done += (size_t)n;
         visited += (size_t)n;
         atomic_fetch_add_explicit(part->send ? &net->sent : &net->received, n, memory_order_relaxed);
@@ -192,8 +182,7 @@ static bool has_turn(struct net *net, const struct net_part *part)
 {
     struct connection *c = &net->connections[part->peer];
     struct lane *lane = part->send ? &c->out : &c->in;
-    if (part->done == part->bytes || lane->visited == net->round)
-        return false;
+    if (part->done == part->bytes || lane->visited == net->round) return false;
     lane->visited = net->round;
     return true;
 }
@@ -214,21 +203,17 @@ static enum status look_around(struct net *net, const struct net_part *parts, in
     double now = seconds_now();
     heartbeat_beat();
     TRY(control_status(net->control, NULL));
-    if (now - net->looked < 1e-3 * LOOK_MS)
-        return STATUS_OK;
+    if (now - net->looked < 1e-3 * LOOK_MS) return STATUS_OK;
     net->looked = now;
     const struct net_part *needed = NULL;
     for (int i = 0; i < count && !needed; i++)
-        if (parts[i].done < parts[i].need)
-            needed = &parts[i];
-    if (!needed)
-        return STATUS_OK;
+        if (parts[i].done < parts[i].need) needed = &parts[i];
+    if (!needed) return STATUS_OK;
     if (net->watch.peer != needed->peer)
         watchdog_begin(net->control, needed->peer, &net->watch);
     else
         watchdog_look(net->control, &net->watch, what);
-    if (now - net->stuck_looked < 1)
-        return STATUS_OK;
+    if (now - net->stuck_looked < 1) return STATUS_OK;
     net->stuck_looked = now;
     for (int i = 0; i < count; i++)
         if (parts[i].send && parts[i].done < parts[i].need && stuck(net, net->connections[parts[i].peer].fd))
@@ -253,21 +238,17 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
             bool ready = first || (c->polled && (net->fds[c->polled - 1].revents & (event | POLLERR | POLLHUP)));
             if (has_turn(net, part) && ready) {
                 enum moved moved = move(net, part);
-                if (moved >= MOVED_BROKEN)
-                    return fail_part(net, part, moved);
+                if (moved >= MOVED_BROKEN) return fail_part(net, part, moved);
             }
             needs |= part->done < part->need;
         }
-        if (!needs)
-            break;
+        if (!needs) break;
         TRY(look_around(net, parts, count, what));
-        for (int i = 0; i < count; i++)
-            net->connections[parts[i].peer].polled = 0;
+        for (int i = 0; i < count; i++) net->connections[parts[i].peer].polled = 0;
         net->round++;
         for (int i = 0; i < count; i++) {
             struct connection *c = &net->connections[parts[i].peer];
-            if (!has_turn(net, &parts[i]))
-                continue;
+            if (!has_turn(net, &parts[i])) continue;
             if (!c->polled) {
                 net->fds[num_fds++] = (struct pollfd){.fd = c->fd};
                 c->polled = num_fds;
@@ -278,7 +259,6 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
             control_blame(net->control, net->control->rank, FAILURE_ERROR, STATUS_DEVICE,
                           "cannot wait for the network: %s", strerror(errno));
     }
-    for (int i = 0; i < count; i++)
-        net->connections[parts[i].peer].polled = 0;
+    for (int i = 0; i < count; i++) net->connections[parts[i].peer].polled = 0;
     return STATUS_OK;
 }

@@ -114,13 +114,11 @@ static void look_at_own_agent(struct control *control, struct watchdog *watch, c
 {
     int agent = control->agents[control->node];
     struct control_rank *entry = watchdog_rank(control, agent);
-    if (agent == control->rank)
-        return; /* it is a thread of this process */
+    if (agent == control->rank) return; /* it is a thread of this process */
     uint32_t beat = atomic_load(&entry->heard);
     watch->mute = beat == watch->beat ? watch->mute + slice : 0;
     watch->beat = beat;
-    if (watch->mute >= control->silence)
-        watchdog_fail_silent(control, agent, watch->peer, what);
+    if (watch->mute >= control->silence) watchdog_fail_silent(control, agent, watch->peer, what);
     if (control_process_gone(control, 0) && (watch->gone_self += slice) >= gone_grace)
         peer_blame_rank(control, agent, watch->peer, what);
 }
@@ -148,27 +146,23 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
         uint32_t heard = atomic_load(&watchdog_agent(control, other->node)->heard);
         watch->unheard = watch->unheard + slice > 1 ? 1 : watch->unheard + slice;
         silence = heard == watch->heard ? 0 : watch->unheard;
-        if (heard != watch->heard)
-            watch->unheard = 0;
+        if (heard != watch->heard) watch->unheard = 0;
         watch->heard = heard;
     }
     uint64_t progress = atomic_load_explicit(&other->progress, memory_order_relaxed);
     watch->silent = progress == watch->progress ? watch->silent + silence : 0;
     watch->progress = progress;
-    if (watch->silent >= control->silence)
-        watchdog_fail_silent(control, watch->peer, watch->peer, what);
+    if (watch->silent >= control->silence) watchdog_fail_silent(control, watch->peer, watch->peer, what);
 
     uint32_t condition = atomic_load(&watchdog_agent(control, other->node)->condition);
     uint32_t state = atomic_load(&other->state);
     if (!local && condition != NODE_FINE) {
         watch->gone += slice; /* the node's own explanation may still be on its way through another node */
-        if (watch->gone >= gone_grace)
-            peer_blame_node(control, other->node, watch->peer, what);
+        if (watch->gone >= gone_grace) peer_blame_node(control, other->node, watch->peer, what);
     } else if (state == RANK_CLOSED || state == RANK_DEAD ||
                (local && control_process_gone(control, other->local_rank))) {
         watch->gone += slice; /* supervisor or agent may have a better explanation */
-        if (watch->gone >= gone_grace)
-            watchdog_fail_lost(control, watch->peer, state, what);
+        if (watch->gone >= gone_grace) watchdog_fail_lost(control, watch->peer, state, what);
     }
 }
 
@@ -183,13 +177,11 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
         /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
         double waited = seconds_now() - start;
-        if (waited >= (judged ? gone_grace : control->timeout))
-            break;
+        if (waited >= (judged ? gone_grace : control->timeout)) break;
         nanosleep(&pause, NULL);
         heartbeat_beat();
     }
-    if (atomic_load(&agent->condition) != NODE_FINE)
-        peer_blame_node(control, node, peer, what);
+    if (atomic_load(&agent->condition) != NODE_FINE) peer_blame_node(control, node, peer, what);
     char how[256];
     uint32_t state = atomic_load(&watchdog_rank(control, peer)->state); /* as its agent may have reported meanwhile */
     snprintf(how, sizeof how, "is out of reach (%s)", reason);
@@ -227,20 +219,16 @@ static enum status wait_for(struct control *control, enum host_collectives chann
     struct control_block *block = control->block;
     const _Atomic uint32_t *arrivals = &block->ranks[peer].arrivals[channel];
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (wait_reached(atomic_load(arrivals), target))
-            return STATUS_OK;
+        if (wait_reached(atomic_load(arrivals), target)) return STATUS_OK;
         cpu_relax();
     }
     struct watchdog watch;
     watchdog_begin(control, peer, &watch);
     for (;;) {
-        if (atomic_load(&block->failed))
-            return control_status(control, NULL);
+        if (atomic_load(&block->failed)) return control_status(control, NULL);
         uint32_t count = atomic_load(arrivals);
-        if (!wait_reached(count, target))
-            control_arrival_wait(control, peer, channel, count, slice);
-        if (wait_reached(atomic_load(arrivals), target))
-            return STATUS_OK;
+        if (!wait_reached(count, target)) control_arrival_wait(control, peer, channel, count, slice);
+        if (wait_reached(atomic_load(arrivals), target)) return STATUS_OK;
         watchdog_look(control, &watch, what);
     }
 }
@@ -250,8 +238,7 @@ enum status control_wait(struct control *control, enum host_collectives channel,
     const bool node = channel == CHANNEL_DATA;
     for (int i = 0; i < (node ? control->local_world : control->world); i++) {
         const int peer = node ? control->locals[i] : i;
-        if (peer != control->rank)
-            TRY(wait_for(control, channel, peer, target, what));
+        if (peer != control->rank) TRY(wait_for(control, channel, peer, target, what));
     }
     return STATUS_OK;
 }
@@ -262,10 +249,8 @@ static bool wait_rank_gone(struct control *control, int rank)
 {
     const struct control_rank *entry = &control->block->ranks[rank];
     uint32_t state = atomic_load(&entry->state);
-    if (state == RANK_CLOSED || state == RANK_DEAD)
-        return true;
-    if (control->block->ranks[rank].node == control->node)
-        return control_process_gone(control, entry->local_rank);
+    if (state == RANK_CLOSED || state == RANK_DEAD) return true;
+    if (control->block->ranks[rank].node == control->node) return control_process_gone(control, entry->local_rank);
     return atomic_load(&control->block->ranks[control->agents[entry->node]].condition) == NODE_ENDED;
 }
 
@@ -282,8 +267,7 @@ bool control_await_end(struct control *control, double seconds)
             node &= gone || !(control->block->ranks[r].node == control->node);
             lower |= r < self && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;
         }
-        if (all || (lower && (node || control->agents[control->node] != self)))
-            return true;
+        if (all || (lower && (node || control->agents[control->node] != self))) return true;
         nanosleep(&pause, NULL);
         heartbeat_beat();
     } while (seconds_now() - start < seconds);

@@ -39,8 +39,7 @@ static void find_way_to_refuse(struct bootstrap *boot)
     const char *fd = env_variable("PMI_FD"), *rank = env_variable("PMI_RANK"), *size = env_variable("PMI_SIZE");
     char own[STEP_NAME];
     struct stat info;
-    if (!fd || !rank || !size || !slurm_step_is_task() || bootstrap_pmi_left_over(own))
-        return;
+    if (!fd || !rank || !size || !slurm_step_is_task() || bootstrap_pmi_left_over(own)) return;
     int r = env_number(rank), world = env_number(size), number = env_number(fd);
     if (r < 0 || r >= world || world > BOOTSTRAP_MAX_RANKS || number < 0 || fstat(number, &info) != 0 ||
         !S_ISSOCK(info.st_mode))
@@ -93,8 +92,7 @@ static enum status choose_store(struct bootstrap *boot, enum claimant claimant, 
         if (env_variable("TORCHELASTIC_USE_AGENT_STORE") && !strcmp(getenv("TORCHELASTIC_USE_AGENT_STORE"), "True"))
             rendezvous.port = 0; /* torchrun itself listens at MASTER_PORT */
     }
-    if (address)
-        snprintf(rendezvous.hosts[0], sizeof rendezvous.hosts[0], "%s", address);
+    if (address) snprintf(rendezvous.hosts[0], sizeof rendezvous.hosts[0], "%s", address);
     if (!rendezvous.hosts[0][0]) {
         error_set(err, STATUS_USAGE, "rank %d of %d started by %s does not know where rank 0 is", boot->rank,
                   boot->world, name);
@@ -137,8 +135,7 @@ static enum status choose_launcher(struct bootstrap *boot, const struct claims *
     if (boot->world > BOOTSTRAP_MAX_RANKS)
         return error_set(err, STATUS_USAGE, "%d ranks are more than the %d that ztrain supports", boot->world,
                          BOOTSTRAP_MAX_RANKS);
-    if (!elastic && env_variable("PMI_FD"))
-        return choose_pmi2(boot, err);
+    if (!elastic && env_variable("PMI_FD")) return choose_pmi2(boot, err);
     if (claims->of[CLAIM_PMIX].rank_name) {
         snprintf(boot->source, sizeof boot->source, "%s", slurm ? "srun --mpi=pmix" : "PMIx");
         return launcher_pmix_new(boot->rank, boot->world, &boot->launcher, err);
@@ -171,20 +168,17 @@ static void name_job(struct bootstrap *boot)
         snprintf(boot->job_id, sizeof boot->job_id, "%.20s%s%.12s%s%.10s", job, step ? "." : "", step ? step : "",
                  restart ? ".r" : "", restart ? restart : "");
     for (char *c = boot->job_id; *c; c++)
-        if (!isalnum((unsigned char)*c) && *c != '.' && *c != '-')
-            *c = '_';
+        if (!isalnum((unsigned char)*c) && *c != '.' && *c != '-') *c = '_';
 }
 
 enum status bootstrap_check_launcher(struct error *err)
 {
     struct claims claims;
     TRY(claims_read(&claims, err));
-    if (claims.world == 1)
-        return STATUS_OK;
+    if (claims.world == 1) return STATUS_OK;
     char text[CLAIM_TEXT];
     int whose = 0;
-    while (whose < CLAIM_COUNT - 1 && !claim_is_whole(&claims.of[whose]))
-        whose++;
+    while (whose < CLAIM_COUNT - 1 && !claim_is_whole(&claims.of[whose])) whose++;
     error_set(err, STATUS_USAGE, "rank %d of %d (%s) cannot have local ranks", claims.rank, claims.world,
               claim_print(&claims.of[whose], text));
     return error_hint(err, "start one task, with --local-gpus N for N ranks on this machine, or N tasks without it");
@@ -196,8 +190,7 @@ enum status bootstrap_check_alone(struct error *err)
     const char *name = NULL;
     char line[SRUN_LINE];
     int most = 1;
-    if (!env_variable("SLURM_JOB_ID") || slurm_step_is_set() || env_variable("WORLD_SIZE"))
-        return STATUS_OK;
+    if (!env_variable("SLURM_JOB_ID") || slurm_step_is_set() || env_variable("WORLD_SIZE")) return STATUS_OK;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *value = env_variable(names[i]);
         if (value && env_number(value) > most) {
@@ -205,8 +198,7 @@ enum status bootstrap_check_alone(struct error *err)
             name = names[i];
         }
     }
-    if (!name)
-        return STATUS_OK;
+    if (!name) return STATUS_OK;
     error_set(err, STATUS_USAGE, "job %.32s has %s=%d, but ztrain was started without srun and would be its only rank",
               getenv("SLURM_JOB_ID"), name, most);
     return error_hint(err, "%s; to train with one rank on this node: --local-gpus 1", srun_line(most, line));
@@ -217,8 +209,7 @@ enum status bootstrap_check_alone(struct error *err)
 void bootstrap_host(char *host, size_t size)
 {
     ASSERT(size > 1);
-    if (gethostname(host, size) != 0)
-        snprintf(host, size, "localhost");
+    if (gethostname(host, size) != 0) snprintf(host, size, "localhost");
     host[size - 1] = 0;
 }
 
@@ -245,8 +236,7 @@ int bootstrap_threads(int cores, int ranks)
     const char *given = env_variable("OMP_NUM_THREADS"); /* "4" or, for nested teams, "4,2" */
     if (given) {
         snprintf(first, sizeof first, "%.*s", (int)strcspn(given, ","), given);
-        if (env_number(first) > 0)
-            return env_number(first);
+        if (env_number(first) > 0) return env_number(first);
     }
     return ranks <= 1 ? cores : cores > ranks ? cores / ranks : 1;
 }
@@ -288,13 +278,11 @@ void bootstrap_local_env(int rank, int world, int shared_fd)
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
         char text[16];
         snprintf(text, sizeof text, "%d", variables[i].value);
-        if (setenv(variables[i].name, text, 1) != 0)
-            memory_exhausted(0);
+        if (setenv(variables[i].name, text, 1) != 0) memory_exhausted(0);
     }
     fcntl(shared_fd, F_SETFD, 0);
     const char *pmi = env_variable("PMI_FD"); /* the supervisor's, which is srun's task */
-    if (pmi && env_number(pmi) > 2)
-        fcntl(env_number(pmi), F_SETFD, FD_CLOEXEC);
+    if (pmi && env_number(pmi) > 2) fcntl(env_number(pmi), F_SETFD, FD_CLOEXEC);
     unsetenv("PMI_FD");
 }
 
@@ -317,11 +305,9 @@ enum status bootstrap_init(struct bootstrap *bootstrap, struct error *err)
     enum status status = claims_read(&claims, err);
     bootstrap->rank = claims.rank;
     bootstrap->world = claims.world;
-    if (status != STATUS_OK)
-        find_way_to_refuse(bootstrap);
+    if (status != STATUS_OK) find_way_to_refuse(bootstrap);
     /* a single rank meets no others: PMI_FD may be closed */
-    if (status == STATUS_OK && claims.world > 1)
-        status = choose_launcher(bootstrap, &claims, err);
+    if (status == STATUS_OK && claims.world > 1) status = choose_launcher(bootstrap, &claims, err);
     if (status != STATUS_OK)
         error_blame(err, bootstrap->rank, FAILURE_NONE); /* its variables differ between ranks by their numbers */
     return status;

@@ -72,8 +72,7 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         const char *value = values + (size_t)r * VALUE_BYTES;
         unsigned char *to = (unsigned char *)all + (size_t)r * bytes;
         size_t length;
-        if (!sodium_hex2bin(to, bytes, value, strlen(value), NULL, &length, NULL) && length == bytes)
-            continue;
+        if (!sodium_hex2bin(to, bytes, value, strlen(value), NULL, &length, NULL) && length == bytes) continue;
         if (strncmp(value, refused, sizeof refused - 1) == 0) {
             const int code = atoi(value + sizeof refused - 1);
             status = code > 0 && code < 256 ? (enum status)code : STATUS_PEER;
@@ -105,8 +104,7 @@ static uint64_t identify_connect_node(const char *host)
     snprintf(text, sizeof text, "%" PRIx64 "|%s|", wire_kernel_identity(), host);
     for (size_t i = 0; i < COUNT_OF(spaces); i++) {
         struct stat info = {.st_ino = 0};
-        if (stat(spaces[i], &info) != 0)
-            info.st_ino = 0;
+        if (stat(spaces[i], &info) != 0) info.st_ino = 0;
         snprintf(text + strlen(text), sizeof text - strlen(text), "%" PRIu64 "|", (uint64_t)info.st_ino);
     }
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -146,8 +144,7 @@ static enum status connect_places(struct bootstrap *boot, const struct introduct
             boot->failed_together = true; /* every rank has the same table */
             error_hint(err, "install the same version on every node");
             error_blame(err, r, FAILURE_NONE);
-            if (boot->rank != 0)
-                error_mark_printed(err);
+            if (boot->rank != 0) error_mark_printed(err);
             return STATUS_USAGE;
         }
         *place = (struct rank_place){.node = -1, .pid = other->pid};
@@ -157,8 +154,7 @@ static enum status connect_places(struct bootstrap *boot, const struct introduct
                 place->node = boot->places[before].node;
                 place->local_rank++;
             }
-        if (place->node < 0)
-            place->node = boot->num_nodes++;
+        if (place->node < 0) place->node = boot->num_nodes++;
         boot->local_world += other->node == own->node;
         sharers += other->node == own->node && other->cores == own->cores;
     }
@@ -202,11 +198,9 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
                               struct error *err)
 {
     bootstrap->start_seconds = fmax(timeout_seconds, shortest_start) + start_per_rank * bootstrap->world;
-    if (bootstrap->places)
-        return STATUS_OK;
+    if (bootstrap->places) return STATUS_OK;
     bootstrap->places = memory_zeroed((size_t)bootstrap->world, sizeof *bootstrap->places);
-    if (bootstrap->launcher)
-        return connect_by_launcher(bootstrap, interface, err);
+    if (bootstrap->launcher) return connect_by_launcher(bootstrap, interface, err);
     bootstrap->cores = bootstrap_threads(bootstrap->cores, 1);
     for (int r = 0; r < bootstrap->world; r++) { /* alone, or ranks of one supervisor: all on this node */
         struct rank_place *place = &bootstrap->places[r];
@@ -221,27 +215,23 @@ enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_second
 
 void bootstrap_abort(struct bootstrap *bootstrap, enum status code, const char *text)
 {
-    if (!bootstrap->launcher)
-        return;
+    if (!bootstrap->launcher) return;
     char line[ABORT_BYTES]; /* printable characters only, and no ';', which ends a message of PMI-2 */
     snprintf(line, sizeof line, "%s", text);
     for (char *c = line; *c; c++)
-        if (*c == ';' || (unsigned char)*c < ' ')
-            *c = ',';
+        if (*c == ';' || (unsigned char)*c < ' ') *c = ',';
     memory_leave_libraries(); /* PMI-2's may call exit() */
     bootstrap->launcher->verbs->abort(bootstrap->launcher, code, line);
 }
 
 void bootstrap_finish(struct bootstrap *bootstrap)
 {
-    if (bootstrap->launcher)
-        bootstrap->launcher->verbs->finish(bootstrap->launcher);
+    if (bootstrap->launcher) bootstrap->launcher->verbs->finish(bootstrap->launcher);
 }
 
 void bootstrap_release(struct bootstrap *bootstrap)
 {
-    if (bootstrap->launcher)
-        bootstrap->launcher->verbs->release(bootstrap->launcher);
+    if (bootstrap->launcher) bootstrap->launcher->verbs->release(bootstrap->launcher);
     free(bootstrap->places);
     bootstrap->launcher = NULL;
     bootstrap->places = NULL;

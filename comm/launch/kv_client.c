@@ -43,8 +43,7 @@ struct kv_client {
 
 static void note_end(struct kv_client *client, enum status code, const char *text)
 {
-    if (client->over)
-        return;
+    if (client->over) return;
     client->over = true;
     client->over_code = code;
     snprintf(client->over_text, sizeof client->over_text, "%.512s", text);
@@ -55,12 +54,10 @@ static bool receive_frame(struct kv_client *client, const struct kv_frame *frame
 {
     switch (frame->kind) {
     case KV_VALUE:
-        if (client->values_left == 0)
-            break;
+        if (client->values_left == 0) break;
         memcpy(client->values, body, frame->length + 1);
         client->values += VALUE_BYTES;
-        if (--client->values_left == 0)
-            client->answer = KV_VALUE;
+        if (--client->values_left == 0) client->answer = KV_VALUE;
         return true;
     case KV_LOST:
     case KV_ABSENT:
@@ -86,11 +83,9 @@ static bool receive_bytes(struct kv_client *client, void *out, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
         struct pollfd one = {.fd = client->fd, .events = POLLIN};
-        if (poll(&one, 1, -1) < 0 && errno != EINTR)
-            return false;
+        if (poll(&one, 1, -1) < 0 && errno != EINTR) return false;
         ssize_t n = recv(client->fd, (char *)out + at, bytes - at, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
-            return false;
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return false;
         at += n > 0 ? (size_t)n : 0;
     }
     return true;
@@ -122,8 +117,7 @@ static void *read_all(void *context)
         ;
     bool unexpected = !client->left;
     pthread_mutex_unlock(&client->mutex);
-    if (unexpected && client->ended)
-        client->ended(client->context, client->over_code, client->over_text);
+    if (unexpected && client->ended) client->ended(client->context, client->over_code, client->over_text);
     return NULL;
 }
 
@@ -184,10 +178,8 @@ enum status kv_exchange(struct kv_client *client, const char *own, char *values,
     static const char what[] = "a fence of all ranks";
     ASSERT(strlen(own) <= KV_BODY_MAX);
     const uint32_t answer = ask(client, KV_GIVE, own, values, client->world, seconds);
-    if (answer == KV_VALUE)
-        return STATUS_OK;
-    if (answer == KV_LOST)
-        return error_set(err, STATUS_PEER, "%s: %s", what, client->answer_text);
+    if (answer == KV_VALUE) return STATUS_OK;
+    if (answer == KV_LOST) return error_set(err, STATUS_PEER, "%s: %s", what, client->answer_text);
     if (!is_over(client) && ask(client, KV_WHO, "", NULL, 0, farewell_seconds) == KV_ABSENT)
         return error_set(err, STATUS_PEER, "%s: %s after %.3g s", what, client->answer_text, seconds);
     if (is_over(client)) /* the text does not change any more */
@@ -204,8 +196,7 @@ static void say_farewell(struct kv_client *client, enum kv_kind kind, int number
     client->left |= !over || kind == KV_LEAVE;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->mutex);
-    if (over || !send_frame(client, kind, number, text))
-        return;
+    if (over || !send_frame(client, kind, number, text)) return;
     pthread_mutex_lock(&client->mutex);
     while (!client->over && pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
         ;
@@ -244,8 +235,7 @@ enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void
 
 void kv_client_free(struct kv_client *client)
 {
-    if (!client)
-        return;
+    if (!client) return;
     pthread_mutex_lock(&client->mutex);
     client->left = true;
     pthread_cond_broadcast(&client->changed);

@@ -48,8 +48,7 @@ struct kv_server {
 
 static void kv_hang_up(struct member *member, enum presence presence)
 {
-    if (member->fd >= 0)
-        close(member->fd);
+    if (member->fd >= 0) close(member->fd);
     member->fd = -1;
     member->presence = presence;
     member->in_bytes = member->out_bytes = 0;
@@ -73,28 +72,21 @@ static bool kv_send_some(struct member *member, const char *data, size_t bytes, 
 static void flush(const struct kv_server *server, struct member *member)
 {
     size_t sent = 0;
-    if (member->answered > 0 && !kv_send_some(member, server->answers, server->answer_bytes, &member->answered))
-        return;
+    if (member->answered > 0 && !kv_send_some(member, server->answers, server->answer_bytes, &member->answered)) return;
     bool all = kv_send_some(member, member->out, member->out_bytes, &sent);
-    if (member->fd < 0)
-        return;
-    if (sent)
-        memmove(member->out, member->out + sent, member->out_bytes - sent);
+    if (member->fd < 0) return;
+    if (sent) memmove(member->out, member->out + sent, member->out_bytes - sent);
     member->out_bytes -= sent;
-    if (all)
-        kv_send_some(member, server->answers, server->answer_bytes, &member->answered);
+    if (all) kv_send_some(member, server->answers, server->answer_bytes, &member->answered);
 }
 
 static void send_to(struct member *member, enum kv_kind kind, int number, const char *body)
 {
-    if (member->fd < 0)
-        return;
+    if (member->fd < 0) return;
     const struct kv_frame frame = {kind, number, (uint32_t)strlen(body)};
     size_t need = member->out_bytes + sizeof frame + frame.length, room = member->out_room;
-    while (room < need)
-        room = room ? 2 * room : FIRST_BUFFER;
-    if (room > member->out_room)
-        member->out = memory_resize(member->out, room);
+    while (room < need) room = room ? 2 * room : FIRST_BUFFER;
+    if (room > member->out_room) member->out = memory_resize(member->out, room);
     member->out_room = room;
     memcpy(member->out + member->out_bytes, &frame, sizeof frame);
     memcpy(member->out + member->out_bytes + sizeof frame, body, frame.length);
@@ -122,8 +114,7 @@ static void list_absent(const struct kv_server *server, char text[KV_TEXT_MAX + 
     text[0] = 0;
     for (int r = 0; r < server->world; r++) {
         const struct member *member = &server->members[r];
-        if (member->presence == HERE && member->gives)
-            continue;
+        if (member->presence == HERE && member->gives) continue;
         size_t length = strlen(text);
         absent++;
         if (length + 64 < KV_TEXT_MAX && ++listed)
@@ -150,8 +141,7 @@ static void look_at_exchange(struct kv_server *server)
                      member->presence == LEFT ? "has left the job" : "has ended: its connection was lost");
     }
     all &= !*text;
-    if (all)
-        server->answer_bytes = 0;
+    if (all) server->answer_bytes = 0;
     for (int r = 0; r < server->world && all; r++) {
         struct member *member = &server->members[r];
         const struct kv_frame frame = {KV_VALUE, r, (uint32_t)strlen(member->value)};
@@ -177,8 +167,7 @@ static bool answer(struct kv_server *server, int rank, const struct kv_frame *fr
     text[frame->length] = 0;
     switch (frame->kind) {
     case KV_GIVE:
-        if (member->gives || member->answered < server->answer_bytes || strlen(text) != frame->length)
-            return false;
+        if (member->gives || member->answered < server->answer_bytes || strlen(text) != frame->length) return false;
         memcpy(member->value, text, sizeof member->value);
         member->known = member->gives = true;
         return true;
@@ -208,8 +197,7 @@ static void read_from(struct kv_server *server, int rank)
 {
     struct member *member = &server->members[rank];
     ssize_t n = recv(member->fd, member->in + member->in_bytes, sizeof member->in - member->in_bytes, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (n <= 0) {
         kv_hang_up(member, LOST);
         return;
@@ -219,12 +207,10 @@ static void read_from(struct kv_server *server, int rank)
         struct kv_frame frame;
         memcpy(&frame, member->in, sizeof frame);
         const size_t bytes = sizeof frame + frame.length;
-        if (kv_frame_fits(&frame) && member->in_bytes < bytes)
-            return;
+        if (kv_frame_fits(&frame) && member->in_bytes < bytes) return;
         if (!kv_frame_fits(&frame) || !answer(server, rank, &frame, member->in + sizeof frame))
             kv_hang_up(member, LOST);
-        if (member->fd < 0)
-            return;
+        if (member->fd < 0) return;
         memmove(member->in, member->in + bytes, member->in_bytes - bytes);
         member->in_bytes -= bytes;
     }
@@ -234,8 +220,7 @@ static void read_from(struct kv_server *server, int rank)
 
 static void close_doors(struct kv_server *server)
 {
-    for (int d = 0; d < server->num_doors; d++)
-        wire_server_free(server->doors[d]);
+    for (int d = 0; d < server->num_doors; d++) wire_server_free(server->doors[d]);
     server->num_doors = 0;
 }
 
@@ -253,10 +238,8 @@ static void let_in(struct kv_server *server)
             kv_hang_up(member, HERE); /* the rank has given up an earlier connection */
             member->fd = one.fd;
         }
-    for (int r = 0; r < server->world; r++)
-        all &= server->members[r].presence != NEVER_CAME;
-    if (all)
-        close_doors(server);
+    for (int r = 0; r < server->world; r++) all &= server->members[r].presence != NEVER_CAME;
+    if (all) close_doors(server);
 }
 
 static void *kv_serve(void *context)
@@ -279,19 +262,16 @@ static void *kv_serve(void *context)
             return NULL;
         }
         for (int r = 0; r < server->world; r++)
-            if (members[r].revents && server->members[r].fd >= 0)
-                read_from(server, r);
+            if (members[r].revents && server->members[r].fd >= 0) read_from(server, r);
         let_in(server);
         look_at_exchange(server);
         bool alone = true; /* rank 0, when the others have left */
-        for (int r = 1; r < server->world; r++)
-            alone &= server->members[r].presence != HERE;
+        for (int r = 1; r < server->world; r++) alone &= server->members[r].presence != HERE;
         if (server->farewell && alone) {
             send_to(&server->members[0], KV_BYE, 0, "");
             server->farewell = false;
         }
-        for (int r = 0; r < server->world; r++)
-            flush(server, &server->members[r]);
+        for (int r = 0; r < server->world; r++) flush(server, &server->members[r]);
     }
 }
 
@@ -304,8 +284,7 @@ static void release_server(struct kv_server *server)
         kv_hang_up(&server->members[r], LEFT);
         free(server->members[r].out);
     }
-    if (server->stop >= 0)
-        close(server->stop);
+    if (server->stop >= 0) close(server->stop);
     free(server->members);
     free(server->answers);
     free(server->polled);
@@ -321,14 +300,12 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     struct kv_server *s = memory_zeroed(1, sizeof *s);
     s->world = world;
     s->num_doors = count;
-    for (int d = 0; d < count; d++)
-        s->doors[d] = doors[d];
+    for (int d = 0; d < count; d++) s->doors[d] = doors[d];
     s->stop = eventfd(0, EFD_CLOEXEC);
     s->members = memory_zeroed((size_t)world, sizeof *s->members);
     s->polled = memory_zeroed((size_t)world + 1 + KV_DOORS_MAX, sizeof *s->polled);
     s->answers = memory_alloc((size_t)world * (sizeof(struct kv_frame) + KV_BODY_MAX));
-    for (int r = 0; r < world; r++)
-        s->members[r].fd = -1;
+    for (int r = 0; r < world; r++) s->members[r].fd = -1;
     if (s->stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
         error_set(err, status, "cannot set up a key-value store: %s", strerror(errno));
         goto fail;
@@ -351,10 +328,8 @@ fail:
 
 void kv_server_free(struct kv_server *server)
 {
-    if (!server)
-        return;
+    if (!server) return;
     const uint64_t one = 1;
-    if (write(server->stop, &one, sizeof one) == (ssize_t)sizeof one)
-        pthread_join(server->thread, NULL);
+    if (write(server->stop, &one, sizeof one) == (ssize_t)sizeof one) pthread_join(server->thread, NULL);
     release_server(server);
 }

@@ -57,19 +57,15 @@ int slurm_task_count(const char *list)
     for (const char *at = list;;) {
         char *end;
         long long tasks = strtoll(at, &end, 10), nodes = 1;
-        if (end == at || tasks < 0 || tasks > INT32_MAX)
-            return -1;
+        if (end == at || tasks < 0 || tasks > INT32_MAX) return -1;
         if (!strncmp(end, "(x", 2)) {
             at = end + 2;
             nodes = strtoll(at, &end, 10);
-            if (end == at || *end++ != ')' || nodes < 1 || nodes > INT32_MAX)
-                return -1;
+            if (end == at || *end++ != ')' || nodes < 1 || nodes > INT32_MAX) return -1;
         }
         total += tasks * nodes;
-        if (total > INT32_MAX || (*end && *end != ','))
-            return -1;
-        if (!*end)
-            return (int)total;
+        if (total > INT32_MAX || (*end && *end != ',')) return -1;
+        if (!*end) return (int)total;
         at = end + 1;
     }
 }
@@ -84,21 +80,17 @@ bool slurm_first_node(const char *list, char *out, size_t size)
             at++;
             size_t digits = strspn(at, "0123456789");
             end = strchr(at, ']');
-            if (!digits || !end || !strchr("-,]", at[digits]))
-                return false;
-            if (length + digits >= size)
-                return false;
+            if (!digits || !end || !strchr("-,]", at[digits])) return false;
+            if (length + digits >= size) return false;
             memcpy(out + length, at, digits);
             length += digits;
             at = end + 1;
         } else {
-            if (!(isalnum((unsigned char)*at) || strchr("-_.", *at)) || length + 1 >= size)
-                return false;
+            if (!(isalnum((unsigned char)*at) || strchr("-_.", *at)) || length + 1 >= size) return false;
             out[length++] = *at++;
         }
     }
-    if (!length)
-        return false;
+    if (!length) return false;
     out[length] = 0;
     return true;
 }
@@ -178,8 +170,7 @@ bool claim_is_whole(const struct claim *claim)
 const char *claim_print(const struct claim *claim, char text[CLAIM_TEXT])
 {
     text[0] = 0;
-    if (claim->rank_name)
-        snprintf(text, CLAIM_TEXT, "%.32s=%.32s", claim->rank_name, getenv(claim->rank_name));
+    if (claim->rank_name) snprintf(text, CLAIM_TEXT, "%.32s=%.32s", claim->rank_name, getenv(claim->rank_name));
     if (claim->world_name)
         snprintf(text + strlen(text), CLAIM_TEXT - strlen(text), "%s%.32s=%.32s", *text ? ", " : "", claim->world_name,
                  getenv(claim->world_name));
@@ -190,17 +181,14 @@ const char *claim_print(const struct claim *claim, char text[CLAIM_TEXT])
 
 static enum status read_claim(const struct claimant_row *row, struct claim *claim, struct error *err)
 {
-    if (row->counts && !row->counts())
-        return STATUS_OK;
+    if (row->counts && !row->counts()) return STATUS_OK;
     claim->rank_name = env_variable(row->rank) ? row->rank : NULL;
     for (size_t i = 0; i < COUNT_OF(row->worlds) && !claim->world_name; i++)
         claim->world_name = env_variable(row->worlds[i]) ? row->worlds[i] : NULL;
     if (!claim->rank_name && row == &claimants[CLAIM_PMIX])
         claim->world_name = NULL; /* the number belongs to another launcher */
-    if (claim->rank_name)
-        claim->rank = env_number(getenv(claim->rank_name));
-    if (claim->world_name)
-        claim->world = env_number(getenv(claim->world_name));
+    if (claim->rank_name) claim->rank = env_number(getenv(claim->rank_name));
+    if (claim->world_name) claim->world = env_number(getenv(claim->world_name));
     if ((claim->rank_name && claim->rank < 0) || (claim->world_name && claim->world < 1) ||
         (claim_is_whole(claim) && claim->rank >= claim->world)) {
         char text[CLAIM_TEXT];
@@ -238,19 +226,16 @@ static enum status compare_claims(struct claims *claims, const struct claim **wh
     *whole = NULL;
     for (int i = 0; i < CLAIM_COUNT; i++) {
         const struct claim *claim = &claims->of[i];
-        if (!claim_is_whole(claim))
-            continue;
+        if (!claim_is_whole(claim)) continue;
         if (*whole && ((*whole)->rank != claim->rank || (*whole)->world != claim->world))
             return refuse_contradiction(*whole, claim, err);
         *whole = claim;
     }
     for (int i = 0; i < CLAIM_COUNT; i++) {
         const struct claim *half = &claims->of[i];
-        if (claim_is_whole(half) || (!half->rank_name && !half->world_name))
-            continue;
+        if (claim_is_whole(half) || (!half->rank_name && !half->world_name)) continue;
         /* a step of one task is one rank, whatever its number is */
-        if (!*whole && i == CLAIM_SLURM && !half->rank_name && half->world == 1)
-            continue;
+        if (!*whole && i == CLAIM_SLURM && !half->rank_name && half->world == 1) continue;
         if (!*whole)
             return refuse_half(half->rank_name ? half->rank_name : half->world_name,
                                half->rank_name ? claimants[i].worlds[0] : claimants[i].rank, claimants[i].name,
@@ -272,8 +257,7 @@ static int most_env_evidence(const char **name)
     const bool script = step && !slurm_step_normal(step);
     for (size_t i = 0; i < COUNT_OF(evidence); i++) {
         const char *value = env_variable(evidence[i].name);
-        if (!value || (evidence[i].slurm && script))
-            continue;
+        if (!value || (evidence[i].slurm && script)) continue;
         int ranks = evidence[i].ranks(value);
         if (ranks > most) {
             most = ranks;
@@ -288,8 +272,7 @@ static enum status check_evidence(const struct claims *claims, const struct clai
     const char *name;
     char text[CLAIM_TEXT], other[CLAIM_TEXT], line[SRUN_LINE];
     int ranks = most_env_evidence(&name);
-    if (ranks <= claims->world)
-        return STATUS_OK;
+    if (ranks <= claims->world) return STATUS_OK;
     if (whole)
         error_set(err, STATUS_USAGE, "the environment contradicts itself: %s, so there are at least %d ranks, but %s",
                   claim_print(&(struct claim){.rank_name = name}, text), ranks, claim_print(whole, other));
@@ -330,13 +313,11 @@ static enum status check_claims(struct claims *claims, struct error *err)
 {
     const struct claim *whole;
     for (int i = 0; i < CLAIM_COUNT; i++)
-        if (!claims->elastic || i == CLAIM_TORCHRUN)
-            TRY(read_claim(&claimants[i], &claims->of[i], err));
+        if (!claims->elastic || i == CLAIM_TORCHRUN) TRY(read_claim(&claimants[i], &claims->of[i], err));
     TRY(compare_claims(claims, &whole, err));
     claims->rank = whole ? whole->rank : 0;
     claims->world = whole ? whole->world : 1;
-    if (claims->elastic)
-        return STATUS_OK;
+    if (claims->elastic) return STATUS_OK;
     TRY(check_evidence(claims, whole, err));
     if (!whole && slurm_step_is_set() && !env_variable("SLURM_PROCID") && claims->of[CLAIM_SLURM].world != 1)
         return refuse_half("SLURM_STEP_ID", "SLURM_PROCID", "srun", claims->world, err);
@@ -350,8 +331,7 @@ static enum status check_claims(struct claims *claims, struct error *err)
     TRY(check_pmi2(claims, err));
     /* srun --mpi=pmix and mpirun set these two together */
     const bool space = env_variable("PMIX_NAMESPACE"), rank = env_variable("PMIX_RANK");
-    if (space == rank || claims->world == 1 || env_variable("PMI_FD"))
-        return STATUS_OK;
+    if (space == rank || claims->world == 1 || env_variable("PMI_FD")) return STATUS_OK;
     return refuse_half(space ? "PMIX_NAMESPACE" : "PMIX_RANK", space ? "PMIX_RANK" : "PMIX_NAMESPACE", "PMIx",
                        claims->world, err);
 }
@@ -360,21 +340,16 @@ enum status claims_read(struct claims *claims, struct error *err)
 {
     /* torchrun may be a task of srun; its variables count */
     *claims = (struct claims){.world = 1, .elastic = env_variable("TORCHELASTIC_RUN_ID") != NULL};
-    for (int i = 0; i < CLAIM_COUNT; i++)
-        claims->of[i] = (struct claim){.rank = -1, .world = -1};
+    for (int i = 0; i < CLAIM_COUNT; i++) claims->of[i] = (struct claim){.rank = -1, .world = -1};
     enum status status = check_claims(claims, err);
-    if (status == STATUS_OK)
-        return STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
     const char *name;
     int ranks = claims->elastic ? 1 : most_env_evidence(&name);
     claims->world = ranks > 1 ? ranks : 1;
     for (int i = 0; i < CLAIM_COUNT; i++) {
-        if (claims->of[i].world > claims->world)
-            claims->world = claims->of[i].world;
-        if (claims->of[i].rank > claims->rank)
-            claims->rank = claims->of[i].rank;
+        if (claims->of[i].world > claims->world) claims->world = claims->of[i].world;
+        if (claims->of[i].rank > claims->rank) claims->rank = claims->of[i].rank;
     }
-    if (claims->rank >= claims->world)
-        claims->world = claims->rank < INT_MAX ? claims->rank + 1 : INT_MAX;
+    if (claims->rank >= claims->world) claims->world = claims->rank < INT_MAX ? claims->rank + 1 : INT_MAX;
     return status;
 }

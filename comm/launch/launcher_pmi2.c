@@ -42,8 +42,7 @@ static int pmi2_run_init(struct pmi_call *call)
 {
     int spawned = 0, appnum = 0, code = pmi2.init(&spawned, &call->world, &call->rank, &appnum);
     const char *fd = getenv("PMI_FD");
-    if (code == 0 && fd)
-        fcntl(atoi(fd), F_SETFD, FD_CLOEXEC); /* programs that this rank executes are not ranks */
+    if (code == 0 && fd) fcntl(atoi(fd), F_SETFD, FD_CLOEXEC); /* programs that this rank executes are not ranks */
     return code;
 }
 
@@ -67,10 +66,8 @@ static int pmi2_run_get(struct pmi_call *call)
         int length = 0;
         pmi2_name_key(key, call->key, call->rank);
         int code = pmi2.get(NULL, ID_NULL, key, value, sizeof value, &length);
-        if (code != 0)
-            return code;
-        if (length < 0 || strnlen(value, sizeof value) > BOOTSTRAP_VALUE_MAX)
-            return TOO_LONG;
+        if (code != 0) return code;
+        if (length < 0 || strnlen(value, sizeof value) > BOOTSTRAP_VALUE_MAX) return TOO_LONG;
         snprintf(call->values + (size_t)i * PMI_VALUE_BYTES, PMI_VALUE_BYTES, "%s", value);
     }
     return 0;
@@ -90,8 +87,7 @@ static void pmi2_abort_job(int code, const char *text)
 static const char *pmi2_explain(const struct pmi_function *function, int code, char text[64])
 {
     snprintf(text, 64, " (error %d)", code);
-    if (function->run != pmi2_run_get)
-        return text;
+    if (function->run != pmi2_run_get) return text;
     return code == NO_KEY     ? " (no such key)"
            : code == TOO_LONG ? " (its value is too long)"
                               : " (an error of the library)";
@@ -155,8 +151,7 @@ static enum status pmi2_receive(struct talk *talk, char *text, size_t bytes)
         struct pollfd ready = {.fd = talk->fd, .events = POLLIN};
         double left = talk->end - seconds_now();
         int found = poll(&ready, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
-        if (found == 0)
-            return pmi2_failed(talk, "waiting for an answer", "none came in time");
+        if (found == 0) return pmi2_failed(talk, "waiting for an answer", "none came in time");
         ssize_t n = found < 0 ? -1 : recv(talk->fd, text + at, bytes - at, 0);
         if (n == 0 || (n < 0 && errno != EINTR))
             return pmi2_failed(talk, "waiting for an answer", n < 0 ? strerror(errno) : "the connection was closed");
@@ -171,8 +166,7 @@ static enum status pmi2_greet(struct talk *talk)
     size_t at = 0;
     TRY(pmi2_send(talk, "cmd=init pmi_version=2 pmi_subversion=0\n"));
     do {
-        if (at == sizeof line - 1)
-            return pmi2_failed(talk, "greeting", "a line without an end");
+        if (at == sizeof line - 1) return pmi2_failed(talk, "greeting", "a line without an end");
         TRY(pmi2_receive(talk, line + at, 1));
     } while (line[at++] != '\n');
     line[at] = 0;

@@ -64,10 +64,8 @@ static int pmix_get_one(uint32_t rank, const char *name, char *text, int *number
     proc.rank = rank;
     snprintf(key, sizeof key, "%s", name);
     int code = pmix.get(&proc, key, NULL, 0, &value);
-    if (code != 0)
-        return code;
-    if (!value)
-        return BAD_VALUE;
+    if (code != 0) return code;
+    if (!value) return BAD_VALUE;
     bool good = false;
     if (text && value->type == PMIX_STRING && value->data.string && strlen(value->data.string) < PMI_VALUE_BYTES) {
         strcpy(text, value->data.string);
@@ -76,8 +74,7 @@ static int pmix_get_one(uint32_t rank, const char *name, char *text, int *number
         *number = (int)value->data.uint32;
         good = true;
     }
-    if (value->type == PMIX_STRING)
-        free(value->data.string);
+    if (value->type == PMIX_STRING) free(value->data.string);
     free(value);
     return good ? 0 : BAD_VALUE;
 }
@@ -119,8 +116,7 @@ static int pmix_run_get(struct pmi_call *call)
     snprintf(key, sizeof key, "ztrain.%s", call->key);
     for (int i = 0; i < call->count; i++, call->rank++) {
         code = pmix_get_one((uint32_t)call->rank, key, call->values + (size_t)i * PMI_VALUE_BYTES, NULL);
-        if (code != 0)
-            return code;
+        if (code != 0) return code;
     }
     return 0;
 }

@@ -47,8 +47,7 @@ struct store {
 
 static uint16_t port_choice(const struct launcher_rendezvous *rendezvous, int i)
 {
-    if (rendezvous->port)
-        return (uint16_t)rendezvous->port;
+    if (rendezvous->port) return (uint16_t)rendezvous->port;
     unsigned char hash[crypto_generichash_BYTES];
     crypto_generichash(hash, sizeof hash, (const unsigned char *)rendezvous->job_id, strlen(rendezvous->job_id),
                        rendezvous->secret, sizeof rendezvous->secret);
@@ -68,8 +67,7 @@ static enum status store_hosts(const struct launcher_rendezvous *rendezvous, str
     *count = 0;
     for (size_t h = 0; h < COUNT_OF(rendezvous->hosts); h++) {
         int found = 0;
-        if (!rendezvous->hosts[h][0])
-            continue;
+        if (!rendezvous->hosts[h][0]) continue;
         status = wire_resolve(rendezvous->hosts[h], 0, addresses + *count, HOST_ADDRESSES, &found, err);
         *count += found;
     }
@@ -82,10 +80,8 @@ static enum status store_hosts(const struct launcher_rendezvous *rendezvous, str
 static void launcher_add_address(struct wire_address *addresses, int *count, const char *text)
 {
     for (int i = 0; i < *count; i++)
-        if (!strcmp(addresses[i].text, text))
-            return;
-    if (*count < ADDRESSES_MAX)
-        snprintf(addresses[(*count)++].text, sizeof addresses->text, "%s", text);
+        if (!strcmp(addresses[i].text, text)) return;
+    if (*count < ADDRESSES_MAX) snprintf(addresses[(*count)++].text, sizeof addresses->text, "%s", text);
 }
 
 /* Where rank 0 should listen; some may not be this machine's. */
@@ -101,12 +97,10 @@ static enum status store_addresses(const struct launcher_rendezvous *rendezvous,
         bool loopback = false;
         for (int i = 0; i < *count; i++)
             loopback |= !strncmp(addresses[i].text, "127.", 4) || !strcmp(addresses[i].text, "::1");
-        if (!loopback || !rendezvous->several_nodes)
-            return STATUS_OK;
+        if (!loopback || !rendezvous->several_nodes) return STATUS_OK;
         TRY(wire_host_read(NULL, &own, err));
     }
-    for (int i = 0; i < own.count; i++)
-        launcher_add_address(addresses, count, own.addresses[i].text);
+    for (int i = 0; i < own.count; i++) launcher_add_address(addresses, count, own.addresses[i].text);
     return STATUS_OK;
 }
 
@@ -134,8 +128,7 @@ static enum status open_doors(struct store *store, const struct wire_address *ad
             *count = opened;
             return STATUS_OK;
         }
-        while (opened > 0)
-            wire_server_free(doors[--opened]);
+        while (opened > 0) wire_server_free(doors[--opened]);
     }
     return err->code;
 }
@@ -206,8 +199,7 @@ static enum status store_exchange(struct launcher *launcher, const char *key, co
     struct store *store = (struct store *)launcher;
     (void)key; /* exchanges come one after the other */
     enum status status = kv_exchange(store->client, own, values, seconds, err);
-    if (status != STATUS_PEER)
-        return status;
+    if (status != STATUS_PEER) return status;
     return error_hint(err,
                       "a missing rank was not started, has ended (see its own messages), does not reach rank 0 at "
                       "%.128s (MASTER_ADDR), or has another ZTRAIN_JOB_SECRET",
@@ -218,8 +210,7 @@ static void store_abort(struct launcher *launcher, enum status code, const char 
 {
     struct store *store = (struct store *)launcher;
     char message[KV_TEXT_MAX];
-    if (!store->client)
-        return;
+    if (!store->client) return;
     snprintf(message, sizeof message, "rank %d: %s", launcher->rank, text);
     kv_abort(store->client, code, message);
 }
@@ -227,8 +218,7 @@ static void store_abort(struct launcher *launcher, enum status code, const char 
 static void store_finish(struct launcher *launcher)
 {
     struct store *store = (struct store *)launcher;
-    if (store->client)
-        kv_leave(store->client, farewell_seconds);
+    if (store->client) kv_leave(store->client, farewell_seconds);
 }
 
 static void store_release(struct launcher *launcher)
@@ -244,8 +234,7 @@ enum status launcher_store_new(int rank, int world, const struct launcher_rendez
 {
     static const struct launcher_verbs verbs = {store_connect, store_exchange, store_abort, store_finish,
                                                 store_release};
-    if (sodium_init() < 0)
-        return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
+    if (sodium_init() < 0) return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     struct store *store = memory_zeroed(1, sizeof *store);
     store->rendezvous = *rendezvous;
     store->base = (struct launcher){.verbs = &verbs, .rank = rank, .world = world, .secret = store->rendezvous.secret};

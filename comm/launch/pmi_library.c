@@ -68,8 +68,7 @@ static void *call_thread(void *context)
     bool last = call->given_up;
     pthread_cond_signal(&call->changed);
     pthread_mutex_unlock(&call->mutex);
-    if (last)
-        call_free(call);
+    if (last) call_free(call);
     return NULL;
 }
 
@@ -118,8 +117,7 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
         return error_hint(err, library->init_hint, launcher->world);
     }
     ((struct pmi_launcher *)launcher)->initialized = true;
-    if (rank == launcher->rank && world == launcher->world)
-        return STATUS_OK;
+    if (rank == launcher->rank && world == launcher->world) return STATUS_OK;
     error_set(err, STATUS_USAGE, "%s reports rank %d of %d, but the environment has rank %d of %d", library->name, rank,
               world, launcher->rank, launcher->world);
     error_blame(err, launcher->rank, FAILURE_NONE);
@@ -148,8 +146,7 @@ static enum status pmi_call(struct launcher *launcher, const struct pmi_function
                         "when that happens");
     TRY(status);
     call_free(call);
-    if (code == 0)
-        return STATUS_OK;
+    if (code == 0) return STATUS_OK;
     error_set(err, STATUS_PEER, "%s%s%s%s", function->name, *key ? " of '" : "", key, *key ? "'" : "");
     return call_failed(launcher, function, code, err);
 }
@@ -175,8 +172,7 @@ static enum status pmi_exchange(struct launcher *launcher, const char *key, cons
 
 static void pmi_abort(struct launcher *launcher, enum status code, const char *text)
 {
-    if (((struct pmi_launcher *)launcher)->initialized)
-        library_of(launcher)->abort((int)code, text);
+    if (((struct pmi_launcher *)launcher)->initialized) library_of(launcher)->abort((int)code, text);
 }
 
 static void pmi_library_finish(struct launcher *launcher)
@@ -185,8 +181,7 @@ static void pmi_library_finish(struct launcher *launcher)
     struct pmi_call *call = pmi->initialized ? call_new(launcher, "", 0) : NULL;
     int code;
     pmi->initialized = false;
-    if (call && call_run(call, &pmi->library->finalize, finish_seconds, &code, NULL) == STATUS_OK)
-        call_free(call);
+    if (call && call_run(call, &pmi->library->finalize, finish_seconds, &code, NULL) == STATUS_OK) call_free(call);
 }
 
 static void pmi_release(struct launcher *launcher)

@@ -118,16 +118,13 @@ static const char *wire_examine(struct link *link)
     if (crypto_auth_verify(mac, input, wire_mac_input(link, input), link->self->secret) != 0)
         return link->message == HELLO ? "it does not know this job's secret"
                                       : "it cannot prove that it belongs to this job";
-    if (link->message != HELLO)
-        return NULL;
+    if (link->message != HELLO) return NULL;
     job_hash(link->self, job);
     const uint32_t from = talk->hello.from, world = (uint32_t)link->self->world, rank = (uint32_t)link->self->rank;
     if (sodium_memcmp(talk->hello.job, job, JOB_BYTES) != 0 || talk->hello.world != world)
         return "it belongs to another job with the same secret";
-    if (talk->hello.to != rank)
-        return "it looks for another rank";
-    if (from >= world || from == rank)
-        return "it claims a rank that this job does not have";
+    if (talk->hello.to != rank) return "it looks for another rank";
+    if (from >= world || from == rank) return "it claims a rank that this job does not have";
     link->peer = (int)from;
     link->service = talk->hello.service;
     return NULL;
@@ -139,14 +136,11 @@ static enum progress wire_link_step(struct link *link, const char **why)
     for (;;) {
         size_t end = message_end[link->message], start = link->message == HELLO ? 0 : message_end[link->message - 1];
         bool ours = (link->message % 2 == 1) == link->accepting;
-        if (ours && link->done == start)
-            wire_compose(link);
+        if (ours && link->done == start) wire_compose(link);
         unsigned char *at = (unsigned char *)&link->talk + link->done;
         ssize_t n = ours ? send(link->fd, at, end - link->done, MSG_NOSIGNAL) : recv(link->fd, at, end - link->done, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return LINK_WAITS;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return LINK_WAITS;
         if (n <= 0) {
             *why = n < 0 ? strerror(errno) : "it closed the connection during the handshake";
             return LINK_BROKEN;
@@ -157,20 +151,16 @@ static enum progress wire_link_step(struct link *link, const char **why)
             *why = "it does not speak this protocol";
             return LINK_BROKEN;
         }
-        if (link->done < end)
-            continue;
+        if (link->done < end) continue;
         *why = ours ? NULL : wire_examine(link);
-        if (*why)
-            return LINK_BROKEN;
-        if (++link->message == MESSAGE_COUNT)
-            return LINK_READY;
+        if (*why) return LINK_BROKEN;
+        if (++link->message == MESSAGE_COUNT) return LINK_READY;
     }
 }
 
 static void wire_link_close(struct link *link)
 {
-    if (link->fd >= 0)
-        close(link->fd);
+    if (link->fd >= 0) close(link->fd);
     link->fd = -1;
 }
 
@@ -188,8 +178,7 @@ static void wire_set_options(const struct link *link)
     wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPIDLE, watched ? (seconds + 3) / 4 : seconds);
     wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPINTVL, watched ? 1 : 10);
     wire_set_option(link->fd, IPPROTO_TCP, TCP_KEEPCNT, watched ? (seconds < 100 ? seconds : 100) : 10);
-    if (watched)
-        wire_set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
+    if (watched) wire_set_option(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(link->self->timeout_seconds * 1000));
 }
 
 /* ---- accepting ----------------------------------------------------------- */
@@ -219,16 +208,13 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
     socklen_t size = sizeof own;
     *listener = -1;
     struct addrinfo *where = wire_socket_address(address->text, address->port);
-    if (!where)
-        return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
+    if (!where) return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
     int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0)
-        wire_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (fd >= 0) wire_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (fd < 0 || bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, 4096) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0) {
         error_system(err, STATUS_PEER, errno, "cannot listen at %s", wire_address_print(address, text));
-        if (fd >= 0)
-            close(fd);
+        if (fd >= 0) close(fd);
         freeaddrinfo(where);
         return STATUS_PEER;
     }
@@ -256,8 +242,7 @@ enum status wire_server_new(const struct wire_self *self, int listener, struct w
 static void remove_link(struct wire_server *server, struct link *link)
 {
     int i = 0;
-    while (server->links[i] != link)
-        i++;
+    while (server->links[i] != link) i++;
     server->count--;
     memmove(&server->links[i], &server->links[i + 1], (size_t)(server->count - i) * sizeof(struct link *));
     free(link);
@@ -271,12 +256,9 @@ static void drop(struct wire_server *server, struct link *link)
 
 void wire_server_free(struct wire_server *server)
 {
-    if (!server)
-        return;
-    while (server->count > 0)
-        drop(server, server->links[0]);
-    if (server->epoll >= 0)
-        close(server->epoll);
+    if (!server) return;
+    while (server->count > 0) drop(server, server->links[0]);
+    if (server->epoll >= 0) close(server->epoll);
     close(server->listener);
     free(server);
 }
@@ -291,10 +273,8 @@ static void warn(struct wire_server *server, const struct link *link, const char
 {
     char text[WIRE_PRINTED];
     for (int i = 0; i < server->num_warned; i++)
-        if (!strcmp(server->warned[i].text, link->from.text))
-            return;
-    if (server->num_warned == WARNED_MAX)
-        return;
+        if (!strcmp(server->warned[i].text, link->from.text)) return;
+    if (server->num_warned == WARNED_MAX) return;
     server->warned[server->num_warned++] = link->from;
     log_warn("dropped a connection from %s: %s", wire_address_print(&link->from, text), why);
 }
@@ -308,8 +288,7 @@ static bool make_room(struct wire_server *server)
         if (link->message != MESSAGE_COUNT && (!oldest || link->message == HELLO || oldest->message != HELLO))
             oldest = link;
     }
-    if (oldest)
-        drop(server, oldest);
+    if (oldest) drop(server, oldest);
     return oldest != NULL;
 }
 
@@ -320,8 +299,7 @@ static void advance(struct wire_server *server, struct link *link)
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     switch (progress) {
     case LINK_WAITS:
-        if (link->message % 2 == 1)
-            event.events = EPOLLOUT; /* rare: an answer fits into any socket buffer */
+        if (link->message % 2 == 1) event.events = EPOLLOUT; /* rare: an answer fits into any socket buffer */
         epoll_ctl(server->epoll, EPOLL_CTL_MOD, link->fd, &event);
         break;
     case LINK_READY: epoll_ctl(server->epoll, EPOLL_CTL_DEL, link->fd, NULL); break;
@@ -376,16 +354,14 @@ static void serve(struct wire_server *server)
         else
             knocked = true; /* accept later: making room may free a link that has an event in this list */
     }
-    if (knocked)
-        accept_all(server);
+    if (knocked) accept_all(server);
 }
 
 static bool take_ready(struct wire_server *server, struct wire_connection *connection)
 {
     for (int i = 0; i < server->count; i++) {
         struct link *link = server->links[i];
-        if (link->message != MESSAGE_COUNT)
-            continue;
+        if (link->message != MESSAGE_COUNT) continue;
         wire_set_options(link);
         *connection = (struct wire_connection){link->fd, link->peer, (enum wire_service)link->service};
         remove_link(server, link);
@@ -396,8 +372,7 @@ static bool take_ready(struct wire_server *server, struct wire_connection *conne
 
 bool wire_server_next(struct wire_server *server, struct wire_connection *connection)
 {
-    if (take_ready(server, connection))
-        return true;
+    if (take_ready(server, connection)) return true;
     serve(server);
     return take_ready(server, connection);
 }
@@ -419,8 +394,7 @@ struct dial {
 static void dial_failed(struct dial *dial, const char *why)
 {
     wire_link_close(&dial->link);
-    if (!dial->turned_away || dial->connected)
-        snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
+    if (!dial->turned_away || dial->connected) snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turned_away |= dial->connected;
     dial->turn++;
     if (dial->turn % dial->peer->num_addresses == 0) {
@@ -476,8 +450,7 @@ static void keep_connection(const struct wire_self *self, const struct wire_conn
     for (int i = 0; i < count; i++)
         if (peers[i].rank > self->rank && peers[i].rank == connection->rank &&
             peers[i].service == connection->service) {
-            if (peers[i].fd >= 0)
-                close(peers[i].fd);
+            if (peers[i].fd >= 0) close(peers[i].fd);
             peers[i].fd = connection->fd;
             return;
         }
@@ -494,19 +467,16 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
     for (int i = 0; i < count; i++)
         if (peers[i].fd < 0) {
             others++;
-            if (!first)
-                first = &peers[i];
+            if (!first) first = &peers[i];
         }
-    if (others > 0)
-        snprintf(more, sizeof more, ", and %d more", others);
+    if (others > 0) snprintf(more, sizeof more, ", and %d more", others);
     ASSERT(first);
     const char *service = first->service == WIRE_STORE   ? "key-value store"
                           : first->service == WIRE_AGENT ? "health"
                                                          : "data";
     const struct dial *dial = NULL;
     for (int i = 0; i < num_dials; i++)
-        if (dials[i].peer == first)
-            dial = &dials[i];
+        if (dials[i].peer == first) dial = &dials[i];
     if (dial) {
         const struct wire_address *address =
             &first->addresses[(dial->turn ? dial->turn - 1 : 0) % first->num_addresses];
@@ -545,8 +515,7 @@ struct rendezvous {
 static bool wire_all_connected(const struct rendezvous *m)
 {
     for (int i = 0; i < m->count; i++)
-        if (m->peers[i].fd < 0)
-            return false;
+        if (m->peers[i].fd < 0) return false;
     return true;
 }
 
@@ -567,11 +536,9 @@ static double wire_start_dials(struct rendezvous *m, double now)
     m->open = 0;
     for (int i = 0; i < m->num_dials && m->open < DIALS_MAX; i++) {
         struct dial *dial = &m->dials[i];
-        if (dial->peer->fd >= 0)
-            continue;
+        if (dial->peer->fd >= 0) continue;
         wire_leave_silent_address(dial, now);
-        if (dial->link.fd < 0 && dial->next <= now)
-            dial_start(m->self, dial);
+        if (dial->link.fd < 0 && dial->next <= now) dial_start(m->self, dial);
         if (dial->link.fd < 0) {
             wake = dial->next < wake ? dial->next : wake;
             continue;
@@ -591,17 +558,14 @@ static enum status wire_connect_all(struct rendezvous *m, double seconds, struct
         struct wire_connection connection;
         while (m->server && wire_server_next(m->server, &connection))
             keep_connection(m->self, &connection, m->peers, m->count);
-        if (wire_all_connected(m))
-            return STATUS_OK;
+        if (wire_all_connected(m)) return STATUS_OK;
         double now = seconds_now();
-        if (now >= end)
-            return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
+        if (now >= end) return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
         double wake = wire_start_dials(m, now);
         int wait = (int)((wake - now) * 1e3) + 1;
         poll(m->fds, (nfds_t)m->open + 1, wait < 0 ? 0 : wait);
         for (int i = 0; i < m->open; i++)
-            if (m->fds[i].revents)
-                dial_step(m->polled[i]);
+            if (m->fds[i].revents) dial_step(m->polled[i]);
         heartbeat_beat();
     }
 }
@@ -610,8 +574,7 @@ enum status wire_connect(const struct wire_self *self, struct wire_server *serve
                          double timeout_seconds, struct error *err)
 {
     struct rendezvous m = {.self = self, .server = server, .peers = peers, .count = count};
-    if (sodium_init() < 0)
-        return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
+    if (sodium_init() < 0) return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     m.dials = memory_zeroed((size_t)count + 1, sizeof *m.dials);
     /* the nearest rank first, so that not all ranks connect to rank 0 at once */
     for (int i = count - 1; i >= 0; i--) {
@@ -621,11 +584,9 @@ enum status wire_connect(const struct wire_self *self, struct wire_server *serve
                 (struct dial){.peer = &peers[i], .link.fd = -1, .patience = try_seconds, .pause_ms = PAUSE_MIN_MS};
     }
     enum status status = wire_connect_all(&m, timeout_seconds, err);
-    for (int i = 0; i < m.num_dials; i++)
-        wire_link_close(&m.dials[i].link);
+    for (int i = 0; i < m.num_dials; i++) wire_link_close(&m.dials[i].link);
     for (int i = 0; status != STATUS_OK && i < count; i++) {
-        if (peers[i].fd >= 0)
-            close(peers[i].fd);
+        if (peers[i].fd >= 0) close(peers[i].fd);
         peers[i].fd = -1;
     }
     free(m.dials);

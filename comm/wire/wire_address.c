@@ -42,8 +42,7 @@ static bool is_network(const struct wire_host_address *address)
 bool wire_host_is_valid(const struct wire_host *host)
 {
     bool valid = host->count >= 0 && host->count <= WIRE_HOST_ADDRESSES;
-    for (int i = 0; valid && i < host->count; i++)
-        valid = is_network(&host->addresses[i]);
+    for (int i = 0; valid && i < host->count; i++) valid = is_network(&host->addresses[i]);
     return valid;
 }
 
@@ -59,8 +58,7 @@ struct addrinfo *wire_socket_address(const char *text, uint16_t port)
     char service[8];
     snprintf(service, sizeof service, "%u", port);
     int code = getaddrinfo(text, service, &want, &list);
-    if (code == EAI_MEMORY)
-        memory_exhausted(0);
+    if (code == EAI_MEMORY) memory_exhausted(0);
     return code == 0 ? list : NULL;
 }
 
@@ -71,8 +69,7 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
     struct addrinfo *list;
     *count = 0;
     int code = getaddrinfo(name, NULL, &want, &list);
-    if (code == EAI_MEMORY)
-        memory_exhausted(0);
+    if (code == EAI_MEMORY) memory_exhausted(0);
     if (code != 0)
         return error_set(err, STATUS_PEER, "cannot find the address of host '%s': %s", name,
                          code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
@@ -84,8 +81,7 @@ enum status wire_resolve(const char *name, uint16_t port, struct wire_address *a
         (*count)++;
     }
     freeaddrinfo(list);
-    if (*count == 0)
-        return error_set(err, STATUS_PEER, "host '%s' has no address", name);
+    if (*count == 0) return error_set(err, STATUS_PEER, "host '%s' has no address", name);
     return STATUS_OK;
 }
 
@@ -102,8 +98,7 @@ uint64_t wire_kernel_identity(void)
         text[n > 0 ? n : 0] = 0;
         close(fd);
     }
-    if (stat("/proc/self/ns/net", &space) != 0)
-        space.st_ino = 0;
+    if (stat("/proc/self/ns/net", &space) != 0) space.st_ino = 0;
     size_t length = strlen(text);
     snprintf(text + length, sizeof text - length, "%ju", (uintmax_t)space.st_ino);
     crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);
@@ -114,27 +109,23 @@ uint64_t wire_kernel_identity(void)
 
 static const void *address_bits(const struct sockaddr *address)
 {
-    if (address->sa_family == AF_INET)
-        return &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+    if (address->sa_family == AF_INET) return &((const struct sockaddr_in *)(const void *)address)->sin_addr;
     return &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
 }
 
 static int count_address_bits(const struct sockaddr *mask)
 {
-    if (!mask)
-        return 0;
+    if (!mask) return 0;
     const unsigned char *bits = address_bits(mask);
     int n = 0, size = mask->sa_family == AF_INET ? 4 : 16;
-    for (int i = 0; i < size; i++)
-        n += __builtin_popcount(bits[i]);
+    for (int i = 0; i < size; i++) n += __builtin_popcount(bits[i]);
     return n;
 }
 
 static bool link_local(const struct sockaddr *address)
 {
     const unsigned char *bits = address_bits(address);
-    if (address->sa_family == AF_INET)
-        return bits[0] == 169 && bits[1] == 254;
+    if (address->sa_family == AF_INET) return bits[0] == 169 && bits[1] == 254;
     return bits[0] == 0xfe && (bits[1] & 0xc0) == 0x80;
 }
 
@@ -142,11 +133,9 @@ static bool same_network(const struct wire_host_address *a, const struct wire_ho
 {
     unsigned char x[16], y[16];
     int family = strchr(a->text, ':') ? AF_INET6 : AF_INET;
-    if (inet_pton(family, a->text, x) != 1 || inet_pton(family, b->text, y) != 1)
-        return false;
+    if (inet_pton(family, a->text, x) != 1 || inet_pton(family, b->text, y) != 1) return false;
     for (int bit = 0; bit < a->prefix; bit++)
-        if ((x[bit / 8] ^ y[bit / 8]) >> (7 - bit % 8) & 1)
-            return false;
+        if ((x[bit / 8] ^ y[bit / 8]) >> (7 - bit % 8) & 1) return false;
     return true;
 }
 
@@ -154,8 +143,7 @@ static bool parse_network(const char *text, struct wire_host_address *out)
 {
     const char *slash = strchr(text, '/');
     char *end;
-    if (!slash || (size_t)(slash - text) >= sizeof out->text || slash[1] < '0' || slash[1] > '9')
-        return false;
+    if (!slash || (size_t)(slash - text) >= sizeof out->text || slash[1] < '0' || slash[1] > '9') return false;
     snprintf(out->text, sizeof out->text, "%.*s", (int)(slash - text), text);
     long prefix = strtol(slash + 1, &end, 10);
     out->prefix = (int16_t)(prefix < INT16_MAX ? prefix : INT16_MAX);
@@ -165,19 +153,16 @@ static bool parse_network(const char *text, struct wire_host_address *out)
 /* Whether peers may use the address; fills out. flags: IFF_ flags that its interface must have. */
 static bool usable(const struct ifaddrs *one, const char *interface, unsigned flags, struct wire_host_address *out)
 {
-    if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text))
-        return false;
+    if (!inet_ntop(one->ifa_addr->sa_family, address_bits(one->ifa_addr), out->text, sizeof out->text)) return false;
     out->prefix = (int16_t)count_address_bits(one->ifa_netmask);
     struct wire_host_address network; /* that the user means; else a name or an address */
     if (interface &&
         !(parse_network(interface, &network) ? same_network(&network, out)
                                              : !strcmp(interface, one->ifa_name) || !strcmp(interface, out->text)))
         return false;
-    if (!interface && (one->ifa_flags & IFF_LOOPBACK))
-        return false;
+    if (!interface && (one->ifa_flags & IFF_LOOPBACK)) return false;
     /* a link-local IPv6 address means nothing without the name of the peer's interface */
-    if (link_local(one->ifa_addr) && (!interface || one->ifa_addr->sa_family == AF_INET6))
-        return false;
+    if (link_local(one->ifa_addr) && (!interface || one->ifa_addr->sa_family == AF_INET6)) return false;
     return (one->ifa_flags & flags) == flags;
 }
 
@@ -211,8 +196,7 @@ enum status wire_host_read(const char *interface, struct wire_host *host, struct
     struct ifaddrs *list;
     char names[256] = "";
     *host = (struct wire_host){.kernel = wire_kernel_identity(), .named = interface && *interface};
-    if (!host->named)
-        interface = NULL;
+    if (!host->named) interface = NULL;
     if (getifaddrs(&list) != 0)
         return error_set(err, STATUS_PEER, "cannot list this machine's network interfaces: %s", strerror(errno));
     add_usable(list, interface, host->named ? IFF_UP : IFF_UP | IFF_RUNNING, host);
@@ -236,8 +220,7 @@ static bool ambiguous(const struct wire_host *hosts, int count, const struct wir
 {
     for (int h = 0; h < count; h++)
         for (int i = 0; hosts[h].kernel != owner->kernel && i < hosts[h].count; i++)
-            if (!strcmp(hosts[h].addresses[i].text, text))
-                return true;
+            if (!strcmp(hosts[h].addresses[i].text, text)) return true;
     return false;
 }
 
@@ -248,14 +231,12 @@ static bool address_routed_from(const char *from, const char *to)
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
     char text[64] = "";
-    if (!list)
-        return false;
+    if (!list) return false;
     int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
         getsockname(fd, (struct sockaddr *)&own, &size) == 0)
         inet_ntop(own.ss_family, address_bits((struct sockaddr *)&own), text, sizeof text);
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0) close(fd);
     freeaddrinfo(list);
     return !strcmp(text, from);
 }
@@ -277,13 +258,11 @@ enum { UNREACHABLE, ROUTED, NEIGHBOUR };
 static int reach(const struct wire_host *hosts, int count, int me, const struct wire_host_address *address,
                  const struct wire_host *peer)
 {
-    if (peer->kernel == hosts[me].kernel)
-        return NEIGHBOUR;
+    if (peer->kernel == hosts[me].kernel) return NEIGHBOUR;
     int best = UNREACHABLE;
     for (int i = 0; i < peer->count && best < NEIGHBOUR; i++) {
         const struct wire_host_address *other = &peer->addresses[i];
-        if (ambiguous(hosts, count, peer, other->text))
-            continue;
+        if (ambiguous(hosts, count, peer, other->text)) continue;
         if (same_network(address, other))
             best = NEIGHBOUR;
         else if (best < ROUTED && address_routed_from(address->text, other->text))
@@ -298,8 +277,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     const struct wire_host *own = &hosts[me];
     bool one_kernel = true;
     *address = (struct wire_address){.port = 0};
-    for (int h = 0; h < count; h++)
-        one_kernel &= hosts[h].kernel == own->kernel;
+    for (int h = 0; h < count; h++) one_kernel &= hosts[h].kernel == own->kernel;
     if (one_kernel && !own->named) {
         snprintf(address->text, sizeof address->text, "127.0.0.1");
         return STATUS_OK;
@@ -309,12 +287,10 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
     for (int i = 0; i < own->count; i++) {
         const struct wire_host_address *one = &own->addresses[i];
         int64_t score = 1;
-        if (ambiguous(hosts, count, own, one->text))
-            continue;
+        if (ambiguous(hosts, count, own, one->text)) continue;
         for (int h = 0; h < count && score > 0; h++) {
             int way = h == me ? NEIGHBOUR : reach(hosts, count, me, one, &hosts[h]);
-            if (way == UNREACHABLE)
-                lonely = h;
+            if (way == UNREACHABLE) lonely = h;
             score = way == UNREACHABLE ? 0 : score + way;
         }
         if (score > best) {
@@ -322,8 +298,7 @@ enum status wire_choose(const struct wire_host *hosts, int count, int me, struct
             snprintf(address->text, sizeof address->text, "%s", one->text);
         }
     }
-    if (best > 0)
-        return STATUS_OK;
+    if (best > 0) return STATUS_OK;
     char ours[HOST_TEXT], theirs[HOST_TEXT];
     error_set(err, own->named ? STATUS_USAGE : STATUS_PEER, /* a restart does not fix a name that the user gave */
               "no address of node %d (%s) and node %d (%s) is in one network or has a route (addresses that several "

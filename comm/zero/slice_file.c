@@ -65,8 +65,7 @@ static int64_t part_bytes(const struct slice_file *file, int part, int unit, int
 {
     const struct shard_layout *layout = file->config.layout;
     int64_t words = piece_count(file, unit, at);
-    if (part)
-        words = moment_map_room(&layout->map, unit, layout->slice[unit], layout->world, at, words);
+    if (part) words = moment_map_room(&layout->map, unit, layout->slice[unit], layout->world, at, words);
     return round_up(words * (int64_t)dtype_size(file->config.dtype[part]), ASYNC_IO_ALIGN);
 }
 
@@ -74,8 +73,7 @@ static int64_t part_bytes(const struct slice_file *file, int part, int unit, int
 static int64_t part_offset(const struct slice_file *file, int part, int unit, int64_t at)
 {
     int64_t offset = 0;
-    for (int p = 0; p < part; p++)
-        offset += part_bytes(file, p, unit, at);
+    for (int p = 0; p < part; p++) offset += part_bytes(file, p, unit, at);
     return offset;
 }
 
@@ -104,16 +102,14 @@ static void count_buffers(struct slice_file *file)
     const struct slice_file_config *config = &file->config;
     file->walkers = config->walk_buffers < file->records ? config->walk_buffers : file->records;
     file->count = file->walkers;
-    if (!config->stream_buffers)
-        return;
+    if (!config->stream_buffers) return;
     ASSERT(config->writers > 0 && config->writers <= WRITERS_MAX && config->parts == 1);
     file->each_writer = config->stream_buffers > 2 * config->writers ? 2 : 1;
     int rest = config->stream_buffers - config->writers * file->each_writer;
     file->num_readers = rest > 1 ? rest : 1;
     file->count += file->num_readers + config->writers * file->each_writer;
     file->readers = memory_zeroed((size_t)file->num_readers, sizeof *file->readers);
-    for (int i = 0; i < file->num_readers; i++)
-        file->readers[i].record = NO_RECORD;
+    for (int i = 0; i < file->num_readers; i++) file->readers[i].record = NO_RECORD;
 }
 
 struct slice_file *slice_file_new(const struct slice_file_config *config)
@@ -143,8 +139,7 @@ enum status slice_file_open(struct slice_file *file, const struct disk *disk, st
 
 void slice_file_free(struct slice_file *file)
 {
-    if (!file)
-        return;
+    if (!file) return;
     record_file_free(file->disk);
     free(file->readers);
     free(file->first);
@@ -155,8 +150,7 @@ void slice_file_free(struct slice_file *file)
 void slice_file_layout(struct slice_file *file, struct arena *host, enum mem_kind kind)
 {
     char *memory = arena_take(host, kind, (size_t)file->count * file->buffer_bytes + ASYNC_IO_ALIGN);
-    if (memory && file->disk)
-        record_file_set_memory(file->disk, (void *)round_up((int64_t)memory, ASYNC_IO_ALIGN));
+    if (memory && file->disk) record_file_set_memory(file->disk, (void *)round_up((int64_t)memory, ASYNC_IO_ALIGN));
 }
 
 int64_t slice_file_bytes(const struct slice_file *file)
@@ -204,8 +198,7 @@ void slice_file_walk_store(struct slice_file *file, int unit, int64_t at)
     struct error ignored; /* it stays in the file's status */
     const int record = record_of(file, unit, at);
     record_file_store(file->disk, record, walk_buffer(file, record));
-    if (!file->config.write_behind)
-        (void)record_file_flush(file->disk, &ignored);
+    if (!file->config.write_behind) (void)record_file_flush(file->disk, &ignored);
 }
 
 void slice_file_walk_ahead(struct slice_file *file)
@@ -246,10 +239,8 @@ static struct reader *reader_of(struct slice_file *file, int record)
     struct reader *chosen = &file->readers[0];
     for (int i = 0; i < file->num_readers; i++) {
         struct reader *reader = &file->readers[i];
-        if (reader->record == record)
-            return reader;
-        if (reader->turn < chosen->turn)
-            chosen = reader;
+        if (reader->record == record) return reader;
+        if (reader->turn < chosen->turn) chosen = reader;
     }
     chosen->record = record;
     return chosen;
@@ -331,12 +322,10 @@ enum status slice_file_transfer(struct slice_file *file, bool write, int unit, i
         const int64_t place = part_between(file, part, unit, 0, at), count = piece_count(file, unit, at);
         const size_t own = (size_t)part_between(file, part, unit, at, at + count);
         char *exact = (char *)memory + place, *aligned = (char *)memory + round_up(place, ASYNC_IO_ALIGN);
-        if (write && aligned != exact)
-            memmove(aligned, exact, own);
+        if (write && aligned != exact) memmove(aligned, exact, own);
         TRY(record_file_part(file->disk, write, record_of(file, unit, at), part_offset(file, part, unit, at), aligned,
                              bytes, err));
-        if (!write && aligned != exact)
-            memmove(exact, aligned, own);
+        if (!write && aligned != exact) memmove(exact, aligned, own);
     }
     return STATUS_OK;
 }

@@ -33,8 +33,7 @@ static bool zero_same_range(const struct zero *z, const struct tensor_info *a, c
 static void zero_add_range(struct zero *z, int *n, struct decay_range range)
 {
     range.second = z->muon.seconds;
-    if (!range.matrix)
-        z->muon.seconds += round_up(range.count, SHARD_ALIGN);
+    if (!range.matrix) z->muon.seconds += round_up(range.count, SHARD_ALIGN);
     z->ranges[(*n)++] = range;
 }
 
@@ -50,14 +49,12 @@ static void zero_add_ranges(struct zero *z, int u, int64_t first, int64_t end, i
         const bool decays = tensor_decays(&tensors[t], z->config.optimizer.weight_decay_all);
         const bool blocks = tensor_has_blocks(table, &tensors[t]);
         int next = t + 1;
-        while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next]))
-            next++;
+        while (next < unit->num_tensors && zero_same_range(z, &tensors[t], &tensors[next])) next++;
         const int64_t from = max64(t == 0 ? 0 : tensors[t].offset, first);
         const int64_t after = next < unit->num_tensors ? tensors[next].offset : shard_padded(z->config.layout, u);
         const int64_t last = tensors[next - 1].offset + tensors[next - 1].numel;
         const int64_t to = min64(matrix || blocks ? last : after, end);
-        if (from < to)
-            zero_add_range(z, n, (struct decay_range){from, to - from, decays, blocks, matrix, 0, 0});
+        if (from < to) zero_add_range(z, n, (struct decay_range){from, to - from, decays, blocks, matrix, 0, 0});
         t = next;
     }
 }
@@ -80,8 +77,7 @@ static void zero_new_ranges(struct zero *z)
         const int64_t first = whole ? 0 : zero_own(z, u);
         const int64_t size = (whole ? shard_padded(layout, u) : layout->slice[u]) / sections;
         z->first_range[u] = n;
-        for (int s = 0; s < sections; s++)
-            zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
+        for (int s = 0; s < sections; s++) zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
     }
     z->first_range[z->units] = n;
     zero_join_ranges(z);
@@ -96,8 +92,7 @@ static enum status zero_new_events(struct zero *z, struct error *err)
     TRY(zero_event_new(z, &z->computed, err));
     TRY(zero_event_new(z, &z->updated, err));
     TRY(zero_event_new(z, &z->drained, err));
-    for (int i = 0; i < ZERO_STEPS; i++)
-        TRY(zero_event_new(z, &z->done[i], err));
+    for (int i = 0; i < ZERO_STEPS; i++) TRY(zero_event_new(z, &z->done[i], err));
     void *records;
     TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
     z->records = records;
@@ -139,8 +134,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->units = config->layout->num_trained;
     z->all_units = config->base ? z->units : config->layout->num_units;
     z->backward_end = zero_backward_end(config);
-    if (config->base && z->backward_end < config->base->backward_end)
-        config->base->backward_end = z->backward_end;
+    if (config->base && z->backward_end < config->base->backward_end) config->base->backward_end = z->backward_end;
     z->micro = -1;
     z->params_whole = config->zero.stage <= 2;
     z->grads_whole = config->zero.stage == 0 || (config->zero.stage == 1 && !zero_ordered(z));
@@ -158,8 +152,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(!table->stored || table->word == (int64_t)dtype_size(config->dtype));
     ASSERT(!table->moment_blocks || !config->training ||
            (config->optimizer.type == OPTIMIZER_ADAMW8BIT && config->moment_dtype == DTYPE_F32));
-    for (int p = 0; p < SLOTS; p++)
-        z->slots[p].unit = z->buckets[p].unit = z->decoded_unit[p] = -1;
+    for (int p = 0; p < SLOTS; p++) z->slots[p].unit = z->buckets[p].unit = z->decoded_unit[p] = -1;
 
     size_t units = (size_t)z->units;
     z->reduced = memory_zeroed(units, sizeof *z->reduced);
@@ -172,8 +165,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->segments = memory_zeroed(ranges, sizeof *z->segments);
     zero_new_ranges(z);
     TRY_GOTO(zero_offload_params_init(z, err));
-    if (comm)
-        TRY_GOTO(zero_new_events(z, err));
+    if (comm) TRY_GOTO(zero_new_events(z, err));
     TRY_GOTO(zero_offload_open(z, err));
     *zero = z;
     return STATUS_OK;
@@ -184,21 +176,18 @@ fail:
 
 void zero_free(struct zero *z)
 {
-    if (!z)
-        return;
+    if (!z) return;
     if (!z->config.base)
         stream_free(z->stream);
     else if (z->stream) /* it goes on, but without this one's memory */
         stream_sync(z->stream);
     zero_offload_close(z); /* after that stream, which waits for its events */
     zero_offload_params_release(z);
-    for (int i = 0; i < z->num_events; i++)
-        event_free(z->events[i]);
+    for (int i = 0; i < z->num_events; i++) event_free(z->events[i]);
     free(z->events);
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
-    if (z->records)
-        device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
+    if (z->records) device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
     free(z->reduced);
     free(z->fetched);
     free(z->open);
@@ -238,8 +227,7 @@ static struct arena *used_by_peers(const struct zero *z, struct arena *local, st
 static bool zero_blocks_alike(const struct zero *z)
 {
     bool alike = true;
-    for (int u = 2; u < zero_head(z); u++)
-        alike &= tensor_units_alike(z->config.table, 1, u);
+    for (int u = 2; u < zero_head(z); u++) alike &= tensor_units_alike(z->config.table, 1, u);
     return alike;
 }
 
@@ -257,8 +245,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         int64_t both = padded + (frozen ? shard_padded(config->layout, frozen) : 0);
         room[p] = max64(both, room[p]);
         trained_room[p] = max64(padded, trained_room[p]);
-        if (zero_uses_bucket(z, u))
-            bucket_room[p] = max64(padded, bucket_room[p]);
+        if (zero_uses_bucket(z, u)) bucket_room[p] = max64(padded, bucket_room[p]);
     }
     for (int p = 0; p < SLOTS; p++) {
         struct gather_slot *slot = &z->slots[p];
@@ -283,8 +270,7 @@ enum { INBOX_BYTES = 64 << 20 }; /* at most: longer slices are reduced in pieces
 static void zero_layout_inbox(struct zero *z, struct arena *shared)
 {
     const int64_t size = (int64_t)dtype_size(z->config.comm_dtype), least = (int64_t)SHARD_ALIGN * z->world;
-    if (!zero_ordered(z) || !zero_parallel(z) || !is_on_gpu(z))
-        return;
+    if (!zero_ordered(z) || !zero_parallel(z) || !is_on_gpu(z)) return;
     z->inbox_numel = max64(min64(zero_largest_slice(z, 0, z->units) * z->world, INBOX_BYTES / size), least);
     z->inbox = arena_take(shared, MEM_COMM, (size_t)(z->inbox_numel * size));
 }
@@ -319,19 +305,16 @@ static void lay_out_host_slice(struct zero *z, struct arena *host)
 {
     const bool offloads = z->offload.first_unit < z->units || zero_offloads_params(z);
     z->host_slice_planned = z->offload.disk || z->offloaded_params.disk || (offloads && has_narrow_state(z));
-    if (!z->host_slice_planned)
-        return;
+    if (!z->host_slice_planned) return;
     size_host_slice(z);
     void *memory = arena_take(host, MEM_WORKSPACE, z->host_slice_bytes + ASYNC_IO_ALIGN);
-    if (memory)
-        set_host_slice(z, memory);
+    if (memory) set_host_slice(z, memory);
 }
 
 /* Of a state's array on the device. */
 static int64_t zero_words_here(const struct zero *z, enum state_kind state)
 {
-    if (state == STATE_EXP_AVG_SQ && z->muon.on)
-        return z->muon.seconds;
+    if (state == STATE_EXP_AVG_SQ && z->muon.on) return z->muon.seconds;
     return z->state_whole[state] ? zero_words_before(z, state, z->units) * z->world
                                  : zero_words_before(z, state, z->offload.first_unit);
 }
@@ -350,8 +333,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
                            : zero_offloads_params(z) ? config->layout->shard_offset[z->offloaded_params.resident]
                                                      : own;
     z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
-    if (z->offloaded_params.disk)
-        slice_file_layout(z->offloaded_params.disk, host, MEM_PARAMS);
+    if (z->offloaded_params.disk) slice_file_layout(z->offloaded_params.disk, host, MEM_PARAMS);
     for (int k = 0; k < zero_states(z); k++) {
         const size_t state_size = dtype_size(zero_state_dtype(z, (enum state_kind)k));
         if (k == STATE_MASTER && zero_one_copy(z))
@@ -399,10 +381,8 @@ static enum status host_slice_write_back(struct zero *z, struct error *err)
     void *source = narrow ? (void *)z->host_halves : z->host_slice;
     const size_t bytes = (size_t)written.count * dtype_size(written.dtype);
     z->written = (struct written_slice){0};
-    if (narrow)
-        floats_to(z->host_halves, z->host_slice, (size_t)written.count, written.dtype);
-    if (written.disk)
-        return slice_file_transfer(written.disk, true, written.unit, written.part, source, err);
+    if (narrow) floats_to(z->host_halves, z->host_slice, (size_t)written.count, written.dtype);
+    if (written.disk) return slice_file_transfer(written.disk, true, written.unit, written.part, source, err);
     if (written.sparse)
         zero_muon_copy_seconds(z, written.unit, zero_own(z, written.unit), written.count, source, true, z->stream);
     else if (written.host)
@@ -418,8 +398,7 @@ static enum status host_slice_write_back(struct zero *z, struct error *err)
 enum status zero_host_buffer(struct zero *z, struct error *err)
 {
     TRY(host_slice_write_back(z, err));
-    if (z->host_slice)
-        return STATUS_OK;
+    if (z->host_slice) return STATUS_OK;
     void *memory;
     size_host_slice(z);
     TRY(device_alloc_host(z->device, z->host_slice_bytes + ASYNC_IO_ALIGN, &memory, err));
@@ -431,8 +410,7 @@ enum status zero_host_buffer(struct zero *z, struct error *err)
 static enum status host_slice_read(struct zero *z, const struct written_slice *home, void *to, struct error *err)
 {
     const size_t bytes = (size_t)home->count * dtype_size(home->dtype);
-    if (home->disk)
-        return slice_file_transfer(home->disk, false, home->unit, home->part, to, err);
+    if (home->disk) return slice_file_transfer(home->disk, false, home->unit, home->part, to, err);
     if (home->sparse) {
         memset(to, 0, bytes);
         zero_muon_copy_seconds(z, home->unit, zero_own(z, home->unit), home->count, to, false, z->stream);
@@ -455,8 +433,7 @@ static enum status host_slice_buffer(struct zero *z, enum slice_access access, c
         memset(z->host_slice, 0, home->disk ? z->host_slice_bytes : 0); /* a disk takes more than the slice */
         return STATUS_OK;
     }
-    if (home->dtype == DTYPE_F32)
-        return host_slice_read(z, home, z->host_slice, err);
+    if (home->dtype == DTYPE_F32) return host_slice_read(z, home, z->host_slice, err);
     TRY(host_slice_read(z, home, z->host_halves, err));
     floats_from(z->host_slice, z->host_halves, (size_t)home->count, home->dtype);
     return STATUS_OK;
@@ -478,8 +455,7 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
                                    float **slice, struct error *err)
 {
     struct zero *z = owner;
-    if (unit >= z->all_units)
-        return zero_host_slice(z->config.base, access, state, unit, slice, err);
+    if (unit >= z->all_units) return zero_host_slice(z->config.base, access, state, unit, slice, err);
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
                                  .count = state_words(z->config.layout, state, unit),
                                  .host = host_slice_in_memory(z, state, unit),
@@ -496,14 +472,12 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
     } else {
         stream_wait(z->stream, z->updated); /* a captured step has recorded it, which the host cannot wait for */
         stream_sync(z->stream);
-        if (host_slice_is_param(z, state, unit) && zero_param_on_disk(z, unit))
-            home.disk = z->offloaded_params.disk;
+        if (host_slice_is_param(z, state, unit) && zero_param_on_disk(z, unit)) home.disk = z->offloaded_params.disk;
     }
     TRY(device_check(z->device, err));
     TRY(zero_disk_status(z, err)); /* a failed read may have made state in memory, or on another disk, wrong */
     home.slice = home.disk || home.sparse ? NULL : zero_slice(z, state, unit);
-    if (!home.slice || !home.host || home.dtype != DTYPE_F32)
-        return host_slice_buffer(z, access, &home, slice, err);
+    if (!home.slice || !home.host || home.dtype != DTYPE_F32) return host_slice_buffer(z, access, &home, slice, err);
     *slice = home.slice;
     return STATUS_OK;
 }
@@ -555,16 +529,14 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     zero_base_clear(z, compute);
     TRY(host_slice_write_back(z, err));
     zero_follow_compute(z, compute);
-    for (int u = 0; zero_parallel(z) && u < z->units; u++)
-        zero_gather_states(z, u);
+    for (int u = 0; zero_parallel(z) && u < z->units; u++) zero_gather_states(z, u);
     zero_follow_comm(z, compute);
     zero_compute_params(z, compute);
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && z->params_whole && u < z->all_units; u++)
         if (zero_is_offloaded(z, u) || cast_own || u >= z->units)
             zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
-    if (zero_offloads_params(z))
-        stream_sync(z->offloaded_params.d2h);
+    if (zero_offloads_params(z)) stream_sync(z->offloaded_params.d2h);
     zero_offload_sync(z);
     stream_sync(z->stream);
     stream_sync(compute);

@@ -25,8 +25,7 @@ void zero_base_layout(struct zero *z, struct arena *local)
             room[base_slot(z, u)] = max64(frozen->numel, room[base_slot(z, u)]);
     }
     for (int p = 0; p < SLOTS; p++)
-        if (room[p])
-            z->decoded[p] = arena_take(local, MEM_PARAMS, (size_t)room[p] * dtype_size(z->config.dtype));
+        if (room[p]) z->decoded[p] = arena_take(local, MEM_PARAMS, (size_t)room[p] * dtype_size(z->config.dtype));
 }
 
 /* A padded head reads the gap after the embedding (transformer_new.c). */
@@ -43,10 +42,8 @@ const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct
     const struct unit_info *frozen = &table->units[zero_frozen(z, unit)];
     const enum dtype dtype = z->config.dtype;
     char *decoded = z->decoded[base_slot(z, unit)];
-    if (!frozen->stored_bytes)
-        return bytes;
-    if (z->decoded_unit[base_slot(z, unit)] == unit)
-        return decoded;
+    if (!frozen->stored_bytes) return bytes;
+    if (z->decoded_unit[base_slot(z, unit)] == unit) return decoded;
     z->decoded_unit[base_slot(z, unit)] = unit;
     for (int t = frozen->first_tensor; t < frozen->first_tensor + frozen->num_tensors; t++) {
         const struct tensor_info *tensor = &table->tensors[t];
@@ -68,8 +65,7 @@ const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct
 struct zero_words zero_tensor_words(const struct zero *z, const struct tensor_info *tensor)
 {
     const struct tensor_table *table = z->config.table;
-    if (!table->units[tensor->unit].stored_bytes)
-        return (struct zero_words){tensor->offset, tensor->numel};
+    if (!table->units[tensor->unit].stored_bytes) return (struct zero_words){tensor->offset, tensor->numel};
     const struct stored_tensor *stored = &table->stored[tensor - table->tensors];
     return (struct zero_words){stored->offset / table->word, stored->begin[STORED_PARTS] / table->word};
 }

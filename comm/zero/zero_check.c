@@ -83,8 +83,7 @@ static void wait_to_check(struct zero *z)
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
     zero_offload_sync(z);
-    if (zero_offloads_params(z))
-        stream_sync(z->offloaded_params.d2h);
+    if (zero_offloads_params(z)) stream_sync(z->offloaded_params.d2h);
 }
 
 static enum status check_hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor,
@@ -95,8 +94,7 @@ static enum status check_hash_tensor(struct zero *z, int array, int unit, const 
     const int64_t from = max64(words.first, kept.first);
     const int64_t count = min64(words.first + words.count, kept.end) - from;
     *hash = 0;
-    if (count <= 0)
-        return STATUS_OK;
+    if (count <= 0) return STATUS_OK;
     z->check->bytes += count * (int64_t)dtype_size(kept.dtype);
     return zero_hash_array(z, array, unit, from, count, hash, err);
 }
@@ -149,8 +147,7 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
     const struct unit_info *info = &z->config.table->units[unit];
     uint64_t *hashes = z->check->gradients[z->check->pass];
     stream_sync(stream);
-    if (z->check->pass == 0)
-        check_flip(z, "gradients", (char *)(uintptr_t)grads, false);
+    if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)grads, false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
         const bool summed = zero_is_summed(z, tensor);
@@ -174,8 +171,7 @@ static enum status check_gathered(struct zero *z, int unit, const void *params, 
     const struct shard_layout *layout = z->config.layout;
     const int64_t frozen = zero_frozen(z, unit) ? shard_padded(layout, zero_frozen(z, unit)) : 0;
     const size_t bytes = (size_t)(shard_padded(layout, unit) + frozen) * dtype_size(z->config.dtype);
-    if (!zero_parallel(z) || z->check->gathered[unit])
-        return STATUS_OK;
+    if (!zero_parallel(z) || z->check->gathered[unit]) return STATUS_OK;
     stream_sync(z->stream);
     return zero_hash(z, params, false, bytes, &z->check->gathered[unit], err);
 }
@@ -187,8 +183,7 @@ static void check_wait_for_all(struct zero *z, struct stream *compute)
     stream_sync(compute);
     stream_sync(z->stream);
     zero_offload_sync(z);
-    if (z->offload.first_unit < z->units)
-        stream_sync(z->offload.d2h);
+    if (z->offload.first_unit < z->units) stream_sync(z->offload.d2h);
 }
 
 enum status zero_check_pass(struct zero *z, int pass, int64_t step, struct stream *compute, struct error *err)
@@ -223,8 +218,7 @@ void zero_check_drop(struct zero *z)
 static int zero_check_difference(uint64_t *const hashes[2], int count)
 {
     int i = 0;
-    while (i < count && hashes[0][i] == hashes[1][i])
-        i++;
+    while (i < count && hashes[0][i] == hashes[1][i]) i++;
     return i;
 }
 
@@ -236,14 +230,11 @@ static struct finding check_find_alone(const struct zero *z, const double *losse
     if (state < ARRAY_COUNT * tensors)
         return (struct finding){FINDING_STATE, state / tensors, table->tensors[state % tensors].unit, state % tensors};
     const int gradient = zero_check_difference(c->gradients, tensors);
-    if (gradient < tensors)
-        return (struct finding){FINDING_GRADIENTS, 0, table->tensors[gradient].unit, gradient};
+    if (gradient < tensors) return (struct finding){FINDING_GRADIENTS, 0, table->tensors[gradient].unit, gradient};
     const size_t turns = (size_t)z->config.layout->parts;
-    if (memcmp(losses, losses + turns, turns * sizeof *losses) != 0)
-        return (struct finding){FINDING_LOSS, 0, -1, -1};
+    if (memcmp(losses, losses + turns, turns * sizeof *losses) != 0) return (struct finding){FINDING_LOSS, 0, -1, -1};
     const int unit = zero_check_difference(c->reduced, z->units);
-    if (unit < z->units)
-        return (struct finding){FINDING_REDUCED, 0, unit, -1};
+    if (unit < z->units) return (struct finding){FINDING_REDUCED, 0, unit, -1};
     return (struct finding){FINDING_NONE, 0, -1, -1};
 }
 
@@ -255,8 +246,7 @@ static enum status check_compare_gathered(struct zero *z, struct finding *own, s
     struct zero_check *c = z->check;
     for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u < z->units; u++) {
         TRY(comm_exchange(z->comm, &c->gathered[u], sizeof c->gathered[u], c->all, err));
-        if (zero_same_hashes(c->all, z->world, difference))
-            continue;
+        if (zero_same_hashes(c->all, z->world, difference)) continue;
         const bool split = !difference->majority;
         if ((split || c->all[z->rank] != c->all[difference->other]) && own->kind > FINDING_GATHERED)
             *own = (struct finding){split ? FINDING_SPLIT : FINDING_GATHERED, 0, u, -1};

@@ -55,13 +55,10 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
     const bool in_pieces = comm_takes_pieces(z->comm), ordered = count > 0 && ops->ordered && z->inbox;
     const int64_t room = bucket > 0 ? min64(bucket, z->inbox_numel) : z->inbox_numel;
     for (int i = 0; i < count; i++) {
-        if (!ops[i].count)
-            ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
-        if (in_pieces || ordered)
-            gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
+        if (!ops[i].count) ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
+        if (in_pieces || ordered) gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
     }
-    if (!in_pieces && !ordered && count > 0)
-        run(z->comm, ops, count, z->stream);
+    if (!in_pieces && !ordered && count > 0) run(z->comm, ops, count, z->stream);
 }
 
 static struct data_op slices_op(enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
@@ -102,8 +99,7 @@ static int frozen_to_gather(const struct zero *z, int unit, int u)
 static void gather_into_slot(struct zero *z, int unit)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
-    if (slot->unit == unit)
-        return;
+    if (slot->unit == unit) return;
     ASSERT(slot->holds == 0);
     slot->unit = unit;
     if (zero_offloads_params(z))
@@ -129,20 +125,16 @@ static int next_to_gather(const struct zero *z, int unit, enum param_pass pass)
 {
     int head = zero_head(z);
     bool for_head = unit == 0 && z->config.tied && z->slots[zero_slot(z, head)].holds > 0;
-    if (for_head || (unit == 0 && pass == PASS_BACKWARD))
-        return -1;
-    if (pass != PASS_BACKWARD)
-        return unit < head ? unit + 1 : -1;
-    if (unit > z->backward_end)
-        return unit - 1;
+    if (for_head || (unit == 0 && pass == PASS_BACKWARD)) return -1;
+    if (pass != PASS_BACKWARD) return unit < head ? unit + 1 : -1;
+    if (unit > z->backward_end) return unit - 1;
     return z->last_micro ? -1 : 0; /* the next micro-batch begins */
 }
 
 /* nvme: `unit` (-1: none) will be gathered before it is updated, unless it is in its slot. */
 static void gather_read_ahead(struct zero *z, int unit)
 {
-    if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit)
-        zero_read_ahead(z, unit);
+    if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit) zero_read_ahead(z, unit);
 }
 
 /* The unit's parameters that are kept here. */
@@ -152,8 +144,7 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
     const int frozen = zero_frozen(z, unit);
     if (!zero_gathers_on_demand(z)) {
         stream_wait(stream, z->fetched[unit]);
-        if (zero_is_offloaded(z, unit) && !zero_parallel(z))
-            stream_wait(stream, z->offload.h2d_done[unit]);
+        if (zero_is_offloaded(z, unit) && !zero_parallel(z)) stream_wait(stream, z->offload.h2d_done[unit]);
         params->trained = zero_param(z, unit, 0);
         params->frozen = frozen ? zero_base_decode(z, unit, zero_param(z, frozen, 0), stream) : NULL;
         return comm_status(z->comm, err);
@@ -162,15 +153,13 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
     gather_into_slot(z, unit);
     slot->holds++;
     int next = z->config.zero.overlap_comm ? next_to_gather(z, unit, pass) : -1;
-    if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0)
-        gather_into_slot(z, next);
+    if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0) gather_into_slot(z, next);
     gather_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
     stream_wait(stream, slot->gathered);
     const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
     params->trained = slot->memory;
     params->frozen = frozen ? zero_base_decode(z, unit, slot->memory + trained, stream) : NULL;
-    if (z->observer)
-        TRY(z->observer->gathered(z, unit, slot->memory, err));
+    if (z->observer) TRY(z->observer->gathered(z, unit, slot->memory, err));
     TRY(zero_disk_status(z, err));
     return comm_status(z->comm, err);
 }
@@ -182,21 +171,17 @@ static enum status gather_acquire(void *self, int unit, enum param_pass pass, st
     struct zero *z = self;
     struct unit_params base = {0};
     ASSERT(unit >= 0 && unit < z->units);
-    if (z->config.base)
-        TRY(gather_own(z->config.base, unit, pass, stream, &base, err));
+    if (z->config.base) TRY(gather_own(z->config.base, unit, pass, stream, &base, err));
     TRY(gather_own(z, unit, pass, stream, params, err));
-    if (z->config.base)
-        params->frozen = base.frozen;
+    if (z->config.base) params->frozen = base.frozen;
     return STATUS_OK;
 }
 
 static void gather_release(void *self, int unit, enum param_pass pass, struct stream *stream)
 {
     struct zero *z = self;
-    if (!zero_gathers_on_demand(z))
-        return;
-    if (z->config.base)
-        gather_release(z->config.base, unit, pass, stream);
+    if (!zero_gathers_on_demand(z)) return;
+    if (z->config.base) gather_release(z->config.base, unit, pass, stream);
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     ASSERT(slot->unit == unit && slot->holds > 0);
     slot->holds--;
@@ -251,8 +236,7 @@ static void fold_others(struct zero *z, int unit, float *bucket, struct stream *
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
     for (int t = 0; t < info->num_tensors; t++) {
         const int64_t first = tensors[t].offset;
-        if (zero_is_summed(z, &tensors[t]))
-            continue;
+        if (zero_is_summed(z, &tensors[t])) continue;
         while (t + 1 < info->num_tensors && !zero_is_summed(z, &tensors[t + 1]) &&
                tensors[t].offset + tensors[t].numel == tensors[t + 1].offset)
             t++;
@@ -280,10 +264,8 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
     int64_t end = 0; /* of the previous tensor */
     for (int t = 0; t <= info->num_tensors; t++) {
         int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
-        if (next > end)
-            stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
-        if (t < info->num_tensors)
-            end = next + tensors[t].numel;
+        if (next > end) stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
+        if (t < info->num_tensors) end = next + tensors[t].numel;
     }
 }
 
@@ -308,8 +290,7 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     const bool later = z->micro > 0;
     *to = (struct unit_grads){.grads = home == GRADS_IN_PLACE ? zero_grad(z, unit, 0) : bucket->memory,
                               .adds = home != GRADS_IN_BUCKET && later};
-    if (home != GRADS_IN_PLACE && !z->open[unit])
-        open_bucket(z, unit, bucket, to->adds, stream);
+    if (home != GRADS_IN_PLACE && !z->open[unit]) open_bucket(z, unit, bucket, to->adds, stream);
     if (zero_gives_matrix_sums(z, unit)) {
         to->matrix_sums = zero_grad(z, unit, 0);
         to->matrix_adds = later;
@@ -339,8 +320,7 @@ static bool waits_for_next(const struct zero *z, int unit)
 static struct data_op reduction_of(struct zero *z, const struct due_unit *due, struct d2h_buffer **staging)
 {
     const int unit = due->unit;
-    if (!z->grads_whole && zero_is_offloaded(z, unit))
-        *staging = zero_offload_staging(z, unit, z->stream);
+    if (!z->grads_whole && zero_is_offloaded(z, unit)) *staging = zero_offload_staging(z, unit, z->stream);
     return (struct data_op){.send = due->send,
                             .recv = *staging ? (*staging)->memory : zero_grad(z, unit, zero_own(z, unit)),
                             .dtype = z->config.comm_dtype,
@@ -361,8 +341,7 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
     const int count = z->num_due;
     z->num_due = 0;
     zero_follow_compute(z, compute);
-    for (int i = 0; i < count; i++)
-        reductions[i] = reduction_of(z, &z->due[i], &staging[i]);
+    for (int i = 0; i < count; i++) reductions[i] = reduction_of(z, &z->due[i], &staging[i]);
     run_group(z, false, reductions, count);
     for (int i = 0; i < count; i++) {
         const int slot = zero_slot(z, z->due[i].unit);
@@ -378,10 +357,8 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
         event_record(z->reduced[unit], z->stream);
         if (zero_is_offloaded(z, unit))
             zero_offload_d2h(z, unit, reductions[i].recv, z->reduced[unit], staging[i] ? staging[i]->d2h_done : NULL);
-        if (z->observer)
-            TRY(z->observer->reduced(z, unit, reductions[i].recv, err));
-        if (!z->config.zero.overlap_comm)
-            stream_wait(compute, z->reduced[unit]);
+        if (z->observer) TRY(z->observer->reduced(z, unit, reductions[i].recv, err));
+        if (!z->config.zero.overlap_comm) stream_wait(compute, z->reduced[unit]);
     }
     return STATUS_OK;
 }
@@ -416,8 +393,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     struct zero *z = self;
     ASSERT(z->open[unit]);
     z->open[unit] = false;
-    if (z->last_micro && unit == zero_head(z))
-        zero_offload_read_ahead(z); /* backward has just begun */
+    if (z->last_micro && unit == zero_head(z)) zero_offload_read_ahead(z); /* backward has just begun */
     const bool leaves = grads_leave(z, unit);
     struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
@@ -425,21 +401,17 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
         TRY(z->observer->gradients(z, unit, send, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
         reduce_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
-    if (!leaves && !zero_ordered(z))
-        return STATUS_OK;
-    if (zero_narrow_comm(z))
-        send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
+    if (!leaves && !zero_ordered(z)) return STATUS_OK;
+    if (zero_narrow_comm(z)) send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
     if (!leaves) { /* world 1, ordered: what the reduction would do with one rank */
         zero_accumulate(z, shard_padded(z->config.layout, unit), zero_grad(z, unit, 0), DTYPE_F32, send,
                         zero_sent_dtype(z), stream);
     } else if (zero_parallel(z)) {
         z->due[z->num_due++] = (struct due_unit){unit, send};
-        if (!waits_for_next(z, unit))
-            TRY(reduce_due(z, stream, err));
+        if (!waits_for_next(z, unit)) TRY(reduce_due(z, stream, err));
     } else {
         reduce_grads_d2h(z, unit, send, stream);
-        if (!z->config.zero.overlap_comm)
-            stream_wait(stream, z->reduced[unit]);
+        if (!z->config.zero.overlap_comm) stream_wait(stream, z->reduced[unit]);
     }
     return comm_status(z->comm, err);
 }
@@ -472,12 +444,9 @@ static int64_t elements_gathered(const struct zero *z, int micro_batches)
 {
     struct gather_order order = {.zero = z, .held = {-1, -1, -1, -1}};
     for (int micro = 0; micro < micro_batches; micro++) {
-        for (int unit = 0; unit < z->units; unit++)
-            gather_next(&order, unit);
-        if (z->config.tied)
-            gather_next(&order, 0);
-        for (int unit = z->units - 2; unit >= z->backward_end; unit--)
-            gather_next(&order, unit);
+        for (int unit = 0; unit < z->units; unit++) gather_next(&order, unit);
+        if (z->config.tied) gather_next(&order, 0);
+        for (int unit = z->units - 2; unit >= z->backward_end; unit--) gather_next(&order, unit);
     }
     return order.elements;
 }

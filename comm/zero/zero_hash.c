@@ -32,8 +32,7 @@ static enum status hash_seconds(struct zero *z, int unit, int64_t offset, int64_
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         const int64_t from = max64(range->offset, offset), end = min64(range->offset + range->count, offset + count);
-        if (range->matrix || from >= end)
-            continue;
+        if (range->matrix || from >= end) continue;
         const float *values = zero_second_at(z, range) + (from - range->offset);
         TRY(zero_hash(z, values, false, (size_t)(end - from) * sizeof *values, hash, err));
     }
@@ -50,10 +49,8 @@ struct zero_kept zero_kept_of(const struct zero *z, int array, int unit)
     const struct zero_kept nothing = {.first = 0};
     const enum state_kind state = (enum state_kind)(array - ARRAY_STATE);
     const bool params = array == ARRAY_PARAMS, offloaded = zero_is_offloaded(z, unit);
-    if (params ? zero_param_on_disk(z, unit) : unit >= z->units || (int)state >= zero_states(z))
-        return nothing;
-    if (!params && !(offloaded ? z->offload.state[state] : z->state[state]))
-        return nothing;
+    if (params ? zero_param_on_disk(z, unit) : unit >= z->units || (int)state >= zero_states(z)) return nothing;
+    if (!params && !(offloaded ? z->offload.state[state] : z->state[state])) return nothing;
     if (!params && state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
         return nothing;
     const bool whole = params ? z->params_whole : !offloaded && z->state_whole[state];
@@ -85,10 +82,8 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
     int most = 0;
     for (int r = 0; r < world; r++) {
         int same = 0;
-        for (int k = 0; k < world; k++)
-            same += hashes[k] == hashes[r];
-        if (same == world)
-            return true;
+        for (int k = 0; k < world; k++) same += hashes[k] == hashes[r];
+        if (same == world) return true;
         if (same > most) {
             most = same;
             difference->other = r;
@@ -96,8 +91,7 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
     }
     difference->majority = 2 * most > world;
     difference->rank = 0;
-    while (hashes[difference->rank] == hashes[difference->other])
-        difference->rank++;
+    while (hashes[difference->rank] == hashes[difference->other]) difference->rank++;
     return false;
 }
 
@@ -116,12 +110,10 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; u < z->all_units; u++) {
             uint64_t hash = 0;
-            if (!replicated(z, array, u))
-                continue;
+            if (!replicated(z, array, u)) continue;
             TRY(zero_hash_array(z, array, u, 0, replicated(z, array, u), &hash, err));
             TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-            if (zero_same_hashes(all, z->world, difference))
-                continue;
+            if (zero_same_hashes(all, z->world, difference)) continue;
             difference->what = zero_array_name(array);
             difference->unit = &table->units[u];
             for (int t = 0; t < difference->unit->num_tensors && !difference->tensor; t++) {
@@ -130,8 +122,7 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
                 const struct zero_words words = zero_tensor_words(z, tensor);
                 TRY(zero_hash_array(z, array, u, words.first, words.count, &hash, err));
                 TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-                if (!zero_same_hashes(all, z->world, difference))
-                    difference->tensor = tensor;
+                if (!zero_same_hashes(all, z->world, difference)) difference->tensor = tensor;
             }
             return STATUS_OK;
         }
@@ -148,23 +139,20 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     int64_t bytes = 0;
     double start = seconds_now();
     *difference = (struct replica_difference){.rank = -1};
-    if (!zero_parallel(z) || !z->params_whole)
-        return STATUS_OK;
+    if (!zero_parallel(z) || !z->params_whole) return STATUS_OK;
     uint64_t *all = memory_alloc((size_t)z->world * sizeof *all);
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; u < z->all_units; u++) {
             const int64_t count = replicated(z, array, u);
-            if (count)
-                TRY_END(zero_hash_array(z, array, u, 0, count, &hash, err));
+            if (count) TRY_END(zero_hash_array(z, array, u, 0, count, &hash, err));
             bytes += count * (int64_t)dtype_size(zero_kept_of(z, array, u).dtype);
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
     TRY_END(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-    if (!zero_same_hashes(all, z->world, difference))
-        status = locate(z, all, difference, err);
+    if (!zero_same_hashes(all, z->world, difference)) status = locate(z, all, difference, err);
 end:
     free(all);
     return status;

@@ -210,8 +210,7 @@ static inline bool zero_parallel(const struct zero *zero)
 static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, int64_t offset)
 {
     const struct shard_layout *layout = zero->config.layout;
-    if (whole)
-        return layout->shard_offset[unit] * zero->world + offset;
+    if (whole) return layout->shard_offset[unit] * zero->world + offset;
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
@@ -221,8 +220,7 @@ static inline int64_t zero_moment_index(const struct zero *zero, bool whole, int
     const struct shard_layout *layout = zero->config.layout;
     const int64_t rank = offset / layout->slice[unit], first = rank * layout->slice[unit];
     const int64_t words = moment_map_words(&layout->map, unit, first, offset);
-    if (whole)
-        return layout->room_offset[unit] * zero->world + layout->room[unit] * rank + words;
+    if (whole) return layout->room_offset[unit] * zero->world + layout->room[unit] * rank + words;
     return layout->room_offset[unit] + layout->room[unit] * (rank - zero->rank) + words;
 }
 
@@ -264,8 +262,7 @@ static inline int64_t zero_words_before(const struct zero *zero, enum state_kind
 static inline int64_t zero_largest_slice(const struct zero *zero, int first, int end)
 {
     int64_t largest = 0;
-    for (int u = first; u < end; u++)
-        largest = max64(zero->config.layout->slice[u], largest);
+    for (int u = first; u < end; u++) largest = max64(zero->config.layout->slice[u], largest);
     return largest;
 }
 
@@ -310,8 +307,7 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
 {
     const size_t size = dtype_size(zero_state_dtype(zero, state));
     ASSERT(!zero_is_sparse(zero, state, unit) && (unit < zero->units || state == STATE_MASTER));
-    if (unit >= zero->units)
-        return zero_param(zero, unit, offset);
+    if (unit >= zero->units) return zero_param(zero, unit, offset);
     if (zero->muon.on && state == STATE_EXP_AVG_SQ) {
         const struct decay_range *range = &zero->ranges[zero->first_range[unit]];
         return zero_second_at(zero, range) + (offset - range->offset);
@@ -319,8 +315,7 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
     const bool moment = state != STATE_MASTER, offloaded = zero_is_offloaded(zero, unit);
     const bool whole = !offloaded && zero->state_whole[state];
     int64_t index = (moment ? zero_moment_index : zero_index)(zero, whole, unit, offset);
-    if (offloaded)
-        index -= zero_words_before(zero, state, zero->offload.first_unit);
+    if (offloaded) index -= zero_words_before(zero, state, zero->offload.first_unit);
     return (offloaded ? zero->offload.state[state] : zero->state[state]) + (size_t)index * size;
 }
 
@@ -365,8 +360,7 @@ enum grads_home {
 static inline enum grads_home zero_grads_home(const struct zero *zero, int unit)
 {
     const bool offloaded = zero_is_offloaded(zero, unit), fp32 = zero->config.grad_dtype == DTYPE_F32;
-    if (zero_ordered(zero))
-        return GRADS_IN_BUCKET;
+    if (zero_ordered(zero)) return GRADS_IN_BUCKET;
     if (!zero->config.training || (fp32 && (zero->grads_whole || (!zero_parallel(zero) && !offloaded))))
         return GRADS_IN_PLACE;
     return fp32 && !zero_parallel(zero) ? GRADS_SUM_IN_BUCKET : GRADS_IN_BUCKET;
@@ -412,10 +406,8 @@ static inline int zero_head(const struct zero *zero)
 /* See zero_gather_reduce.c. */
 static inline int zero_slot(const struct zero *zero, int unit)
 {
-    if (unit == 0)
-        return 0;
-    if (unit == zero_head(zero))
-        return zero->config.tied ? 1 : 0;
+    if (unit == 0) return 0;
+    if (unit == zero_head(zero)) return zero->config.tied ? 1 : 0;
     return 2 + (unit - 1) % 2;
 }
 

@@ -29,16 +29,13 @@ static uint16_t *muon_updates(const struct zero *z, int unit)
 
 void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
 {
-    if (!z->muon.on)
-        return;
+    if (!z->muon.on) return;
     struct orthogonalize_args *scratch = &z->muon.scratch;
     int64_t largest = 0, side = 0;
-    for (int u = 1; u < zero_head(z); u++)
-        z->muon.room = max64(shard_padded(z->config.layout, u), z->muon.room);
+    for (int u = 1; u < zero_head(z); u++) z->muon.room = max64(shard_padded(z->config.layout, u), z->muon.room);
     for (int t = 0; t < z->config.table->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
-        if (tensor->unit == 0 || tensor->unit >= zero_head(z))
-            continue;
+        if (tensor->unit == 0 || tensor->unit >= zero_head(z)) continue;
         largest = max64(tensor->numel, largest);
         side = tensor->ndim == 2 ? max64(min64(tensor->shape[0], tensor->shape[1]), side) : side;
     }
@@ -61,8 +58,7 @@ static void muon_take_momentum(struct zero *z, int unit, struct stream *compute)
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        if (!range->matrix)
-            continue;
+        if (!range->matrix) continue;
         const struct muon_momentum_args args = {.n = range->count,
                                                 .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset),
                                                 .grad = zero_grad(z, unit, range->offset),
@@ -80,8 +76,7 @@ static void orthogonalize_block(struct zero *z, int unit, struct stream *compute
     const struct unit_info *block = &z->config.table->units[unit];
     for (int t = 0; t < block->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[block->first_tensor + t];
-        if (tensor->ndim != 2)
-            continue;
+        if (tensor->ndim != 2) continue;
         struct orthogonalize_args args = z->muon.scratch;
         args.rows = tensor->shape[0];
         args.cols = tensor->shape[1];
@@ -100,14 +95,12 @@ static void muon_begin_round(struct zero *z, int unit, struct stream *compute)
         uint16_t *updates = muon_updates(z, u);
         mine = muon_is_mine(z, u) ? u : mine;
         muon_take_momentum(z, u, compute);
-        if (!zero_parallel(z) || z->config.zero.stage == 0)
-            continue;
+        if (!zero_parallel(z) || z->config.zero.stage == 0) continue;
         zero_follow_compute(z, compute);
         zero_gather(z, COMM_UPDATES, u, updates + zero_own(z, u), updates, DTYPE_BF16);
         zero_follow_comm(z, compute);
     }
-    if (mine)
-        orthogonalize_block(z, mine, compute);
+    if (mine) orthogonalize_block(z, mine, compute);
 }
 
 /* Every rank gets its slice of the block's matrices, at stage 0 all of them. */
@@ -118,8 +111,7 @@ static void muon_deal_out(struct zero *z, int unit, struct stream *compute)
         stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
     zero_follow_compute(z, compute);
     zero_sum_halves(z, unit, updates, own);
-    if (z->config.zero.stage == 0)
-        zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
+    if (z->config.zero.stage == 0) zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
     zero_follow_comm(z, compute);
 }
 
@@ -138,16 +130,12 @@ static double muon_adjustment(const struct zero *z, const struct tensor_info *ma
 void zero_muon_update(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
-    if (!z->muon.on || unit == 0 || unit >= zero_head(z))
-        return;
-    if ((unit - 1) % z->world == 0)
-        muon_begin_round(z, unit, compute);
-    if (zero_parallel(z))
-        muon_deal_out(z, unit, compute);
+    if (!z->muon.on || unit == 0 || unit >= zero_head(z)) return;
+    if ((unit - 1) % z->world == 0) muon_begin_round(z, unit, compute);
+    if (zero_parallel(z)) muon_deal_out(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        if (!range->matrix)
-            continue;
+        if (!range->matrix) continue;
         const struct muon_update_args args = {
             .n = range->count,
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
@@ -172,8 +160,7 @@ void zero_muon_copy_seconds(struct zero *z, int unit, int64_t first, int64_t cou
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         const int64_t from = max64(range->offset, first), end = min64(range->offset + range->count, first + count);
-        if (range->matrix || from >= end)
-            continue;
+        if (range->matrix || from >= end) continue;
         float *seconds = zero_second_at(z, range) + (from - range->offset), *there = values + (from - first);
         stream_copy(stream, back ? seconds : there, back ? there : seconds, (size_t)(end - from) * sizeof *seconds);
     }

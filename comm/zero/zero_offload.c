@@ -30,11 +30,9 @@ int zero_offload_first(const struct zero_config *config)
     const struct offload_settings *settings = &config->zero.offload_optimizer;
     const struct shard_layout *layout = config->layout;
     int first = layout->num_trained;
-    if (!config->training || settings->device == OFFLOAD_NONE)
-        return first;
+    if (!config->training || settings->device == OFFLOAD_NONE) return first;
     double wanted = settings->ratio * (double)layout->trained_numel;
-    while (first > 0 && (double)(layout->trained_numel - layout->shard_offset[first]) < wanted)
-        first--;
+    while (first > 0 && (double)(layout->trained_numel - layout->shard_offset[first]) < wanted) first--;
     return first;
 }
 
@@ -72,14 +70,11 @@ static void offload_files(struct zero *z)
 enum status zero_offload_open(struct zero *z, struct error *err)
 {
     struct zero_offload *o = &z->offload;
-    if (o->first_unit == z->units)
-        return STATUS_OK;
+    if (o->first_unit == z->units) return STATUS_OK;
     const int64_t wanted = z->config.zero.sub_group_size;
     o->piece = round_up(wanted > 0 && wanted < SUB_GROUP_MAX ? wanted : SUB_GROUP_MAX, SLICE_FILE_ALIGN);
-    if (z->config.zero.offload_optimizer.device == OFFLOAD_NVME)
-        offload_files(z);
-    if (!z->comm)
-        return STATUS_OK;
+    if (z->config.zero.offload_optimizer.device == OFFLOAD_NVME) offload_files(z);
+    if (!z->comm) return STATUS_OK;
     if (o->disk) {
         TRY(slice_file_open(o->disk, z->config.disk, err));
         TRY(slice_file_open(o->grads_disk, z->config.disk, err));
@@ -90,8 +85,7 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     TRY(stream_new(z->device, host, &o->host, err));
     TRY(zero_event_new(z, &o->decided, err));
     TRY(zero_event_new(z, &o->written, err));
-    for (int i = 0; i < ZERO_STEPS; i++)
-        TRY(zero_event_new(z, &o->searched[i], err));
+    for (int i = 0; i < ZERO_STEPS; i++) TRY(zero_event_new(z, &o->searched[i], err));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         TRY(zero_event_new(z, &o->copies[i].h2d_done, err));
         TRY(zero_event_new(z, &o->staging[i].filled, err));
@@ -124,14 +118,12 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *rece
 {
     struct zero_offload *o = &z->offload;
     const struct zero_config *config = &z->config;
-    if (o->first_unit == z->units)
-        return;
+    if (o->first_unit == z->units) return;
     const size_t own = (size_t)(config->layout->trained_numel - config->layout->shard_offset[o->first_unit]);
     const size_t largest = (size_t)zero_largest_slice(z, o->first_unit, z->units),
                  grad_size = dtype_size(config->grad_dtype);
     const size_t piece = largest < (size_t)o->piece ? largest : (size_t)o->piece;
-    if (o->disk)
-        slice_file_layout(o->disk, host, MEM_OPTIMIZER);
+    if (o->disk) slice_file_layout(o->disk, host, MEM_OPTIMIZER);
     for (int s = 0; !o->disk && s < zero_states(z); s++) {
         const enum state_kind kind = (enum state_kind)s;
         const int64_t words = zero_words_before(z, kind, z->units) - zero_words_before(z, kind, o->first_unit);
@@ -148,14 +140,12 @@ void zero_offload_layout(struct zero *z, struct arena *local, struct arena *rece
     for (int i = 0; copies && i < OFFLOAD_BUFFERS; i++)
         o->copies[i].memory = arena_take(host, MEM_COMM, piece * dtype_size(config->dtype));
     o->step = arena_take(host, MEM_WORKSPACE, sizeof *o->step);
-    if (z->grads_whole)
-        return;
+    if (z->grads_whole) return;
     const bool staged = zero_parallel(z) || zero_ordered(z) || config->grad_dtype != DTYPE_F32;
     for (int i = 0; staged && i < OFFLOAD_BUFFERS; i++)
         o->staging[i].memory = arena_take(received, MEM_COMM, largest * grad_size);
     void *workspace = arena_take(local, MEM_WORKSPACE, OPS_SUMS_WORKSPACE);
-    if (workspace)
-        stream_set_workspace(o->d2h, workspace, OPS_SUMS_WORKSPACE);
+    if (workspace) stream_set_workspace(o->d2h, workspace, OPS_SUMS_WORKSPACE);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -244,8 +234,7 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
     else
         stream_copy(o->d2h, offload_grad(z, unit), grads, zero_slice_bytes(z, unit, z->config.grad_dtype));
     event_record(o->d2h_done[unit], o->d2h);
-    if (free_)
-        event_record(free_, o->d2h);
+    if (free_) event_record(free_, o->d2h);
 }
 
 /* ---- the update ---------------------------------------------------------- */
@@ -263,8 +252,7 @@ static struct host_piece piece_from(const struct zero *z, int unit, int64_t at)
     int64_t cuts[] = {z->offload.disk || z->offload.copies[0].memory ? z->offload.piece : end,
                       zero_param_on_disk(z, unit) ? z->offloaded_params.piece : end};
     for (int i = 0; i < (int)COUNT_OF(cuts); i++)
-        if ((at / cuts[i] + 1) * cuts[i] < end)
-            end = (at / cuts[i] + 1) * cuts[i];
+        if ((at / cuts[i] + 1) * cuts[i] < end) end = (at / cuts[i] + 1) * cuts[i];
     return (struct host_piece){unit, at, end - at};
 }
 
@@ -300,8 +288,7 @@ static void offload_run_search(void *argument)
                                                .index = &found};
             z->device->host_ops->find_nonfinite(NULL, &args);
             *search->index = before + found;
-            if (found < piece.count)
-                return;
+            if (found < piece.count) return;
             before += piece.count;
             at += piece.count;
         }
@@ -310,8 +297,7 @@ static void offload_run_search(void *argument)
 void zero_offload_begin_update(struct zero *z, struct stream *compute)
 {
     struct zero_offload *o = &z->offload;
-    if (o->first_unit == z->units)
-        return;
+    if (o->first_unit == z->units) return;
     int slot = (int)(z->ended % ZERO_STEPS);
     stream_copy(compute, o->step, z->step, sizeof *o->step);
     event_record(o->decided, compute);
@@ -356,8 +342,7 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
         const struct decay_range *range = &z->ranges[i];
         const int64_t first = max64(range->offset - own, piece.at);
         const int64_t last = min64(range->offset - own + range->count, end);
-        if (first >= last)
-            continue;
+        if (first >= last) continue;
         const int64_t words = moment_map_words(&config->layout->map, piece.unit, own + piece.at, own + first);
         const struct adam_args args = {
             .n = last - first,
@@ -386,14 +371,12 @@ static void offload_run_update(void *argument)
     const struct zero *z = update->zero;
     const bool unchanged = update->cast_only || z->offload.step->skipped;
     void *state[STATE_KIND_COUNT] = {NULL};
-    if (unchanged && !update->copy)
-        return;
+    if (unchanged && !update->copy) return;
 #ifdef _OPENMP
     omp_set_num_threads(z->device->threads); /* of this thread, which may be CUDA's */
 #endif
     find_state(z, update->piece, state);
-    if (!unchanged)
-        update_on_host(z, update->piece, state, zero_one_copy(z) ? NULL : update->copy);
+    if (!unchanged) update_on_host(z, update->piece, state, zero_one_copy(z) ? NULL : update->copy);
     if (update->copy && (unchanged || zero_one_copy(z)))
         zero_cast(z, z->device->host_ops, update->piece.count, state[STATE_MASTER], update->copy, NULL);
     if (!unchanged && z->offload.disk && ends_record(z, update->piece))
@@ -413,8 +396,7 @@ static char *update_on_disk(struct zero *z, struct host_piece piece, bool cast_o
     struct slice_file *disk = z->offloaded_params.disk;
     const int writer = z->offload.first_unit > 0; /* the other one is the stream `down` of units before it */
     const int64_t size = z->offloaded_params.piece, first = piece.at - piece.at % size, end = piece.at + piece.count;
-    if (piece.at == first)
-        buffer = slice_file_begin_write(disk, piece.unit, first, writer, host);
+    if (piece.at == first) buffer = slice_file_begin_write(disk, piece.unit, first, writer, host);
     offload_submit(z, piece, cast_only, buffer + (size_t)(piece.at - first) * dtype_size(z->config.dtype));
     if (end % size == 0 || end == z->config.layout->slice[piece.unit])
         slice_file_end_write(disk, piece.unit, first, writer, host);
@@ -460,8 +442,7 @@ void zero_offload_update(struct zero *z, int unit, bool cast_only)
 
 void zero_offload_sync(struct zero *z)
 {
-    if (z->offload.first_unit == z->units)
-        return;
+    if (z->offload.first_unit == z->units) return;
     stream_sync(z->offload.host);
     stream_sync(z->offload.h2d);
 }
@@ -483,23 +464,19 @@ int64_t zero_disk_bytes(const struct zero *z)
 {
     const struct slice_file *const files[] = {z->offload.disk, z->offload.grads_disk, z->offloaded_params.disk};
     int64_t bytes = 0;
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        bytes += files[i] ? slice_file_bytes(files[i]) : 0;
+    for (size_t i = 0; i < COUNT_OF(files); i++) bytes += files[i] ? slice_file_bytes(files[i]) : 0;
     return bytes;
 }
 
 enum status zero_disk_status(const struct zero *z, struct error *err)
 {
-    if (z->offload.disk)
-        TRY(slice_file_status(z->offload.disk, err));
-    if (z->offload.grads_disk)
-        TRY(slice_file_status(z->offload.grads_disk, err));
+    if (z->offload.disk) TRY(slice_file_status(z->offload.disk, err));
+    if (z->offload.grads_disk) TRY(slice_file_status(z->offload.grads_disk, err));
     return z->offloaded_params.disk ? slice_file_status(z->offloaded_params.disk, err) : STATUS_OK;
 }
 
 enum status zero_check_folders(const struct zero *z, struct error *err)
 {
-    if (z->offload.disk)
-        TRY(scratch_folder_check(z->config.zero.offload_optimizer.nvme_path, err));
+    if (z->offload.disk) TRY(scratch_folder_check(z->config.zero.offload_optimizer.nvme_path, err));
     return z->offloaded_params.disk ? scratch_folder_check(z->config.zero.offload_param.nvme_path, err) : STATUS_OK;
 }

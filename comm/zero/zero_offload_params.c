@@ -52,21 +52,16 @@ static struct slice_file *params_file(struct zero *z)
 enum status zero_offload_params_init(struct zero *z, struct error *err)
 {
     struct offloaded_params *offload = &z->offloaded_params;
-    if (!zero_offloads_params(z))
-        return STATUS_OK;
+    if (!zero_offloads_params(z)) return STATUS_OK;
     ASSERT(z->config.zero.stage == 3);
     offload->resident = param_units_in_host(z);
-    if (offload->resident < z->all_units)
-        offload->disk = params_file(z);
+    if (offload->resident < z->all_units) offload->disk = params_file(z);
     offload->settled = memory_zeroed((size_t)z->all_units, sizeof *offload->settled);
-    if (!z->comm)
-        return STATUS_OK;
-    if (offload->disk)
-        TRY(slice_file_open(offload->disk, z->config.disk, err));
+    if (!z->comm) return STATUS_OK;
+    if (offload->disk) TRY(slice_file_open(offload->disk, z->config.disk, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
-    for (int u = 0; u < z->all_units; u++)
-        TRY(zero_event_new(z, &offload->settled[u], err));
+    for (int u = 0; u < z->all_units; u++) TRY(zero_event_new(z, &offload->settled[u], err));
     for (int p = 0; p < SLOTS; p++) {
         TRY(zero_event_new(z, &z->slots[p].staged, err));
         TRY(zero_event_new(z, &z->slots[p].d2h_done, err));
@@ -92,8 +87,7 @@ static void await_params_staging(const struct zero *z, const struct gather_slot 
 static void read_params_ahead(struct zero *z, int unit)
 {
     struct offloaded_params *offload = &z->offloaded_params;
-    if (!zero_param_on_disk(z, unit))
-        return;
+    if (!zero_param_on_disk(z, unit)) return;
     stream_wait(offload->h2d, offload->settled[unit]);
     slice_file_read_ahead(offload->disk, unit, offload->h2d);
 }
@@ -101,8 +95,7 @@ static void read_params_ahead(struct zero *z, int unit)
 void zero_read_ahead(struct zero *z, int unit)
 {
     read_params_ahead(z, unit);
-    if (zero_frozen(z, unit))
-        read_params_ahead(z, zero_frozen(z, unit));
+    if (zero_frozen(z, unit)) read_params_ahead(z, zero_frozen(z, unit));
 }
 
 static void params_h2d(struct zero *z, int unit, void *to)
@@ -145,8 +138,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
                     zero_slice_bytes(z, unit, z->config.dtype));
     event_record(slot->d2h_done, d2h);
     event_record(z->offloaded_params.settled[unit], d2h);
-    if (!z->config.zero.overlap_comm)
-        stream_wait(compute, slot->d2h_done);
+    if (!z->config.zero.overlap_comm) stream_wait(compute, slot->d2h_done);
 }
 
 void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
@@ -165,8 +157,7 @@ char *zero_param_begin_update(struct zero *z, int unit, struct stream *compute)
 
 void zero_param_end_update(struct zero *z, int unit, struct stream *compute)
 {
-    if (!zero_offloads_params(z))
-        return;
+    if (!zero_offloads_params(z)) return;
     if (zero_one_copy(z))
         param_d2h(z, unit, compute);
     else

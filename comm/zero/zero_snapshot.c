@@ -29,8 +29,7 @@ int64_t zero_snapshot_bytes(const struct zero *zero)
 
 void zero_snapshot_layout(struct zero *zero, struct arena *host)
 {
-    if (!zero->has_snapshot)
-        return;
+    if (!zero->has_snapshot) return;
     zero->snapshot = arena_take(host, MEM_SNAPSHOT, (size_t)zero_snapshot_bytes(zero));
 }
 

@@ -38,8 +38,7 @@ void zero_begin_step(struct zero *z, const struct step_schedule *schedule, struc
     ASSERT(z->begun - z->collected < ZERO_STEPS);
     stream_copy(compute, z->schedule, schedule, sizeof *schedule);
     z->bad_rank = z->bad_rank_records + z->begun++ % ZERO_STEPS * z->units;
-    for (int u = 0; u < z->units; u++)
-        z->bad_rank[u] = RANK_NONE;
+    for (int u = 0; u < z->units; u++) z->bad_rank[u] = RANK_NONE;
     zero_rewind_step(z);
 }
 
@@ -64,10 +63,8 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
         ASSERT(!z->open[u]);
         bool summed = zero_is_offloaded(z, u) && !z->grads_whole; /* on their way down */
-        if (zero_parallel(z) || summed)
-            stream_wait(compute, z->reduced[u]);
-        if (summed)
-            continue;
+        if (zero_parallel(z) || summed) stream_wait(compute, z->reduced[u]);
+        if (summed) continue;
         for (int part = 0; part < parts; part++) {
             const struct sumsq_args args = zero_part_squares(z, u, part, zero_grad(z, u, zero_own(z, u)));
             z->device->ops->sumsq(compute, &args);
@@ -75,8 +72,7 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     }
     for (int part = 0; part < parts; part++)
         stream_copy(compute, &zero_report(z, part)[z->units], &loss_sum[part], sizeof *loss_sum);
-    if (!zero_parallel(z))
-        return;
+    if (!zero_parallel(z)) return;
     zero_follow_compute(z, compute);
     const size_t doubles = (size_t)parts * ((size_t)z->units + 1);
     const struct data_op op = {.send = zero_report(z, 0),
@@ -117,8 +113,7 @@ static void step_update_unit(struct zero *z, int unit, struct stream *compute)
     char *staged = zero_param_begin_update(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
-        if (range->matrix || range->joined == 0)
-            continue; /* zero_muon_update(); a range before it */
+        if (range->matrix || range->joined == 0) continue; /* zero_muon_update(); a range before it */
         struct adam_args args = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
             .m = step_state_or_none(z, STATE_EXP_AVG, unit, range->offset),
@@ -145,8 +140,7 @@ static void step_gather_updated(struct zero *z, int unit, struct stream *compute
     zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0),
                 z->config.dtype);
     event_record(z->fetched[unit], z->stream);
-    if (!z->config.zero.overlap_comm)
-        stream_wait(compute, z->fetched[unit]);
+    if (!z->config.zero.overlap_comm) stream_wait(compute, z->fetched[unit]);
 }
 
 static void step_update_all(struct zero *z, struct stream *compute)
@@ -160,8 +154,7 @@ static void step_update_all(struct zero *z, struct stream *compute)
             zero_offload_update(z, u, false);
         else
             step_update_unit(z, u, compute);
-        if (gathers)
-            step_gather_updated(z, u, compute);
+        if (gathers) step_gather_updated(z, u, compute);
         span_end(&span);
     }
     event_record(z->updated, zero_offloads_params(z) ? z->offloaded_params.d2h : compute);
@@ -239,22 +232,19 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
                                 struct zero_result *result, struct error *err)
 {
     int64_t on_device = nonfinite_searched(z), index = record->bad_index;
-    if (index >= on_device && !z->grads_whole)
-        index = on_device + record->host_bad_index;
+    if (index >= on_device && !z->grads_whole) index = on_device + record->host_bad_index;
     struct bad_position own = nonfinite_position(z, index), first = {.unit = z->units};
     struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
     enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
     for (int r = 0; status == STATUS_OK && r < z->world; r++)
-        if (nonfinite_before(&all[r], &first))
-            first = all[r];
+        if (nonfinite_before(&all[r], &first)) first = all[r];
     if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
         first.unit = record->state.bad_unit;
     free(all);
     TRY(status);
     const int32_t bad_loss = record->state.bad_loss_rank; /* a virtual rank */
     result->bad_rank = bad_loss < 0 ? -1 : bad_loss % z->world;
-    if (first.unit == z->units)
-        return STATUS_OK;
+    if (first.unit == z->units) return STATUS_OK;
     result->bad_tensor = tensor_at(z->config.table, (int)first.unit, first.offset);
     if (!zero_parallel(z)) {
         result->bad_rank = 0;
@@ -264,8 +254,7 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     int owner = (int)(first.offset / z->config.layout->slice[first.unit]);
     int32_t rank = bad_rank[first.unit];
     TRY(comm_broadcast(z->comm, &rank, sizeof rank, owner, err));
-    if (rank != RANK_NONE)
-        result->bad_rank = rank;
+    if (rank != RANK_NONE) result->bad_rank = rank;
     return STATUS_OK;
 }
 
@@ -274,8 +263,7 @@ enum status zero_collect(struct zero *z, struct zero_result *result, struct erro
     ASSERT(z->collected < z->ended);
     int slot = (int)(z->collected % ZERO_STEPS);
     event_sync(z->done[slot]);
-    if (z->offload.first_unit < z->units)
-        event_sync(z->offload.searched[slot]);
+    if (z->offload.first_unit < z->units) event_sync(z->offload.searched[slot]);
     z->collected++;
     TRY(comm_status(z->comm, err));
     TRY(zero_disk_status(z, err));

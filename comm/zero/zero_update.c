@@ -99,8 +99,7 @@ void zero_join_ranges(struct zero *z)
         for (int i = z->first_range[u]; i < z->first_range[u + 1]; i++) {
             struct decay_range *range = &z->ranges[i];
             range->joined = 0;
-            if (i == z->first_range[u] || !update_joins(z, u, first, range - 1))
-                first = range;
+            if (i == z->first_range[u] || !update_joins(z, u, first, range - 1)) first = range;
             first->joined++;
             z->segments[i] =
                 (struct decay_segment){range->offset + range->count - first->offset, zero_weight_decay(z, range)};

@@ -32,8 +32,7 @@ void length_summary_of(int64_t *lengths, int64_t count, int64_t limit, struct le
                                        .p90 = data_summary_quantile(lengths, count, 90),
                                        .p99 = data_summary_quantile(lengths, count, 99),
                                        .most = lengths[count - 1]};
-    for (int64_t i = count - 1; limit && i >= 0 && lengths[i] > limit; i--)
-        summary->longer++;
+    for (int64_t i = count - 1; limit && i >= 0 && lengths[i] > limit; i--) summary->longer++;
 }
 
 /* The document that a pass over the tokens has come to. */
@@ -58,12 +57,10 @@ static void data_summary_add(struct document_walk *at, const int32_t *tokens, co
 {
     for (int64_t i = 0; i < count; i++) {
         data_summary_next_document(at, summary);
-        if (tokens[i] > summary->largest_id)
-            summary->largest_id = tokens[i];
+        if (tokens[i] > summary->largest_id) summary->largest_id = tokens[i];
         summary->learned += mask[i];
         at->learns |= mask[i];
-        if (--at->left == 0)
-            summary->unlearned += !at->learns;
+        if (--at->left == 0) summary->unlearned += !at->learns;
     }
 }
 
@@ -77,8 +74,7 @@ static enum status data_summary_read_tokens(const struct token_set *set, const i
     for (int64_t first = 0; first < summary->tokens; first += PIECE) {
         const int64_t count = summary->tokens - first < PIECE ? summary->tokens - first : PIECE;
         TRY(token_set_read(set, first, count, INT32_MAX, tokens, err));
-        if (token_set_has_mask(set))
-            TRY(token_set_read_mask(set, first, count, mask, err));
+        if (token_set_has_mask(set)) TRY(token_set_read_mask(set, first, count, mask, err));
         data_summary_add(&at, tokens, mask, count, summary);
         heartbeat_beat();
     }
@@ -93,8 +89,7 @@ enum status data_summary_read(const struct token_set *set, int64_t seq_length, s
     int64_t *lengths = memory_alloc((size_t)summary->documents * sizeof *lengths);
     enum status status = STATUS_OK;
     int64_t first;
-    for (int64_t i = 0; i < summary->documents; i++)
-        TRY_END(token_set_document(set, i, &first, &lengths[i], err));
+    for (int64_t i = 0; i < summary->documents; i++) TRY_END(token_set_document(set, i, &first, &lengths[i], err));
     TRY_END(data_summary_read_tokens(set, lengths, summary, err));
     length_summary_of(lengths, summary->documents, seq_length, &summary->lengths);
 end:
@@ -105,7 +100,6 @@ end:
 int64_t *data_summary_labels(const struct label_set *labels)
 {
     int64_t *counts = memory_zeroed((size_t)labels->classes, sizeof *counts);
-    for (int64_t i = 0; i < labels->documents; i++)
-        counts[labels->labels[i]]++;
+    for (int64_t i = 0; i < labels->documents; i++) counts[labels->labels[i]]++;
     return counts;
 }

@@ -33,8 +33,7 @@ static enum status document_fit_lengths(const struct token_set *set, int64_t seq
         int64_t first, length;
         TRY(token_set_document(set, i, &first, &length, err));
         packer->length[i] = (int32_t)(length < seq_length ? length : seq_length);
-        if (i % TICK == 0)
-            heartbeat_beat();
+        if (i % TICK == 0) heartbeat_beat();
     }
     return STATUS_OK;
 }
@@ -43,8 +42,7 @@ static enum status document_fit_lengths(const struct token_set *set, int64_t seq
 static int64_t document_fit_room(struct packer *packer, int32_t length)
 {
     int64_t node = 1;
-    while (node < packer->leaves)
-        node = packer->room[2 * node] >= length ? 2 * node : 2 * node + 1;
+    while (node < packer->leaves) node = packer->room[2 * node] >= length ? 2 * node : 2 * node + 1;
     const int64_t leaf = node - packer->leaves;
     packer->room[node] -= length;
     while (node > 1) {
@@ -57,13 +55,10 @@ static int64_t document_fit_room(struct packer *packer, int32_t length)
 
 static void place_documents(struct packer *packer, int64_t count, int64_t seq_length, struct first_fit *fit)
 {
-    for (int64_t i = 1; i < 2 * packer->leaves; i++)
-        packer->room[i] = (int32_t)seq_length;
+    for (int64_t i = 1; i < 2 * packer->leaves; i++) packer->room[i] = (int32_t)seq_length;
     for (int64_t i = 0; i < count; i++) {
-        if (i % TICK == 0)
-            heartbeat_beat();
-        if (packer->length[i] == 0)
-            continue;
+        if (i % TICK == 0) heartbeat_beat();
+        if (packer->length[i] == 0) continue;
         const int64_t sample = document_fit_room(packer, packer->length[i]);
         packer->where[i] = (uint32_t)sample;
         fit->tokens += packer->length[i];
@@ -74,14 +69,11 @@ static void place_documents(struct packer *packer, int64_t count, int64_t seq_le
 static void sort_by_sample(const struct packer *packer, int64_t count, struct first_fit *fit)
 {
     for (int64_t i = 0; i < count; i++)
-        if (packer->length[i] > 0)
-            fit->starts[packer->where[i] + 1]++;
-    for (int64_t s = 0; s < fit->samples; s++)
-        fit->starts[s + 1] += fit->starts[s];
+        if (packer->length[i] > 0) fit->starts[packer->where[i] + 1]++;
+    for (int64_t s = 0; s < fit->samples; s++) fit->starts[s + 1] += fit->starts[s];
     const int64_t placed = fit->starts[fit->samples];
     for (int64_t i = count - 1; i >= 0; i--)
-        if (packer->length[i] > 0)
-            fit->documents[--fit->starts[packer->where[i] + 1]] = (uint32_t)i;
+        if (packer->length[i] > 0) fit->documents[--fit->starts[packer->where[i] + 1]] = (uint32_t)i;
     for (int64_t s = 0; s < fit->samples; s++) /* until here, entry s + 1 is where sample s begins */
         fit->starts[s] = fit->starts[s + 1];
     fit->starts[fit->samples] = placed;
@@ -91,8 +83,7 @@ static enum status pack(const struct token_set *set, int64_t seq_length, struct 
                         struct error *err)
 {
     const int64_t count = token_set_documents(set);
-    for (packer->leaves = 1; packer->leaves < count;)
-        packer->leaves *= 2;
+    for (packer->leaves = 1; packer->leaves < count;) packer->leaves *= 2;
     packer->length = memory_alloc((size_t)count * sizeof *packer->length);
     packer->where = memory_alloc((size_t)count * sizeof *packer->where);
     packer->room = memory_alloc(2 * (size_t)packer->leaves * sizeof *packer->room);
@@ -128,8 +119,7 @@ enum status first_fit_new(const struct token_set *set, int64_t seq_length, struc
 
 void first_fit_free(struct first_fit *fit)
 {
-    if (!fit)
-        return;
+    if (!fit) return;
     free(fit->documents);
     free(fit->starts);
     free(fit);
@@ -147,8 +137,7 @@ static enum status document_fit_targets(const struct token_set *set, int64_t fir
     for (; first < end && !(first_only && *targets); first += PIECE) {
         const int64_t count = end - first < PIECE ? end - first : PIECE;
         TRY(token_set_read_mask(set, first, count, mask, err));
-        for (int64_t i = 0; i < count; i++)
-            *targets += mask[i];
+        for (int64_t i = 0; i < count; i++) *targets += mask[i];
         heartbeat_beat();
     }
     return STATUS_OK;
@@ -161,8 +150,7 @@ enum status cut_count(const struct token_set *set, int64_t seq_length, struct cu
         int64_t first, length, kept = 0;
         TRY(token_set_document(set, i, &first, &length, err));
         const int64_t taken = length < seq_length ? length : seq_length;
-        if (i % TICK == 0)
-            heartbeat_beat();
+        if (i % TICK == 0) heartbeat_beat();
         count->documents += length > taken;
         TRY(document_fit_targets(set, first + taken, first + length, false, &count->targets, err));
         if (!count->target_left) /* a document's first token is no target */

@@ -104,8 +104,7 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
 {
     char path[FS_PATH_MAX];
     TRY(companion_path(shard, ".types", path, err));
-    if (fs_is_absent(path))
-        return STATUS_OK;
+    if (fs_is_absent(path)) return STATUS_OK;
     struct types_reader reader = {.path = path};
     TRY(fs_open_read(path, STATUS_DATA, &reader.fd, &reader.bytes, err));
     enum status status = STATUS_OK;
@@ -136,8 +135,7 @@ static enum status check_label_names(const json_t *names, const char *path, stru
         snprintf(id, sizeof id, "%zu", i);
         good = json_is_string(json_object_get(names, id));
     }
-    if (good)
-        return STATUS_OK;
+    if (good) return STATUS_OK;
     return error_set(err, STATUS_DATA, "'%s': id2label must be an object that maps \"0\", \"1\", … to names", path);
 }
 
@@ -157,8 +155,7 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
         }
     }
     bool same = shard->first == 0 || (names && set->names ? json_equal(names, set->names) : names == set->names);
-    if (shard->first == 0)
-        set->names = json_incref(names);
+    if (shard->first == 0) set->names = json_incref(names);
     json_decref(names);
     if (!same)
         return error_set(err, STATUS_DATA,
@@ -179,8 +176,7 @@ static enum status measure_documents(struct label_set *set, const struct token_s
         if (length == 0)
             return error_set(err, STATUS_DATA, "document %lld has a label, but no tokens; hint: make the shard again",
                              (long long)i);
-        if (i % PIECE == 0)
-            heartbeat_beat();
+        if (i % PIECE == 0) heartbeat_beat();
         if (length > set->longest) {
             set->longest = length;
             set->longest_document = i;
@@ -234,8 +230,7 @@ fail:
 
 void label_set_close(struct label_set *set)
 {
-    if (!set)
-        return;
+    if (!set) return;
     json_decref(set->names);
     free(set->labels);
     free(set->first_text);

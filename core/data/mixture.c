@@ -41,8 +41,7 @@ static bool mixture_are_multiples(const double *weights, int count, double scale
     double sum = 0;
     for (int s = 0; s < count; s++) {
         const double amount = weights[s] * scale;
-        if (amount > largest_sum || fabs(amount - rint(amount)) > 1e-12 * amount)
-            return false;
+        if (amount > largest_sum || fabs(amount - rint(amount)) > 1e-12 * amount) return false;
         sum += amount;
     }
     return sum <= largest_sum;
@@ -56,10 +55,8 @@ void interleave_weights(const double *weights, int count, int64_t *amounts)
         decimals++;
         scale *= 10;
     }
-    for (int s = 0; s < count; s++)
-        sum += weights[s];
-    if (decimals > MOST_DECIMALS)
-        scale = largest_sum / sum;
+    for (int s = 0; s < count; s++) sum += weights[s];
+    if (decimals > MOST_DECIMALS) scale = largest_sum / sum;
     for (int s = 0; s < count; s++) {
         const int64_t amount = llrint(weights[s] * scale);
         amounts[s] = amount > 0 ? amount : 1;
@@ -105,8 +102,7 @@ int interleave_next(struct interleave_cursor *cursor)
     const int64_t in_period = (cursor->place - 1) % order->period + 1;
     cursor->deadline[chosen] =
         in_period + mixture_quotient_above(order->period - cursor->credit[chosen], order->shares[chosen]);
-    if (in_period == order->period)
-        begin_period(cursor, cursor->place / order->period);
+    if (in_period == order->period) begin_period(cursor, cursor->place / order->period);
     return chosen;
 }
 
@@ -114,12 +110,10 @@ void interleave_seek(struct interleave_cursor *cursor, int64_t place)
 {
     ASSERT(place >= 0);
     const int64_t period = place / cursor->order->period;
-    if (place < cursor->place || period * cursor->order->period > cursor->place)
-        begin_period(cursor, period);
+    if (place < cursor->place || period * cursor->order->period > cursor->place) begin_period(cursor, period);
     while (cursor->place < place) {
         interleave_next(cursor);
-        if (cursor->place % TICK == 0)
-            heartbeat_beat();
+        if (cursor->place % TICK == 0) heartbeat_beat();
     }
 }
 

@@ -23,8 +23,7 @@ uint64_t permute_index(uint64_t index, uint64_t n, uint64_t seed, uint64_t epoch
 {
     ASSERT(index < n);
     int half = 1;
-    while (half < 32 && (n - 1) >> (2 * half) != 0)
-        half++;
+    while (half < 32 && (n - 1) >> (2 * half) != 0) half++;
     uint64_t mask = (UINT64_C(1) << half) - 1;
     uint64_t key = permute_mix64(permute_mix64(seed) ^ epoch);
 

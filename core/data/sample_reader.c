@@ -22,10 +22,8 @@ static enum status read_part(struct sample_reader *reader, int64_t first, int64_
                              int64_t position, struct error *err)
 {
     const struct token_set *set = reader->source->set;
-    if (read_tokens)
-        TRY(token_set_read(set, first, count, reader->config->vocab_size, reader->tokens + position, err));
-    if (reader->mask)
-        TRY(token_set_read_mask(set, first, count, reader->mask + position, err));
+    if (read_tokens) TRY(token_set_read(set, first, count, reader->config->vocab_size, reader->tokens + position, err));
+    if (reader->mask) TRY(token_set_read_mask(set, first, count, reader->mask + position, err));
     return STATUS_OK;
 }
 
@@ -59,8 +57,7 @@ static enum status add_document_ends(struct sample_reader *reader, int64_t first
         int64_t start, count;
         TRY(token_set_document(set, number, &start, &count, err));
         end = start + count < first + length ? start + count : first + length;
-        if (end > first)
-            add_end(reader, end - first);
+        if (end > first) add_end(reader, end - first);
     }
     add_end(reader, length); /* tokens after the last document belong to none */
     return STATUS_OK;
@@ -84,8 +81,7 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
         else if (token_stream_masks(config) && count > 0)
             add_end(reader, *len);
     }
-    if (!token_stream_masks(config) && *len > 0)
-        add_end(reader, *len);
+    if (!token_stream_masks(config) && *len > 0) add_end(reader, *len);
     return STATUS_OK;
 }
 
@@ -93,10 +89,8 @@ int64_t sample_targets(const struct sample_reader *reader)
 {
     int64_t targets = 0;
     for (int s = 0, begin = 0; s < reader->num_ends; begin = reader->ends[s++]) {
-        if (!reader->mask)
-            targets += reader->ends[s] - begin - 1;
-        for (int i = begin + 1; reader->mask && i < reader->ends[s]; i++)
-            targets += reader->mask[i];
+        if (!reader->mask) targets += reader->ends[s] - begin - 1;
+        for (int i = begin + 1; reader->mask && i < reader->ends[s]; i++) targets += reader->mask[i];
     }
     return targets;
 }

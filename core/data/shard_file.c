@@ -22,8 +22,7 @@ static enum status shard_open_facts(const char *path, int *fd, struct stat *fact
     const enum status status = fs_open_regular(path, O_RDONLY, STATUS_DATA, fd, facts, &why);
     if (status != STATUS_OK && why.cause == ENOENT && fs_exists(path))
         return error_set(err, STATUS_DATA, "cannot open '%s': it is a broken link", path);
-    if (status != STATUS_OK && err)
-        *err = why;
+    if (status != STATUS_OK && err) *err = why;
     return status;
 }
 
@@ -39,8 +38,7 @@ enum status shard_file_open(struct shard_file *file, struct error *err)
 
 void shard_file_close(struct shard_file *file)
 {
-    if (file->fd >= 0)
-        io_close(file->fd);
+    if (file->fd >= 0) io_close(file->fd);
     file->fd = -1;
 }
 
@@ -53,8 +51,7 @@ static enum status check_unchanged(const struct shard_file *file, const struct s
         what = facts->st_size < file->bytes ? "truncated" : "made longer";
     else if (facts->st_mtim.tv_sec != file->written.tv_sec || facts->st_mtim.tv_nsec != file->written.tv_nsec)
         what = "written again";
-    if (!what)
-        return STATUS_OK;
+    if (!what) return STATUS_OK;
     return error_set(err, STATUS_DATA,
                      "'%s' was %s while in use (%lld bytes, %lld when it was opened); hint: data of a run must not "
                      "change; put them back, and resume",
@@ -68,17 +65,13 @@ static enum status read_once(const struct shard_file *file, bool anew, int64_t o
     struct stat facts;
     int fd = anew ? -1 : file->fd;
     const bool opens = fd < 0;
-    if (opens)
-        TRY(shard_open_facts(file->path, &fd, &facts, err));
+    if (opens) TRY(shard_open_facts(file->path, &fd, &facts, err));
     enum status status = STATUS_OK;
     if (!opens && fstat(fd, &facts) != 0)
         status = error_system(err, STATUS_DATA, errno, "cannot read '%s'", file->path);
-    if (status == STATUS_OK)
-        status = check_unchanged(file, &facts, err);
-    if (status == STATUS_OK)
-        status = fs_pread(fd, file->path, out, (size_t)count, offset, STATUS_DATA, err);
-    if (opens)
-        io_close(fd);
+    if (status == STATUS_OK) status = check_unchanged(file, &facts, err);
+    if (status == STATUS_OK) status = fs_pread(fd, file->path, out, (size_t)count, offset, STATUS_DATA, err);
+    if (opens) io_close(fd);
     return status;
 }
 
@@ -92,8 +85,7 @@ enum status shard_file_read(const struct shard_file *file, int64_t offset, int64
         status = read_once(file, anew, offset, count, out, &why);
         anew = true;
     } while (status != STATUS_OK && error_is_transient(&why) && retry_again(&retry, &status, &why));
-    if (status != STATUS_OK && err)
-        *err = why;
+    if (status != STATUS_OK && err) *err = why;
     return status;
 }
 
@@ -117,11 +109,9 @@ enum status shard_digests_size(const struct shard_file *idx, int64_t at, int64_t
 {
     struct head head;
     *bytes = 0;
-    if (idx->bytes - at < (int64_t)sizeof head)
-        return STATUS_OK;
+    if (idx->bytes - at < (int64_t)sizeof head) return STATUS_OK;
     TRY(shard_file_read(idx, at, sizeof head, &head, err));
-    if (memcmp(head.magic, head_magic, sizeof head_magic) != 0)
-        return STATUS_OK;
+    if (memcmp(head.magic, head_magic, sizeof head_magic) != 0) return STATUS_OK;
     *bytes = sizeof head;
     for (size_t i = 0; i < COUNT_OF(ends); i++) /* at most 5 · 2^52 */
         *bytes += (int64_t)shard_blocks_of(head.sizes[i]) * DIGEST;
@@ -171,20 +161,17 @@ enum status shard_digests_check(const struct shard_file *idx, int64_t at, const 
                                 const struct shard_file *mask, int64_t blocks, uint64_t seed, struct error *err)
 {
     struct head head;
-    if (sodium_init() < 0)
-        return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
+    if (sodium_init() < 0) return error_set(err, STATUS_DEVICE, "cannot initialise libsodium");
     TRY(shard_file_read(idx, at, sizeof head, &head, err));
     const int prefix = (int)strlen(bin->path) - 4;
     int64_t list = at + (int64_t)sizeof head;
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
-        if (head.sizes[i] == 0)
-            continue;
+        if (head.sizes[i] == 0) continue;
         char *path = memory_printf("%.*s%s", prefix, bin->path, ends[i]);
         struct shard_file closed = {.path = fs_is_absent(path) ? NULL : path, .fd = -1};
         const struct shard_file *file = i == 0 ? bin : i == 1 ? mask : &closed;
         enum status status = file == &closed && closed.path ? shard_file_open(&closed, err) : STATUS_OK;
-        if (status == STATUS_OK)
-            status = compare_file(idx, list, path, file, head.sizes[i], blocks, seed, err);
+        if (status == STATUS_OK) status = compare_file(idx, list, path, file, head.sizes[i], blocks, seed, err);
         shard_file_close(&closed);
         free(path);
         TRY(status);

@@ -113,14 +113,11 @@ static enum status token_set_find_files(const char *path, struct shard *shard, s
         free(mask);
         shard->mask.path = NULL;
     }
-    if (!fs_is_absent(idx) || fs_has_suffix(path, ".idx"))
-        return STATUS_OK;
+    if (!fs_is_absent(idx) || fs_has_suffix(path, ".idx")) return STATUS_OK;
     free(idx);
     shard->idx.path = NULL;
-    if (path[length] || !fs_is_absent(bin))
-        return STATUS_OK;
-    if (fs_is_dir(path) || fs_is_absent(path))
-        return token_set_no_shard(path, bin, err);
+    if (path[length] || !fs_is_absent(bin)) return STATUS_OK;
+    if (fs_is_dir(path) || fs_is_absent(path)) return token_set_no_shard(path, bin, err);
     bin[length] = '\0'; /* an llm.c file without .bin in its name */
     return STATUS_OK;
 }
@@ -161,12 +158,10 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
     int own = set->num_shards, rc = glob(pattern, 0, NULL, &found); /* in the order of bytes: LC_COLLATE is C */
     heartbeat_slow_end(&slow);
     enum status status = STATUS_OK;
-    if (rc == GLOB_NOSPACE)
-        memory_exhausted(0);
+    if (rc == GLOB_NOSPACE) memory_exhausted(0);
     for (size_t i = 0; rc == 0 && i < found.gl_pathc && status == STATUS_OK; i++) {
         const char *path = found.gl_pathv[i];
-        if (token_set_base_length(path) < strlen(path) && !fs_is_dir(path))
-            status = set_add(set, own, path, err);
+        if (token_set_base_length(path) < strlen(path) && !fs_is_dir(path)) status = set_add(set, own, path, err);
     }
     globfree(&found);
     return status;
@@ -175,8 +170,7 @@ static enum status set_add_matches(struct token_set *set, const char *pattern, s
 static enum status set_add_pattern(struct token_set *set, const char *pattern, struct error *err)
 {
     int own = set->num_shards;
-    if (!strpbrk(pattern, "*?[") || !fs_is_absent(pattern))
-        return set_add(set, own, pattern, err);
+    if (!strpbrk(pattern, "*?[") || !fs_is_absent(pattern)) return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
         char *with_end = memory_printf("%s.bin", pattern);
@@ -206,13 +200,10 @@ static enum status token_llmc_open(struct shard *shard, struct error *err)
 {
     const char *path = shard->bin.path;
     int32_t header[3] = {0};
-    if (shard->bin.bytes == 0)
-        return error_set(err, STATUS_DATA, "token shard '%s' is empty", path);
-    if (shard->bin.bytes >= (int64_t)sizeof header)
-        TRY(shard_file_read(&shard->bin, 0, sizeof header, header, err));
+    if (shard->bin.bytes == 0) return error_set(err, STATUS_DATA, "token shard '%s' is empty", path);
+    if (shard->bin.bytes >= (int64_t)sizeof header) TRY(shard_file_read(&shard->bin, 0, sizeof header, header, err));
     const struct llmc_type *type = llmc_types;
-    while (type < llmc_types + COUNT_OF(llmc_types) && type->magic != header[0])
-        type++;
+    while (type < llmc_types + COUNT_OF(llmc_types) && type->magic != header[0]) type++;
     if (type == llmc_types + COUNT_OF(llmc_types))
         return error_set(err, STATUS_DATA,
                          "'%s' is not an llm.c token file (magic at byte 0: expected 20240520 or 20240801, found %d) "
@@ -229,8 +220,7 @@ static enum status token_llmc_open(struct shard *shard, struct error *err)
     shard->tokens = header[2];
     shard->documents = 1;
     int64_t expected = LLMC_HEADER + shard->tokens * type->type.bytes;
-    if (shard->bin.bytes != expected)
-        return shard_wrong_size(&shard->bin, expected, err);
+    if (shard->bin.bytes != expected) return shard_wrong_size(&shard->bin, expected, err);
     return STATUS_OK;
 }
 
@@ -281,8 +271,7 @@ static enum status token_index_check(const struct shard *shard, struct error *er
         TRY(shard_file_read(&shard->idx, token_index_sizes_at(i), 4 * count, sizes, err));
         TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
-            if (values[j] != position)
-                return token_index_wrong_pointer(shard, i + j, values[j], position, err);
+            if (values[j] != position) return token_index_wrong_pointer(shard, i + j, values[j], position, err);
             if (sizes[j] < 0 || sizes[j] > (shard->bin.bytes - position) / shard->type.bytes)
                 return error_set(err, STATUS_DATA,
                                  "'%s' at byte %lld: sequence %lld has %d tokens, more than '%s' has from byte "
@@ -310,8 +299,7 @@ static enum status token_index_ends(const struct shard *shard, struct error *err
     int64_t last = shard->sequences - 1, pointer, entry;
     int32_t size;
     TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, 0), 8, &pointer, err));
-    if (pointer != 0)
-        return token_index_wrong_pointer(shard, 0, pointer, 0, err);
+    if (pointer != 0) return token_index_wrong_pointer(shard, 0, pointer, 0, err);
     TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, last), 8, &pointer, err));
     TRY(shard_file_read(&shard->idx, token_index_sizes_at(last), 4, &size, err));
     if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
@@ -322,11 +310,9 @@ static enum status token_index_ends(const struct shard *shard, struct error *err
                          shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
                          (long long)pointer);
     TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, 0), 8, &entry, err));
-    if (entry != 0)
-        return token_index_wrong_entry(shard, 0, entry, err);
+    if (entry != 0) return token_index_wrong_entry(shard, 0, entry, err);
     TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, shard->documents), 8, &entry, err));
-    if (entry != shard->sequences)
-        return token_index_wrong_entry(shard, shard->documents, entry, err);
+    if (entry != shard->sequences) return token_index_wrong_entry(shard, shard->documents, entry, err);
     return STATUS_OK;
 }
 
@@ -350,8 +336,7 @@ static enum status token_megatron_open(struct shard *shard, struct error *err)
         return error_set(err, STATUS_DATA, "'%s' has version %llu at byte 9, expected 1", idx->path,
                          (unsigned long long)version);
     const struct index_type *type = index_types;
-    while (type < index_types + COUNT_OF(index_types) && type->code != header[17])
-        type++;
+    while (type < index_types + COUNT_OF(index_types) && type->code != header[17]) type++;
     if (type == index_types + COUNT_OF(index_types))
         return error_set(err, STATUS_DATA, "'%s' has token type %d at byte 17; supported are 8 (uint16) and 4 (int32)",
                          idx->path, header[17]);
@@ -367,8 +352,7 @@ static enum status token_megatron_open(struct shard *shard, struct error *err)
     const int64_t lists = (int64_t)(INDEX_HEADER + 12 * sequences + 8 * entries);
     int64_t digests;
     TRY(shard_digests_size(idx, lists, &digests, err));
-    if (lists + digests != idx->bytes)
-        return shard_wrong_size(idx, lists + digests, err);
+    if (lists + digests != idx->bytes) return shard_wrong_size(idx, lists + digests, err);
     if (sequences == 0 || entries < 2 || shard->bin.bytes == 0)
         return error_set(
             err, STATUS_DATA, "token shard '%s' is empty: %lld bytes, %llu sequences, %llu document entries",
@@ -398,18 +382,14 @@ static void token_shard_close(struct shard *shard)
 static enum status token_shard_open(struct shard *shard, int64_t blocks, uint64_t seed, struct error *err)
 {
     enum status status = shard_file_open(&shard->bin, err);
-    if (status == STATUS_OK && shard->idx.path)
-        status = shard_file_open(&shard->idx, err);
-    if (status != STATUS_OK && shard->idx.path)
-        error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
+    if (status == STATUS_OK && shard->idx.path) status = shard_file_open(&shard->idx, err);
+    if (status != STATUS_OK && shard->idx.path) error_hint(err, "a Megatron-LM shard is two files, .bin and .idx");
     TRY(status);
     TRY(shard->idx.path ? token_megatron_open(shard, err) : token_llmc_open(shard, err));
-    if (shard->mask.path)
-        TRY(shard_file_open(&shard->mask, err));
+    if (shard->mask.path) TRY(shard_file_open(&shard->mask, err));
     if (shard->digests)
         TRY(shard_digests_check(&shard->idx, shard->digests, &shard->bin, &shard->mask, blocks, seed, err));
-    if (!shard->mask.path || shard->mask.bytes == shard->tokens)
-        return STATUS_OK;
+    if (!shard->mask.path || shard->mask.bytes == shard->tokens) return STATUS_OK;
     return error_set(err, STATUS_DATA,
                      "'%s' has %lld bytes, but '%s' has %lld tokens: a loss mask has a byte for each; hint: the two do "
                      "not belong together; make both again, or remove the mask to learn from every token",
@@ -424,14 +404,12 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
     enum status status;
     *set = NULL;
     struct token_set *new = memory_zeroed(1, sizeof *new);
-    for (int i = 0; i < num_patterns; i++)
-        TRY_GOTO(set_add_pattern(new, patterns[i], err));
+    for (int i = 0; i < num_patterns; i++) TRY_GOTO(set_add_pattern(new, patterns[i], err));
     const int64_t blocks = new->num_shards < COMPARED_BLOCKS ? COMPARED_BLOCKS / new->num_shards : 1;
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
         TRY_GOTO(token_shard_open(shard, blocks, (uint64_t)i, err));
-        if (i >= MAX_OPEN_SHARDS)
-            token_shard_close(shard);
+        if (i >= MAX_OPEN_SHARDS) token_shard_close(shard);
         heartbeat_beat();
         shard->first_token = new->tokens;
         shard->first_document = new->documents;
@@ -448,8 +426,7 @@ fail:
 
 void token_set_close(struct token_set *set)
 {
-    if (!set)
-        return;
+    if (!set) return;
     for (int i = 0; i < set->num_shards; i++) {
         token_shard_close(&set->shards[i]);
         token_shard_release(&set->shards[i]);
@@ -591,8 +568,7 @@ static enum status check_token_block(const struct shard *shard, int64_t start, i
     TRY(token_shard_read(shard, start, count, vocab_size, ids, err));
     heartbeat_beat();
     *hash = XXH64(ids, (size_t)count * sizeof *ids, *hash);
-    if (!shard->mask.path)
-        return STATUS_OK;
+    if (!shard->mask.path) return STATUS_OK;
     TRY(token_shard_mask(shard, start, count, counts, err));
     *hash = XXH64(counts, (size_t)count, *hash);
     return STATUS_OK;
@@ -636,8 +612,7 @@ enum status token_set_check(const struct token_set *set, int64_t vocab, struct d
         TRY(check_first(set, i, vocab, &hash.first, err));
         TRY(check_sampled(set, i, vocab, &hash.sampled, err));
     }
-    if (out)
-        *out = hash;
+    if (out) *out = hash;
     return STATUS_OK;
 }
 
@@ -645,16 +620,14 @@ const char *token_set_common(const struct token_set *a, const struct token_set *
 {
     for (int i = 0; i < a->num_shards; i++)
         for (int k = 0; k < b->num_shards; k++)
-            if (strcmp(a->shards[i].bin.path, b->shards[k].bin.path) == 0)
-                return a->shards[i].bin.path;
+            if (strcmp(a->shards[i].bin.path, b->shards[k].bin.path) == 0) return a->shards[i].bin.path;
     return NULL;
 }
 
 const char *token_set_shard(const struct token_set *set, int index, int64_t *documents, int64_t *tokens)
 {
     ASSERT(index >= 0);
-    if (index >= set->num_shards)
-        return NULL;
+    if (index >= set->num_shards) return NULL;
     *documents = set->shards[index].documents;
     *tokens = set->shards[index].tokens;
     return set->shards[index].bin.path;

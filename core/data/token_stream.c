@@ -96,8 +96,7 @@ int64_t token_source_samples(const struct token_stream_config *config, const str
 {
     const int64_t tokens = token_set_tokens(source->set);
     const bool cuts = token_stream_cuts(config);
-    if (source->fit)
-        return source->fit->samples;
+    if (source->fit) return source->fit->samples;
     if (cuts && token_stream_masks(config) && config->evaluation) /* the last sample may be shorter */
         return tokens < 2 ? 0 : (tokens - 2) / config->data.seq_length + 1;
     return token_set_samples(source->set, config->data.seq_length, cuts);
@@ -111,8 +110,7 @@ int64_t token_stream_samples(const struct token_stream_config *config)
 enum status token_stream_check(const struct token_stream_config *config, struct error *err)
 {
     const int64_t samples = token_stream_samples(config);
-    if (samples >= (config->evaluation ? 1 : config->batch_size))
-        return STATUS_OK;
+    if (samples >= (config->evaluation ? 1 : config->batch_size)) return STATUS_OK;
     if (config->evaluation)
         return error_set(err, STATUS_DATA,
                          "data.validation holds no whole sample of %lld tokens; hint: add validation data, or set a "
@@ -132,8 +130,7 @@ int64_t token_stream_steps_per_epoch(const struct token_stream_config *config)
 
 static int64_t sample_at(const struct token_stream_config *config, int64_t samples, int64_t place, int64_t epoch)
 {
-    if (!config->data.shuffle)
-        return place;
+    if (!config->data.shuffle) return place;
     return (int64_t)permute_index((uint64_t)place, (uint64_t)samples, config->seed, (uint64_t)epoch);
 }
 
@@ -143,8 +140,7 @@ void token_stream_step_samples(const struct token_stream_config *config, int64_t
         struct interleave_cursor at;
         interleave_begin(&at, &config->mixture->order);
         interleave_seek(&at, (step - 1) * config->batch_size);
-        for (int64_t i = 0; i < config->batch_size; i++)
-            sources[i] = mixture_next(config->mixture, &at, &samples[i]);
+        for (int64_t i = 0; i < config->batch_size; i++) sources[i] = mixture_next(config->mixture, &at, &samples[i]);
         return;
     }
     const int64_t steps = token_stream_steps_per_epoch(config), all = token_stream_samples(config);
@@ -188,8 +184,7 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t
 static int64_t labelled_token(const struct token_stream *stream, int64_t length)
 {
     int64_t last = stream->config.label_first ? 0 : length - 1;
-    while (last > 0 && stream->reader.tokens[last] == stream->config.padding_token)
-        last--;
+    while (last > 0 && stream->reader.tokens[last] == stream->config.padding_token) last--;
     return last;
 }
 
@@ -272,8 +267,7 @@ static enum status sum_sample(struct token_stream *stream, int64_t sample, struc
     }
     stream->step_tokens += token_stream_cuts(config) ? length - 1 : length;
     stream->step_targets += targets;
-    if (stream->mixing)
-        stream->mixing->targets[stream->reader.source - config->mixture->sources] += targets;
+    if (stream->mixing) stream->mixing->targets[stream->reader.source - config->mixture->sources] += targets;
     return STATUS_OK;
 }
 
@@ -283,8 +277,7 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     const struct token_stream_config *config = &stream->config;
     struct mixing *mixing = stream->mixing;
     stream->step_targets = stream->step_tokens = config->batch_size * config->data.seq_length;
-    if (token_stream_cuts(config) && !stream->reader.mask && !token_stream_masks(config) && !mixing)
-        return STATUS_OK;
+    if (token_stream_cuts(config) && !stream->reader.mask && !token_stream_masks(config) && !mixing) return STATUS_OK;
     stream->step_targets = stream->step_tokens = 0;
     if (mixing) {
         memset(mixing->targets, 0, sizeof mixing->targets);
@@ -292,8 +285,7 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     }
     for (int64_t i = 0; i < config->batch_size && !stream->stop; i++)
         TRY(sum_sample(stream, training_sample(stream, first_ordinal + i, epoch), err));
-    if (mixing)
-        memcpy(mixing->samples, mixing->next.taken, sizeof mixing->samples);
+    if (mixing) memcpy(mixing->samples, mixing->next.taken, sizeof mixing->samples);
     return STATUS_OK;
 }
 
@@ -324,8 +316,7 @@ static int64_t stream_place(const struct token_stream *stream)
     const int64_t count = config->micro_batch_size, virtual_world = stream_virtual_world(config);
     const int64_t own = stream->micro / stream_turns(config); /* of the virtual rank */
     const int64_t virtual_rank = stream->micro % stream_turns(config) * config->world + config->rank;
-    if (config->evaluation)
-        return config->first_sample + (own * virtual_world + virtual_rank) * count;
+    if (config->evaluation) return config->first_sample + (own * virtual_world + virtual_rank) * count;
     return config->batch_size / virtual_world * virtual_rank + own * count;
 }
 
@@ -353,24 +344,20 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     } else {
         batch->epoch += (stream->step - 1) / stream->steps_per_epoch;
         int64_t batch_start = (stream->step - 1) % stream->steps_per_epoch * config->batch_size;
-        if (stream->micro == 0)
-            TRY(sum_step(stream, batch_start, batch->epoch, err));
+        if (stream->micro == 0) TRY(sum_step(stream, batch_start, batch->epoch, err));
         batch->step_targets = stream->step_targets;
         batch->step_tokens = stream->step_tokens;
         const int64_t place = stream_place(stream);
         first_ordinal = batch_start + place;
         number = (stream->step - 1) * config->batch_size + place;
-        if (stream->mixing)
-            mix_from(stream, place);
-        if (stream->mixing)
-            copy_counts(stream, slot);
+        if (stream->mixing) mix_from(stream, place);
+        if (stream->mixing) copy_counts(stream, slot);
     }
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
         int64_t sample = first_ordinal + i, length;
         slot->first_number = (uint64_t)(number + i) * (uint64_t)config->data.seq_length;
-        if (!config->evaluation)
-            sample = training_sample(stream, sample, batch->epoch);
+        if (!config->evaluation) sample = training_sample(stream, sample, batch->epoch);
         if (config->classification) {
             TRY(take_document(stream, slot, sample, err));
             continue;
@@ -380,10 +367,8 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     }
     bool varies = !token_stream_cuts(config) || token_stream_masks(config);
     int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
-    if (filler > 0 && slot->types)
-        memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
-    if (filler > 0)
-        add_sequence(slot, NULL, NULL, filler);
+    if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
+    if (filler > 0) add_sequence(slot, NULL, NULL, filler);
     return STATUS_OK;
 }
 
@@ -394,8 +379,7 @@ static void *token_stream_prefetch(void *argument)
     for (;;) {
         while (!stream->stop && stream->head - stream->tail == SLOTS)
             pthread_cond_wait(&stream->changed, &stream->mutex);
-        if (stream->stop)
-            break;
+        if (stream->stop) break;
         uint64_t head = stream->head;
         pthread_mutex_unlock(&stream->mutex);
 
@@ -429,8 +413,7 @@ static bool has_mask(const struct token_stream_config *config)
 {
     const struct mixture *mixture = config->mixture;
     bool has = !mixture && token_set_has_mask(config->source.set);
-    for (int s = 0; mixture && s < mixture->order.count; s++)
-        has |= token_set_has_mask(mixture->sources[s].set);
+    for (int s = 0; mixture && s < mixture->order.count; s++) has |= token_set_has_mask(mixture->sources[s].set);
     return has && !config->classification;
 }
 
@@ -440,8 +423,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
     const struct token_stream_config *c = &stream->config;
     struct batch_limits most;
     bool small = c->micro_batch_size < INT32_MAX && c->data.seq_length < INT32_MAX && c->token_multiple < INT32_MAX;
-    if (small)
-        most = token_stream_limits(c);
+    if (small) most = token_stream_limits(c);
     if (!small || most.max_tokens > INT32_MAX)
         return error_set(err, STATUS_USAGE,
                          "a micro-batch of %lld sequences of %lld tokens is too large: it must stay below 2^31 "
@@ -451,8 +433,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
             all = SLOTS * per_slot + 2 * (c->data.seq_length + 1);
     stream->memory = memory_alloc((size_t)all * sizeof *stream->memory);
     stream->numbers = memory_alloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
-    if (has_mask(c))
-        stream->reader.mask = memory_alloc((size_t)c->data.seq_length + 1);
+    if (has_mask(c)) stream->reader.mask = memory_alloc((size_t)c->data.seq_length + 1);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &stream->slots[i];
         slot->tokens = stream->memory + i * per_slot;
@@ -499,8 +480,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         new->mixing->next = new->mixing->begin;
     }
     if (config->evaluation) {
-        if (config->max_samples > 0 && config->max_samples < new->samples)
-            new->samples = config->max_samples;
+        if (config->max_samples > 0 && config->max_samples < new->samples) new->samples = config->max_samples;
         const int64_t left = new->samples > config->first_sample ? new->samples - config->first_sample : 0;
         new->micros = round_up(left, together) / together *stream_turns(config);
     } else {
@@ -538,8 +518,7 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
         stream->held = false;
         pthread_cond_signal(&stream->changed);
     }
-    while (stream->head == stream->tail && !stream->finished)
-        pthread_cond_wait(&stream->changed, &stream->mutex);
+    while (stream->head == stream->tail && !stream->finished) pthread_cond_wait(&stream->changed, &stream->mutex);
     if (stream->head != stream->tail) {
         *batch = stream->slots[stream->tail % SLOTS].batch;
         stream->held = true;
@@ -554,8 +533,7 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
 
 void token_stream_close(struct token_stream *stream)
 {
-    if (!stream)
-        return;
+    if (!stream) return;
     pthread_mutex_lock(&stream->mutex);
     stream->stop = true;
     pthread_cond_signal(&stream->changed);
@@ -575,8 +553,7 @@ void token_stream_close(struct token_stream *stream)
 static const void *copy_array(char **place, const void *array, size_t bytes)
 {
     char *copy = *place;
-    if (!array)
-        return NULL;
+    if (!array) return NULL;
     memcpy(copy, array, bytes);
     *place += bytes;
     return copy;

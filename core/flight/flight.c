@@ -48,8 +48,7 @@ uint64_t flight_check(const uint64_t words[FLIGHT_ENTRY_WORDS])
 {
     uint64_t hash = UINT64_C(0x9e3779b97f4a7c15);
     for (int i = 0; i < FLIGHT_ENTRY_WORDS - 1; i++)
-        if (i != 2)
-            hash = (hash ^ words[i]) * UINT64_C(0xff51afd7ed558ccd) + (hash >> 29);
+        if (i != 2) hash = (hash ^ words[i]) * UINT64_C(0xff51afd7ed558ccd) + (hash >> 29);
     return hash;
 }
 
@@ -64,8 +63,7 @@ static uint64_t record(struct flight_ring *ring, enum flight_kind kind, int unit
     words[6] = (uint64_t)(uint32_t)(unit + 1) << 32 | (flight_load(&ring->micro) & 0xffff) << 16 | (uint64_t)kind;
     words[7] = flight_check(words);
     flight_store(&slot[0], 0);
-    for (int i = 1; i < FLIGHT_ENTRY_WORDS; i++)
-        flight_store(&slot[i], words[i]);
+    for (int i = 1; i < FLIGHT_ENTRY_WORDS; i++) flight_store(&slot[i], words[i]);
     atomic_store_explicit(&slot[0], entry, memory_order_release);
     return entry;
 }
@@ -79,11 +77,9 @@ uint64_t flight_begin(enum flight_kind kind, int unit, int64_t bytes, int64_t nu
 void flight_end(uint64_t entry)
 {
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
-    if (!ring || !entry)
-        return;
+    if (!ring || !entry) return;
     _Atomic uint64_t *slot = ring->entries[(entry - 1) % FLIGHT_ENTRIES];
-    if (flight_load(&slot[0]) == entry)
-        flight_store(&slot[2], (uint64_t)flight_clock());
+    if (flight_load(&slot[0]) == entry) flight_store(&slot[2], (uint64_t)flight_clock());
 }
 
 static void change_phase(struct flight_ring *ring, enum flight_kind phase, int64_t now)
@@ -98,15 +94,13 @@ static void change_phase(struct flight_ring *ring, enum flight_kind phase, int64
 void flight_phase(enum flight_kind phase)
 {
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
-    if (ring)
-        change_phase(ring, phase, flight_clock());
+    if (ring) change_phase(ring, phase, flight_clock());
 }
 
 void flight_step(int64_t step)
 {
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
-    if (!ring)
-        return;
+    if (!ring) return;
     const int64_t now = flight_clock();
     if (flight_load(&ring->phase) == FLIGHT_STEP) {
         const uint64_t steps = flight_load(&ring->steps);
@@ -121,8 +115,7 @@ void flight_step(int64_t step)
 void flight_micro(int64_t micro)
 {
     struct flight_ring *ring = atomic_load_explicit(&flight_ring_in_use, memory_order_acquire);
-    if (ring)
-        flight_store(&ring->micro, (uint64_t)micro);
+    if (ring) flight_store(&ring->micro, (uint64_t)micro);
 }
 
 void flight_copy(const struct flight_ring *ring, struct flight_image *image)
@@ -133,17 +126,14 @@ void flight_copy(const struct flight_ring *ring, struct flight_image *image)
     image->step = flight_load(&ring->step);
     image->micro = flight_load(&ring->micro);
     image->steps = flight_load(&ring->steps);
-    for (int i = 0; i < FLIGHT_STEP_TIMES; i++)
-        image->step_times[i] = flight_load(&ring->step_times[i]);
+    for (int i = 0; i < FLIGHT_STEP_TIMES; i++) image->step_times[i] = flight_load(&ring->step_times[i]);
     for (int e = 0; e < FLIGHT_ENTRIES; e++)
-        for (int i = 0; i < FLIGHT_ENTRY_WORDS; i++)
-            image->entries[e][i] = flight_load(&ring->entries[e][i]);
+        for (int i = 0; i < FLIGHT_ENTRY_WORDS; i++) image->entries[e][i] = flight_load(&ring->entries[e][i]);
 }
 
 bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry *entry)
 {
-    if (words[0] == 0 || words[7] != flight_check(words))
-        return false;
+    if (words[0] == 0 || words[7] != flight_check(words)) return false;
     const int64_t unit = (int64_t)(words[6] >> 32) - 1;
     *entry = (struct flight_entry){.entry = words[0],
                                    .start = (int64_t)words[1],
@@ -170,10 +160,8 @@ int64_t flight_median_step(const struct flight_image *image)
 {
     int64_t times[FLIGHT_STEP_TIMES];
     const int count = image->steps < FLIGHT_STEP_TIMES ? (int)image->steps : FLIGHT_STEP_TIMES;
-    if (count < 3)
-        return 0;
-    for (int i = 0; i < count; i++)
-        times[i] = (int64_t)image->step_times[i];
+    if (count < 3) return 0;
+    for (int i = 0; i < count; i++) times[i] = (int64_t)image->step_times[i];
     qsort(times, (size_t)count, sizeof times[0], compare_flight_times);
     return times[count / 2];
 }

@@ -33,8 +33,7 @@ const char *flight_kind_name(enum flight_kind kind); /* "reduce-scatter"; of num
 /* 0: an operation of the data channel, 1: of the control channel, -1: another piece of work. */
 static inline int flight_channel(int kind)
 {
-    if (kind == FLIGHT_ALL_GATHER || kind == FLIGHT_REDUCE_SCATTER)
-        return 0;
+    if (kind == FLIGHT_ALL_GATHER || kind == FLIGHT_REDUCE_SCATTER) return 0;
     return kind >= FLIGHT_BARRIER && kind <= FLIGHT_BROADCAST ? 1 : -1;
 }
 

@@ -27,8 +27,7 @@ static const char *flight_quoted(const char *text, char *out, size_t size)
 {
     size_t n = 0;
     for (const char *c = text; *c && n + 3 < size; c++) {
-        if (*c == '"' || *c == '\\')
-            out[n++] = '\\';
+        if (*c == '"' || *c == '\\') out[n++] = '\\';
         out[n++] = *c >= ' ' && *c <= '~' ? *c : '?';
     }
     out[n] = 0;
@@ -58,10 +57,8 @@ static int flight_write_at(int fd, const void *data, size_t bytes, off_t at)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, at + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n ? errno : EIO;
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n ? errno : EIO;
         done += (size_t)n;
     }
     return 0;
@@ -93,8 +90,7 @@ int flight_file_create(struct flight_file *file, const char *path, const struct 
     snprintf(temporary, sizeof temporary, "%s" FLIGHT_FILE_TORN "%d", path, (int)getpid());
     file->count = 0;
     file->fd = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file->fd < 0)
-        return errno;
+    if (file->fd < 0) return errno;
     static const char empty[HEAD_BYTES];
     int reason = flight_write_at(file->fd, empty, sizeof empty, 0);
     reason = reason ? reason : file_write_entries(file->fd, image, 0, FLIGHT_ENTRIES);
@@ -118,15 +114,13 @@ int flight_file_renew(struct flight_file *file, const struct flight_head *head, 
         }
     int reason = first < end ? file_write_entries(file->fd, image, first, end) : 0;
     reason = reason ? reason : write_head(file, head, image);
-    if (!reason)
-        file->last = *image;
+    if (!reason) file->last = *image;
     return reason;
 }
 
 void flight_file_close(struct flight_file *file)
 {
-    if (file->fd >= 0)
-        close(file->fd);
+    if (file->fd >= 0) close(file->fd);
     file->fd = -1;
 }
 
@@ -187,11 +181,9 @@ static bool file_take_head(const json_t *json, struct flight_record *r)
     h->interval = json_number_value(json_object_get(json, "interval"));
     h->process = process[0] ? process[0] : '?';
     for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
-        if (!strcmp(reason, reasons[i]))
-            h->reason = (enum flight_reason)i;
+        if (!strcmp(reason, reasons[i])) h->reason = (enum flight_reason)i;
     for (int i = 0; i < FAILURE_COUNT; i++)
-        if (!strcmp(failure, failure_name(i)))
-            h->failure = (enum failure)i;
+        if (!strcmp(failure, failure_name(i))) h->failure = (enum failure)i;
     return moderate && h->world > 0 && h->rank >= 0 && h->rank < h->world && h->world <= 1 << 20;
 }
 
@@ -219,16 +211,14 @@ static void file_read_entries(const char *data, struct flight_record *r)
 bool flight_record_parse(const char *data, size_t size, struct flight_record *record)
 {
     *record = (struct flight_record){.count = 0};
-    if (size < FLIGHT_FILE_BYTES)
-        return false;
+    if (size < FLIGHT_FILE_BYTES) return false;
     uint64_t counts[2] = {0, 0};
     json_t *heads[2] = {flight_parse_head(data, &counts[0]), flight_parse_head(data + HEAD_BYTES, &counts[1])};
     const int newest = !heads[0] || (heads[1] && counts[1] > counts[0]);
     const bool fine = heads[newest] && file_take_head(heads[newest], record);
     json_decref(heads[0]);
     json_decref(heads[1]);
-    if (fine)
-        file_read_entries(data + 2 * HEAD_BYTES, record);
+    if (fine) file_read_entries(data + 2 * HEAD_BYTES, record);
     return fine;
 }
 
@@ -274,12 +264,10 @@ int flight_ended_write(const char *flight, const struct flight_end *end)
     char line[LINE_BYTES];
     const int length = snprintf(line, sizeof line, "%s %" PRId64 "\n", end->start, end->wall);
     const int fd = open_end(flight, O_WRONLY | O_CREAT | O_TRUNC);
-    if (fd < 0)
-        return errno;
+    if (fd < 0) return errno;
     const ssize_t written = write(fd, line, (size_t)length);
     int reason = written == length ? 0 : written < 0 ? errno : ENOSPC;
-    if (close(fd) != 0 && !reason)
-        reason = errno;
+    if (close(fd) != 0 && !reason) reason = errno;
     return reason;
 }
 
@@ -294,8 +282,7 @@ bool flight_ended_read(const char *flight, struct flight_end *end)
 {
     char line[LINE_BYTES + 1] = "", newline = 0;
     const int fd = open_end(flight, O_RDONLY);
-    if (fd < 0)
-        return false;
+    if (fd < 0) return false;
     const ssize_t count = read(fd, line, LINE_BYTES);
     close(fd);
     return count > 0 && sscanf(line, "%39s %18" SCNd64 "%c", end->start, &end->wall, &newline) == 3 &&
@@ -342,10 +329,8 @@ int64_t flight_start_next(const char *flight)
         const int64_t count = flight_head_count(entry->d_name);
         last = count > last ? count : last;
     }
-    if (entries)
-        io_closedir(entries);
-    if (flight_ended_read(flight, &end) && flight_head_count(end.start) > last)
-        last = flight_head_count(end.start);
+    if (entries) io_closedir(entries);
+    if (flight_ended_read(flight, &end) && flight_head_count(end.start) > last) last = flight_head_count(end.start);
     return last + 1;
 }
 

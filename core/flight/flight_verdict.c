@@ -20,8 +20,7 @@ static const double late_seconds = 2;    /* after the others began to wait, a ra
 /* The one that ended last, or, of those that are not over, began last. */
 static void keep_latest(const struct flight_entry **kept, const struct flight_entry *entry)
 {
-    if (!*kept || (entry->end ? entry->end >= (*kept)->end : entry->start >= (*kept)->start))
-        *kept = entry;
+    if (!*kept || (entry->end ? entry->end >= (*kept)->end : entry->start >= (*kept)->start)) *kept = entry;
 }
 
 void flight_view_init(struct flight_view *view, const struct flight_record *record, char process)
@@ -34,19 +33,13 @@ void flight_view_init(struct flight_view *view, const struct flight_record *reco
         const int64_t sign = entry->end ? entry->end : entry->start;
         moved = sign > moved ? sign : moved;
         keep_latest(entry->end ? &view->last : &view->now, entry);
-        if (!entry->end)
-            keep_latest(channel < 0 ? &view->work : &view->wait, entry);
-        if (channel < 0)
-            continue;
-        if (entry->number > view->begun[channel])
-            view->begun[channel] = entry->number;
-        if (entry->end && entry->number > view->done[channel])
-            view->done[channel] = entry->number;
+        if (!entry->end) keep_latest(channel < 0 ? &view->work : &view->wait, entry);
+        if (channel < 0) continue;
+        if (entry->number > view->begun[channel]) view->begun[channel] = entry->number;
+        if (entry->end && entry->number > view->done[channel]) view->done[channel] = entry->number;
     }
-    if (!record)
-        return;
-    if (record->head.witness >= 0)
-        view->process = record->head.process;
+    if (!record) return;
+    if (record->head.witness >= 0) view->process = record->head.process;
     moved = record->phase_since > moved ? record->phase_since : moved;
     view->moved = flight_wall(record, moved);
 }
@@ -60,8 +53,7 @@ static const struct flight_entry *verdict_next_meeting(const struct flight_recor
 {
     for (; *at < record->count; (*at)++) {
         const struct flight_entry *entry = &record->entries[*at];
-        if (entry->end && (entry->kind == FLIGHT_BARRIER || entry->kind == FLIGHT_EXCHANGE))
-            return entry;
+        if (entry->end && (entry->kind == FLIGHT_BARRIER || entry->kind == FLIGHT_EXCHANGE)) return entry;
     }
     return NULL;
 }
@@ -83,8 +75,7 @@ static double verdict_clock_ahead(const struct flight_record *own, const struct 
         i += a->number <= b->number;
         j += b->number <= a->number;
     }
-    if (count < LEAST_COMMON)
-        return 0;
+    if (count < LEAST_COMMON) return 0;
     qsort(scratch, (size_t)count, sizeof *scratch, verdict_compare_seconds);
     return scratch[count / 2];
 }
@@ -94,10 +85,8 @@ void flight_compare_clocks(struct flight_view *views, int world)
     double *scratch = memory_zeroed(FLIGHT_ENTRIES, sizeof *scratch);
     const struct flight_record *first = NULL;
     for (int r = 0; r < world; r++) {
-        if (!first)
-            first = views[r].record;
-        if (views[r].record)
-            views[r].ahead = verdict_clock_ahead(views[r].record, first, scratch);
+        if (!first) first = views[r].record;
+        if (views[r].record) views[r].ahead = verdict_clock_ahead(views[r].record, first, scratch);
     }
     free(scratch);
 }
@@ -117,16 +106,13 @@ const char *flight_time(double seconds, char out[32])
 const char *flight_describe(const struct flight_entry *entry, char out[160])
 {
     char unit[32] = "", bytes[32] = "", number[32] = "", micro[32] = "";
-    if (entry->number >= 0)
-        snprintf(number, sizeof number, " %" PRId64, entry->number);
-    if (entry->unit >= 0)
-        snprintf(unit, sizeof unit, " of unit %d", entry->unit);
+    if (entry->number >= 0) snprintf(number, sizeof number, " %" PRId64, entry->number);
+    if (entry->unit >= 0) snprintf(unit, sizeof unit, " of unit %d", entry->unit);
     if (entry->bytes >= 1000000)
         snprintf(bytes, sizeof bytes, ", %.1f MB", 1e-6 * (double)entry->bytes);
     else if (entry->bytes > 0)
         snprintf(bytes, sizeof bytes, ", %" PRId64 " bytes", entry->bytes);
-    if (entry->micro > 1)
-        snprintf(micro, sizeof micro, ", micro-batch %d", entry->micro);
+    if (entry->micro > 1) snprintf(micro, sizeof micro, ", micro-batch %d", entry->micro);
     snprintf(out, 160, "%s%s%s%s (step %" PRId64 "%s)", flight_kind_name((enum flight_kind)entry->kind), number, unit,
              bytes, entry->step, micro);
     return out;
@@ -168,8 +154,7 @@ static void say_where(struct trial *t, const struct flight_view *view)
 {
     const struct flight_record *record = view->record;
     char where[160], time[32];
-    if (!record)
-        return;
+    if (!record) return;
     if (view->now) {
         say(t, " It was in the %s, since %s", flight_describe(view->now, where),
             flight_time(flight_wall(record, view->now->start), time));
@@ -181,8 +166,7 @@ static void say_where(struct trial *t, const struct flight_view *view)
             flight_kind_name((enum flight_kind)record->phase), record->step, flight_describe(view->last, where),
             flight_time(flight_wall(record, view->last->end), time));
     }
-    if (*record->head.waiting)
-        say(t, " A call was in progress: %s.", record->head.waiting);
+    if (*record->head.waiting) say(t, " A call was in progress: %s.", record->head.waiting);
 }
 
 /* " Rank 0 and 2 others waited in the barrier 17 since …." */
@@ -194,11 +178,9 @@ static void verdict_say_waiting(struct trial *t)
     for (int r = 0; r < t->world; r++)
         if (r != t->verdict->rank && t->views[r].wait) {
             others++;
-            if (!first)
-                first = &t->views[r];
+            if (!first) first = &t->views[r];
         }
-    if (!first)
-        return;
+    if (!first) return;
     say(t, " Rank %d", first->record->head.rank);
     if (others == 1)
         say(t, " and another rank");
@@ -227,8 +209,7 @@ static int worth(const struct flight_head *failure)
 static void verdict_say_error(struct trial *t)
 {
     const struct flight_head *failure = t->own ? t->own : t->failure;
-    if (failure)
-        say(t, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
+    if (failure) say(t, " Rank %d ended with exit code %d: \"%s\".", failure->rank, failure->code, failure->error);
 }
 
 /* Whether a process that is gone or stopped explains anything. After a failure all processes end, also by force. */
@@ -269,8 +250,7 @@ static bool verdict_was_killed(struct trial *t)
             rank = verdict_earlier(t, rank, r);
         }
     }
-    if (rank < 0)
-        return false;
+    if (rank < 0) return false;
     const struct flight_view *view = &t->views[rank];
     const int asked = view->record->head.asked;
     verdict_accuse(t, rank);
@@ -284,11 +264,9 @@ static bool verdict_was_killed(struct trial *t)
         say(t, " %d other process%s gone in the same way; this one fell silent first.", count - 1,
             count > 2 ? "es are" : " is");
     say_where(t, view);
-    if (count < t->world)
-        verdict_say_waiting(t);
+    if (count < t->world) verdict_say_waiting(t);
     verdict_say_error(t);
-    if (asked != SIGINT)
-        say(t, " dmesg and sacct show whether it was killed for memory.");
+    if (asked != SIGINT) say(t, " dmesg and sacct show whether it was killed for memory.");
     return true;
 }
 
@@ -301,11 +279,9 @@ static bool verdict_stands_still(struct trial *t)
         const bool stopped = view->process == 'T';
         const bool stuck = view->process == 'D' && view->record && view->record->head.witness >= 0;
         stopped_now += stopped;
-        if (view->record && (stopped || stuck) && verdict_may_explain(t, r))
-            rank = r;
+        if (view->record && (stopped || stuck) && verdict_may_explain(t, r)) rank = r;
     }
-    if (rank < 0)
-        return false;
+    if (rank < 0) return false;
     verdict_accuse(t, rank);
     say(t, " stood still: its process was %s; its last sign is of %s.",
         t->views[rank].process == 'T' ? "stopped (SIGSTOP, a debugger, or a job that was suspended)"
@@ -321,8 +297,7 @@ static bool verdict_had_non_finite(struct trial *t)
 {
     const struct flight_record *record = NULL;
     for (int r = 0; r < t->world && !record; r++)
-        if (t->views[r].record && t->views[r].record->head.bad_first)
-            record = t->views[r].record;
+        if (t->views[r].record && t->views[r].record->head.bad_first) record = t->views[r].record;
     if (!record || (t->failure && t->failure->code != STATUS_DIVERGED) || record->head.bad_last + 2 < record->step)
         return false;
     const struct flight_head *head = &record->head;
@@ -337,8 +312,7 @@ static bool verdict_had_non_finite(struct trial *t)
 
 static bool verdict_begin_named(struct trial *t, int rank, const char *what)
 {
-    if (rank < 0)
-        return false;
+    if (rank < 0) return false;
     verdict_accuse(t, rank);
     say(t, "%s%s", t->views[rank].record ? "" : ", which left no record,", what);
     return true;
@@ -369,11 +343,9 @@ static bool verdict_is_silent(struct trial *t)
     double newest = 0;
     char time[32];
     for (int r = 0; r < t->world; r++) {
-        if (!t->views[r].record)
-            continue;
+        if (!t->views[r].record) continue;
         newest = fmax(newest, written(&t->views[r]));
-        if (rank < 0 || written(&t->views[r]) < written(&t->views[rank]))
-            rank = r;
+        if (rank < 0 || written(&t->views[r]) < written(&t->views[rank])) rank = r;
     }
     const struct flight_record *record = rank < 0 ? NULL : t->views[rank].record;
     if (!record || record->head.reason == FLIGHT_ENDED || !flight_is_overdue(record, written(&t->views[rank]), newest))
@@ -393,8 +365,7 @@ static bool verdict_are_all_silent(struct trial *t)
     char time[32];
     for (int r = 0; r < t->world; r++) {
         const struct flight_record *record = t->views[r].record;
-        if (!record)
-            continue;
+        if (!record) continue;
         newest = fmax(newest, 1e-9 * (double)record->head.wall);
         if (record->head.reason == FLIGHT_FAILURE || record->head.reason == FLIGHT_ENDED ||
             !flight_is_overdue(record, newest, t->now))
@@ -411,8 +382,7 @@ static bool verdict_are_all_silent(struct trial *t)
 static bool has_not_reached(const struct flight_view *late, const struct flight_view *view)
 {
     const int channel = flight_channel(view->wait->kind);
-    if (!late->record || late->begun[channel] >= view->wait->number)
-        return false;
+    if (!late->record || late->begun[channel] >= view->wait->number) return false;
     const double waits = common(view, flight_wall(view->record, view->wait->start));
     return failure_of(late) || failure_of(view) || written(late) - waits >= late_seconds;
 }
@@ -422,10 +392,8 @@ static bool verdict_is_missing(struct trial *t)
     int rank = -1;
     for (int w = 0; w < t->world; w++)
         for (int r = 0; r < t->world && t->views[w].wait; r++)
-            if (has_not_reached(&t->views[r], &t->views[w]))
-                rank = verdict_earlier(t, rank, r);
-    if (rank < 0)
-        return false;
+            if (has_not_reached(&t->views[r], &t->views[w])) rank = verdict_earlier(t, rank, r);
+    if (rank < 0) return false;
     verdict_accuse(t, rank);
     say(t,
         " is the one that the others wait for: it has not reached the collective that they are in (its last are "
@@ -447,11 +415,9 @@ static bool verdict_has_no_record(struct trial *t)
             waits |= written(view) - common(view, flight_wall(view->record, view->wait->start)) >= late_seconds;
         }
     }
-    if (rank < 0 || !waits || t->failure)
-        return false;
+    if (rank < 0 || !waits || t->failure) return false;
     verdict_accuse(t, rank);
-    if (others > 0)
-        say(t, " and %d other%s", others, others == 1 ? "" : "s");
+    if (others > 0) say(t, " and %d other%s", others, others == 1 ? "" : "s");
     say(t, " left no record, and the others wait in a collective, probably for %s.", others > 0 ? "them" : "it");
     return true;
 }
@@ -475,8 +441,7 @@ static int odd_one(const struct trial *t, const struct flight_entry *wait)
     for (int r = 0; r < t->world; r++) {
         const struct flight_entry *own = t->views[r].wait;
         int count = 0;
-        if (!verdict_same_number(own, wait))
-            continue;
+        if (!verdict_same_number(own, wait)) continue;
         for (int other = 0; other < t->world; other++)
             count += verdict_same_number(t->views[other].wait, own) && verdict_same_op(t->views[other].wait, own);
         if (count <= fewest) {
@@ -494,8 +459,7 @@ static bool verdict_is_elsewhere(struct trial *t)
     for (int w = 0; w < t->world; w++) {
         const struct flight_entry *wait = t->views[w].wait;
         const int odd = wait ? odd_one(t, wait) : -1;
-        if (odd < 0 || verdict_same_op(t->views[odd].wait, wait))
-            continue;
+        if (odd < 0 || verdict_same_op(t->views[odd].wait, wait)) continue;
         verdict_accuse(t, odd);
         say(t, " is in another collective than the others: in the %s,", flight_describe(t->views[odd].wait, where));
         say(t, " while rank %d is in the %s.", w, flight_describe(wait, where));
@@ -542,8 +506,7 @@ static void add_times(struct cell *cells, const struct flight_record *record)
         const double seconds = 1e-9 * (double)(entry->end - entry->start);
         if (cell->seen == 0 || cell->number < entry->number)
             *cell = (struct cell){.number = entry->number, .shortest = INFINITY};
-        if (cell->number != entry->number)
-            continue;
+        if (cell->number != entry->number) continue;
         cell->seen++;
         cell->sum += seconds;
         if (seconds < cell->shortest) {
@@ -565,12 +528,10 @@ static int verdict_measure_lateness(const struct trial *t, struct lateness *late
 {
     struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
     int compared = 0;
-    for (int r = 0; r < t->world; r++)
-        add_times(cells, t->views[r].record);
+    for (int r = 0; r < t->world; r++) add_times(cells, t->views[r].record);
     for (int c = 0; c < 2 * CELLS; c++) {
         const struct cell *cell = &cells[c];
-        if (cell->seen != t->world)
-            continue;
+        if (cell->seen != t->world) continue;
         compared++;
         late[cell->last].times++;
         late[cell->last].seconds += fmin((cell->sum - cell->shortest) / (t->world - 1) - cell->shortest, cell->before);
@@ -581,8 +542,7 @@ static int verdict_measure_lateness(const struct trial *t, struct lateness *late
 
 static bool verdict_is_slow(struct trial *t)
 {
-    if (t->failure || t->world < 2)
-        return false;
+    if (t->failure || t->world < 2) return false;
     struct lateness *late = memory_zeroed((size_t)t->world, sizeof *late);
     const int compared = verdict_measure_lateness(t, late);
     double all = 0;
@@ -597,8 +557,7 @@ static bool verdict_is_slow(struct trial *t)
     if (compared < SLOW_LEAST) /* else all ranks have records with entries */
         return false;
     int64_t last = 0;
-    for (int i = 0; i < record->count; i++)
-        last = record->entries[i].start > last ? record->entries[i].start : last;
+    for (int i = 0; i < record->count; i++) last = record->entries[i].start > last ? record->entries[i].start : last;
     const double span = 1e-9 * (double)(last - verdict_first_start(record)); /* from the first to the last start */
     const int64_t steps = record->entries[record->count - 1].step - record->entries[0].step + 1;
     if (worst.seconds < slow_share * all || worst.seconds < slow_time * span ||
@@ -614,8 +573,7 @@ static bool verdict_is_slow(struct trial *t)
 
 static bool verdict_has_failed(struct trial *t)
 {
-    if (t->failure)
-        say(t, "The job has failed, and no rank stands out in the records.");
+    if (t->failure) say(t, "The job has failed, and no rank stands out in the records.");
     return t->failure != NULL;
 }
 
@@ -666,20 +624,15 @@ void flight_judge(const struct flight_view *views, int world, double now, struct
     verdict->text[0] = 0;
     for (int r = t->world - 1; r >= 0; r--) {
         const struct flight_head *head = failure_of(&t->views[r]);
-        if (head && (!t->failure || worth(head) >= worth(t->failure)))
-            t->failure = head;
+        if (head && (!t->failure || worth(head) >= worth(t->failure))) t->failure = head;
         if (head && (head->failure == FAILURE_ERROR || head->failure == FAILURE_SOFTWARE) && head->culprit < t->world)
             t->erred = head->culprit;
     }
     t->own = t->erred >= 0 ? failure_of(&t->views[t->erred]) : NULL;
     t->named = t->erred >= 0 ? t->erred : t->failure && t->failure->culprit < t->world ? t->failure->culprit : -1;
-    while (!judges[j].judge(t))
-        j++;
+    while (!judges[j].judge(t)) j++;
     verdict->finding = judges[j].finding;
-    if (judges[j].tail & WHERE)
-        say_where(t, &views[verdict->rank]);
-    if (judges[j].tail & WAITING)
-        verdict_say_waiting(t);
-    if (judges[j].tail & ERROR)
-        verdict_say_error(t);
+    if (judges[j].tail & WHERE) say_where(t, &views[verdict->rank]);
+    if (judges[j].tail & WAITING) verdict_say_waiting(t);
+    if (judges[j].tail & ERROR) verdict_say_error(t);
 }

@@ -41,8 +41,7 @@ enum status csv_monitor_open(const char *folder, const struct csv_history *histo
 
 void csv_monitor_close(struct csv_monitor *m)
 {
-    if (!m)
-        return;
+    if (!m) return;
     for (int i = 0; i < m->count; i++) {
         io_close(m->series[i].fd);
         free(m->series[i].tag);
@@ -67,18 +66,15 @@ static enum status csv_cut(int64_t first_step, const char *path, bool *empty, st
     char *text;
     size_t bytes;
     *empty = !fs_exists(path);
-    if (*empty)
-        return STATUS_OK;
+    if (*empty) return STATUS_OK;
     TRY(fs_read_file(path, FILE_BYTES_MAX, STATUS_CHECKPOINT, &text, &bytes, err));
     size_t kept = csv_kept_bytes(text, bytes, first_step);
     free(text);
     *empty = kept == 0;
     int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
-    if (kept == bytes)
-        return STATUS_OK;
+    if (kept == bytes) return STATUS_OK;
     int failed = fd < 0 || io_ftruncate(fd, (off_t)kept) ? errno : 0;
-    if (fd >= 0)
-        io_close(fd);
+    if (fd >= 0) io_close(fd);
     return failed ? error_system(err, STATUS_CHECKPOINT, failed, "cannot cut '%s'", path) : STATUS_OK;
 }
 
@@ -94,14 +90,12 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
     ASSERT(m->count < SERIES_MAX);
     snprintf(name, sizeof name, "%s.csv", tag);
     for (char *c = name; *c; c++)
-        if (*c == '/' || *c == ' ')
-            *c = '_';
+        if (*c == '/' || *c == ' ') *c = '_';
     TRY(fs_join(path, m->folder, name, STATUS_CHECKPOINT, err));
     bool evaluates = !strncmp(tag, "Eval", strlen("Eval"));
     TRY(csv_cut(evaluates ? m->history.first_eval : m->history.first_train, path, &empty, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+    if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
     struct series *series = *out = &m->series[m->count++];
     *series = (struct series){.tag = memory_text(tag), .path = memory_text(path), .fd = fd};
     const char *slash = strrchr(tag, '/');
@@ -114,8 +108,7 @@ static void csv_format(double value, char *text, size_t size)
 {
     for (int digits = 6; digits <= 17; digits += digits < 15 ? 9 : 2) {
         snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            return;
+        if (strtod(text, NULL) == value) return;
     }
 }
 
@@ -125,13 +118,10 @@ enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struc
     for (int i = 0; i < count; i++) {
         struct series *series = NULL;
         char number[64], row[128];
-        if (!isfinite(scalars[i].value))
-            continue;
+        if (!isfinite(scalars[i].value)) continue;
         for (int k = 0; k < m->count && !series; k++)
-            if (!strcmp(m->series[k].tag, scalars[i].tag))
-                series = &m->series[k];
-        if (!series)
-            TRY(open_series(m, scalars[i].tag, &series, err));
+            if (!strcmp(m->series[k].tag, scalars[i].tag)) series = &m->series[k];
+        if (!series) TRY(open_series(m, scalars[i].tag, &series, err));
         csv_format(scalars[i].value, number, sizeof number);
         snprintf(row, sizeof row, "%" PRId64 ",%s\r\n", step, number);
         TRY(csv_write_row(series, row, err));

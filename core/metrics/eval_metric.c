@@ -22,10 +22,8 @@ enum eval_metric eval_metric_find(const char *name)
 
 bool eval_metric_better(enum eval_metric metric, enum eval_mode mode, double a, double b)
 {
-    if (isnan(a) || isnan(b))
-        return !isnan(a) && isnan(b);
-    if (mode == EVAL_MODE_AUTO)
-        mode = metric == EVAL_METRIC_LOSS ? EVAL_MODE_MIN : EVAL_MODE_MAX;
+    if (isnan(a) || isnan(b)) return !isnan(a) && isnan(b);
+    if (mode == EVAL_MODE_AUTO) mode = metric == EVAL_METRIC_LOSS ? EVAL_MODE_MIN : EVAL_MODE_MAX;
     return mode == EVAL_MODE_MIN ? a < b : a > b;
 }
 
@@ -39,8 +37,7 @@ void class_counts_add(double *counts, int64_t classes, const float *logits, int3
     ASSERT(label >= 0 && label < classes);
     int64_t best = 0;
     for (int64_t i = 1; i < classes; i++)
-        if (logits[i] > logits[best])
-            best = i;
+        if (logits[i] > logits[best]) best = i;
     counts[label] += best == label;
     counts[classes + best]++;
     counts[2 * classes + label]++;
@@ -53,8 +50,7 @@ struct class_scores class_scores_of(const double *counts, int64_t classes)
     for (int64_t i = 0; i < classes; i++) {
         hits += right[i];
         samples += actual[i];
-        if (predicted[i] + actual[i] == 0)
-            continue;
+        if (predicted[i] + actual[i] == 0) continue;
         sum += 2 * right[i] / (predicted[i] + actual[i]);
         present++;
     }

@@ -45,14 +45,12 @@ static enum status eval_part_read_reals(const json_t *array, const char *path, c
                                         double **values, struct error *err)
 {
     const size_t size = json_array_size(array);
-    if (size < 1 || size > INT_MAX)
-        return eval_part_bad_member(path, member, "a list of numbers", err);
+    if (size < 1 || size > INT_MAX) return eval_part_bad_member(path, member, "a list of numbers", err);
     *values = memory_zeroed(size, sizeof **values);
     *count = (int)size;
     for (size_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(array, i);
-        if (!json_is_number(value))
-            return eval_part_bad_member(path, member, "a list of numbers", err);
+        if (!json_is_number(value)) return eval_part_bad_member(path, member, "a list of numbers", err);
         (*values)[i] = json_number_value(value);
     }
     return STATUS_OK;
@@ -63,8 +61,7 @@ enum status eval_part_from_json(const json_t *object, const char *path, struct e
     const json_t *samples = json_object_get(object, "samples");
     const char *digits = json_string_value(json_object_get(object, "data"));
     *part = (struct eval_part){.samples = json_integer_value(samples)};
-    if (part->samples < 1)
-        return eval_part_bad_member(path, "samples", "a positive integer", err);
+    if (part->samples < 1) return eval_part_bad_member(path, "samples", "a positive integer", err);
     if (!digits || !hash_digits_parse(digits, &part->data))
         return eval_part_bad_member(path, "data", "16 hexadecimal digits", err);
     TRY(eval_part_read_reals(json_object_get(object, "losses"), path, "losses", &part->world, &part->losses, err));

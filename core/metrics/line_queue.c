@@ -49,8 +49,7 @@ static enum status attempt(struct line_queue *queue, struct error *err)
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     bool asks = queue->failing && queue->still_owner;
     enum status status = asks ? queue->still_owner(queue->owner, why) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = write_waiting(queue, why);
+    if (status == STATUS_OK) status = write_waiting(queue, why);
     if (status == STATUS_OK) {
         if (queue->failing)
             log_info("'%s' can be written again; %" PRId64 " %s waited for that", queue->path, queue->waited,
@@ -60,8 +59,7 @@ static enum status attempt(struct line_queue *queue, struct error *err)
         queue->pause = first_pause;
         return STATUS_OK;
     }
-    if (!error_is_transient(why))
-        return status;
+    if (!error_is_transient(why)) return status;
     if (!queue->failing)
         log_warn("%s; its lines are kept in memory and written as soon as that is possible; training continues",
                  why->text);
@@ -74,8 +72,7 @@ static enum status attempt(struct line_queue *queue, struct error *err)
 enum status line_queue_add(struct line_queue *queue, const char *line, size_t bytes, struct error *err)
 {
     bool waits = queue->used > 0;
-    if (waits && seconds_now() >= queue->retry_at)
-        TRY(attempt(queue, err));
+    if (waits && seconds_now() >= queue->retry_at) TRY(attempt(queue, err));
     if (bytes > LINE_QUEUE_BYTES - queue->used) {
         if (!queue->dropped++)
             log_warn("'%s' has not been writable for so long that new lines are lost from now on", queue->path);
@@ -83,8 +80,7 @@ enum status line_queue_add(struct line_queue *queue, const char *line, size_t by
     }
     memcpy(queue->waiting + queue->used, line, bytes);
     queue->used += bytes;
-    if (queue->used == bytes)
-        TRY(attempt(queue, err));
+    if (queue->used == bytes) TRY(attempt(queue, err));
     queue->waited += queue->used > 0;
     return STATUS_OK;
 }
@@ -94,19 +90,16 @@ bool line_queue_drain(struct line_queue *queue, double seconds)
     const double end = seconds_now() + seconds, glance = 0.1;
     struct error err;
     while (queue->used > 0) {
-        if (attempt(queue, &err) != STATUS_OK)
-            break;
+        if (attempt(queue, &err) != STATUS_OK) break;
         while (queue->used > 0 && seconds_now() < queue->retry_at && seconds_now() < end) {
             const struct timespec pause = {.tv_nsec = (long)(glance * 1e9)};
             nanosleep(&pause, NULL);
             heartbeat_beat();
         }
-        if (seconds_now() >= end)
-            break;
+        if (seconds_now() >= end) break;
     }
     int64_t lost = queue->dropped;
-    for (size_t i = 0; i < queue->used; i++)
-        lost += queue->waiting[i] == '\n';
+    for (size_t i = 0; i < queue->used; i++) lost += queue->waiting[i] == '\n';
     if (lost > 0 && seconds > 0)
         log_warn("%" PRId64 " lines of '%s' could not be written and are lost", lost, queue->path);
     return queue->used == 0;

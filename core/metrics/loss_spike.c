@@ -9,8 +9,7 @@ bool loss_mean_take(struct loss_mean *mean, double factor, double loss)
         *mean = (struct loss_mean){0};
         return false;
     }
-    if (!isfinite(loss))
-        return true;
+    if (!isfinite(loss)) return true;
     const double limit = factor * mean->mean;
     const bool spike = mean->steps >= LOSS_MEAN_LEAST && loss > limit;
     mean->steps++;

@@ -53,10 +53,8 @@ double step_field_value(const struct step_metrics *metrics, enum step_field_inde
 {
     const struct step_field *f = &step_fields[field];
     const void *at = (const char *)metrics + f->offset;
-    if (f->type == STEP_TYPE_FLAG)
-        return *(const bool *)at;
-    if (f->type == STEP_TYPE_INTEGER)
-        return (double)*(const int64_t *)at;
+    if (f->type == STEP_TYPE_FLAG) return *(const bool *)at;
+    if (f->type == STEP_TYPE_INTEGER) return (double)*(const int64_t *)at;
     const double value = *(const double *)at;
     return f->type == STEP_TYPE_SHARE && value < 0 ? NAN : value;
 }
@@ -85,8 +83,7 @@ enum status metrics_open(const char *path, const struct metrics_history *past, s
         TRY_GOTO(metrics_history_leave(path, err));
     TRY_GOTO(fs_open_file(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
-    if (past && open_end)
-        TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
+    if (past && open_end) TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
     if (!has_checkpoint)
         TRY_GOTO(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
     *out = metrics;
@@ -109,13 +106,10 @@ bool metrics_drain(struct metrics *metrics, double seconds)
 
 void metrics_close(struct metrics *metrics)
 {
-    if (!metrics)
-        return;
-    if (metrics->queue.waiting)
-        line_queue_drain(&metrics->queue, 0);
+    if (!metrics) return;
+    if (metrics->queue.waiting) line_queue_drain(&metrics->queue, 0);
     line_queue_release(&metrics->queue);
-    if (metrics->fd >= 0)
-        io_close(metrics->fd);
+    if (metrics->fd >= 0) io_close(metrics->fd);
     free(metrics->path);
     free(metrics);
 }
@@ -212,10 +206,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
         before = ",";
     }
     fputs("}", out); /* of the last object */
-    if (m->hashed)
-        fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
-    if (m->num_sources > 0)
-        metrics_put_json(out, ",", "sources", sources_to_json(m));
+    if (m->hashed) fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
+    if (m->num_sources > 0) metrics_put_json(out, ",", "sources", sources_to_json(m));
     return line_end(metrics, err);
 }
 
@@ -246,8 +238,7 @@ enum status metrics_epoch(struct metrics *m, bool ends, int64_t epoch, int64_t s
 static json_t *metrics_token_array(const int32_t *tokens, int64_t count)
 {
     json_t *array = json_array();
-    for (int64_t i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(tokens[i]));
+    for (int64_t i = 0; i < count; i++) json_array_append_new(array, json_integer(tokens[i]));
     return array;
 }
 
@@ -271,8 +262,7 @@ static json_t *metrics_sample_numbers(const struct spike_metrics *spike, int sou
 {
     json_t *array = json_array();
     for (int64_t i = 0; i < spike->num_samples; i++)
-        if (source < 0 || spike->sources[i] == source)
-            json_array_append_new(array, json_integer(spike->samples[i]));
+        if (source < 0 || spike->sources[i] == source) json_array_append_new(array, json_integer(spike->samples[i]));
     return array;
 }
 
@@ -380,11 +370,9 @@ enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     line_queue_drain(&metrics->queue, 0);
-    if (fault_fsync(metrics->fd) == 0)
-        return STATUS_OK;
+    if (fault_fsync(metrics->fd) == 0) return STATUS_OK;
     enum status status = error_system(why, STATUS_CHECKPOINT, errno, "cannot flush '%s'", metrics->path);
-    if (!error_is_transient(why))
-        return status;
+    if (!error_is_transient(why)) return status;
     log_warn("%s; its newest lines may be lost; training continues", why->text);
     return STATUS_OK;
 }

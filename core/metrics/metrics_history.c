@@ -29,10 +29,8 @@ enum { HOLES_NAMED = 4 };
 static void history_holes_reach(struct holes *holes, int64_t step)
 {
     int64_t from = holes->reached + 1, to = step - 1;
-    if (step > holes->reached)
-        holes->reached = step;
-    if (from > to)
-        return;
+    if (step > holes->reached) holes->reached = step;
+    if (from > to) return;
     holes->steps += to - from + 1;
     const char *comma = holes->ranges ? ", " : "";
     size_t used = strlen(holes->text), room = sizeof holes->text - used;
@@ -66,13 +64,11 @@ static bool survey_line(struct survey *survey, const struct metrics_reader *line
     const bool ends = line->text[line->length - 1] == '\n', last = line->step == history->step;
     if (!line->object || line->step > history->step || (last && history->evaluation_due && history_after_eval(line))) {
         survey->left_out++;
-        if (!line->object && ends && !survey->damaged++)
-            survey->first = line->number;
+        if (!line->object && ends && !survey->damaged++) survey->first = line->number;
         return false;
     }
     survey->open_end = !ends;
-    if (json_object_get(line->object, "loss"))
-        history_holes_reach(&survey->holes, line->step);
+    if (json_object_get(line->object, "loss")) history_holes_reach(&survey->holes, line->step);
     if (last && !strcmp(metrics_reader_folder(line, "checkpoint"), fs_base_name(history->checkpoint)))
         survey->has_checkpoint = true;
     return true;
@@ -107,8 +103,7 @@ end:
 static enum status history_numbered(const char *path, int number, char out[FS_PATH_MAX], struct error *err)
 {
     int n = number ? snprintf(out, FS_PATH_MAX, "%s.%d", path, number) : snprintf(out, FS_PATH_MAX, "%s", path);
-    if (n < 0 || n >= FS_PATH_MAX)
-        return error_set(err, STATUS_CHECKPOINT, "path too long: '%.200s…'", path);
+    if (n < 0 || n >= FS_PATH_MAX) return error_set(err, STATUS_CHECKPOINT, "path too long: '%.200s…'", path);
     return STATUS_OK;
 }
 
@@ -142,10 +137,8 @@ static enum status rewrite(const char *path, const char *from, const struct metr
     FILE *kept = memory_stream(&text, &bytes);
     enum status status = from ? read_history(from, history, kept, &survey, err) : STATUS_OK;
     fclose(kept);
-    if (status == STATUS_OK)
-        status = metrics_keep(path, history->former, err);
-    if (status == STATUS_OK)
-        status = fs_write_file(path, text, bytes, STATUS_CHECKPOINT, err);
+    if (status == STATUS_OK) status = metrics_keep(path, history->former, err);
+    if (status == STATUS_OK) status = fs_write_file(path, text, bytes, STATUS_CHECKPOINT, err);
     free(text);
     return status;
 }
@@ -156,8 +149,7 @@ enum status metrics_history_take(const char *path, const struct metrics_history 
     char former[FS_PATH_MAX], from[FS_PATH_MAX];
     struct survey survey = {.left_out = 0};
     *open_end = *has_checkpoint = false;
-    if (history->from < 0)
-        return fs_exists(path) ? rewrite(path, NULL, history, err) : STATUS_OK;
+    if (history->from < 0) return fs_exists(path) ? rewrite(path, NULL, history, err) : STATUS_OK;
     TRY(history_numbered(path, history->former, former, err));
     TRY(history_numbered(path, history->from, from, err));
     if (history->from || fs_exists(path))
@@ -166,8 +158,7 @@ enum status metrics_history_take(const char *path, const struct metrics_history 
         history_holes_reach(&survey.holes, history->step + 1);
     history_warn_of_losses(path, from, history->from ? from : former, &survey);
     *has_checkpoint = survey.has_checkpoint;
-    if (survey.left_out || history->from || fs_exists(former))
-        return rewrite(path, from, history, err);
+    if (survey.left_out || history->from || fs_exists(former)) return rewrite(path, from, history, err);
     *open_end = survey.open_end;
     return STATUS_OK;
 }
@@ -179,10 +170,8 @@ enum status metrics_history_leave(const char *path, struct error *err)
     char aside[FS_PATH_MAX];
     struct stat facts;
     int number = 1;
-    if (io_stat(path, &facts) && errno == ENOENT)
-        return STATUS_OK;
-    do
-        TRY(history_numbered(path, number++, aside, err));
+    if (io_stat(path, &facts) && errno == ENOENT) return STATUS_OK;
+    do TRY(history_numbered(path, number++, aside, err));
     while (!io_lstat(aside, &facts));
     return io_rename(path, aside)
                ? error_set(err, STATUS_CHECKPOINT, "cannot move '%s' aside: %s", path, strerror(errno))
@@ -193,10 +182,8 @@ enum metrics_number metrics_history_number(const char *path, int number)
 {
     char other[FS_PATH_MAX];
     struct stat own, facts;
-    if (history_numbered(path, number, other, NULL) != STATUS_OK)
-        return METRICS_NUMBER_TAKEN;
-    if (io_lstat(other, &facts))
-        return METRICS_NUMBER_FREE;
+    if (history_numbered(path, number, other, NULL) != STATUS_OK) return METRICS_NUMBER_TAKEN;
+    if (io_lstat(other, &facts)) return METRICS_NUMBER_FREE;
     bool same = !io_lstat(path, &own) && own.st_dev == facts.st_dev && own.st_ino == facts.st_ino;
     return same ? METRICS_NUMBER_KEPT : METRICS_NUMBER_TAKEN;
 }
@@ -204,8 +191,7 @@ enum metrics_number metrics_history_number(const char *path, int number)
 enum status metrics_keep(const char *path, int number, struct error *err)
 {
     char former[FS_PATH_MAX], folder[FS_PATH_MAX];
-    if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT)
-        return STATUS_OK;
+    if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT) return STATUS_OK;
     TRY(history_numbered(path, number, former, err));
     if (fault_link(path, former)) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
@@ -219,8 +205,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
 static bool history_next(struct metrics_reader *reader)
 {
     while (metrics_reader_next(reader))
-        if (reader->object)
-            return true;
+        if (reader->object) return true;
     return false;
 }
 
@@ -231,8 +216,7 @@ static bool history_has(const char *path, int number, const struct metrics_check
     bool has = false, same = true;
     struct metrics_reader own, other = {.file = NULL};
     *branch_step = 0;
-    if (history_numbered(path, number, name, NULL) == STATUS_OK)
-        metrics_reader_open(&other, name, NULL);
+    if (history_numbered(path, number, name, NULL) == STATUS_OK) metrics_reader_open(&other, name, NULL);
     metrics_reader_open(&own, path, NULL);
     while (history_next(&other)) {
         same = same && history_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
@@ -257,25 +241,19 @@ static int history_highest_number(const char *path)
     DIR *entries = io_opendir(folder);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
         char *end = NULL;
-        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.')
-            continue;
+        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.') continue;
         long n = strtol(entry->d_name + length + 1, &end, 10);
-        if (!*end && n > highest && n < INT_MAX)
-            highest = n;
+        if (!*end && n > highest && n < INT_MAX) highest = n;
     }
-    if (entries)
-        io_closedir(entries);
+    if (entries) io_closedir(entries);
     return (int)highest;
 }
 
 int metrics_find(const char *path, const struct metrics_checkpoint_line *line, int first, int64_t *branch_step)
 {
-    if (history_has(path, first, line, branch_step))
-        return first;
-    if (first && history_has(path, 0, line, branch_step))
-        return 0;
+    if (history_has(path, first, line, branch_step)) return first;
+    if (first && history_has(path, 0, line, branch_step)) return 0;
     for (int number = history_highest_number(path); number > 0; number--)
-        if (number != first && history_has(path, number, line, branch_step))
-            return number;
+        if (number != first && history_has(path, number, line, branch_step)) return number;
     return -1;
 }

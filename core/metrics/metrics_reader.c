@@ -17,8 +17,7 @@ enum status metrics_reader_open(struct metrics_reader *reader, const char *path,
 
 void metrics_reader_close(struct metrics_reader *reader)
 {
-    if (reader->file)
-        fclose(reader->file);
+    if (reader->file) fclose(reader->file);
     json_decref(reader->object);
     free(reader->text);
     *reader = (struct metrics_reader){.file = NULL};
@@ -29,14 +28,12 @@ bool metrics_reader_next(struct metrics_reader *reader)
     json_decref(reader->object);
     reader->object = NULL;
     reader->step = 0;
-    if (!reader->file)
-        return false;
+    if (!reader->file) return false;
     struct slow_call call;
     heartbeat_slow_begin(&call, "reading", reader->path, -1);
     ssize_t n = memory_getline(&reader->text, &reader->room, reader->file);
     heartbeat_slow_end(&call);
-    if (n < 0)
-        return false;
+    if (n < 0) return false;
     heartbeat_beat();
     reader->length = (size_t)n;
     reader->number++;

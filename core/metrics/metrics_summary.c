@@ -28,10 +28,8 @@ static void add_step(struct summing *sum, const struct metrics_reader *line)
     struct metrics_summary *s = sum->s;
     int64_t tokens = json_integer_value(json_object_get(line->object, "tokens"));
     double seconds = json_number_value(json_object_get(json_object_get(line->object, "seconds"), "step"));
-    if (s->steps == 0)
-        s->first_step = line->step;
-    if (line->step > s->last_step + 1)
-        s->missing += line->step - s->last_step - 1;
+    if (s->steps == 0) s->first_step = line->step;
+    if (line->step > s->last_step + 1) s->missing += line->step - s->last_step - 1;
     if (line->step > s->last_step + 1 || (s->steps == 0 && line->step > 1)) /* lines before it are missing, or in
                                                                              another file */
         sum->tokens_before =
@@ -49,8 +47,7 @@ static void add_evaluation(struct summing *sum, const struct metrics_reader *lin
     struct metrics_summary *s = sum->s;
     const double best[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
     const double value = summary_number(line, eval_metric_name(metric)); /* null: there was nothing to predict */
-    if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, best[metric])))
-        return;
+    if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, best[metric]))) return;
     s->best_loss = summary_number(line, "eval_loss");
     s->best_accuracy = summary_number(line, "accuracy");
     s->best_f1 = summary_number(line, "f1");

@@ -101,8 +101,7 @@ static void tensorboard_append_checked(struct message *m, const unsigned char *d
     tensorboard_append(m, data, bytes);
     for (size_t i = 0; i < bytes; i++) {
         crc ^= data[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
     }
     crc = ~crc;
     crc = (crc >> 15 | crc << 17) + 0xa282ead8;
@@ -142,15 +141,13 @@ static enum status write_beginning(struct tensorboard *t, int64_t step, struct e
 enum status tensorboard_open(const char *folder, int64_t step, struct tensorboard **out, struct error *err)
 {
     char name[256], host[128], path[FS_PATH_MAX];
-    if (gethostname(host, sizeof host) != 0)
-        strcpy(host, "localhost");
+    if (gethostname(host, sizeof host) != 0) strcpy(host, "localhost");
     host[sizeof host - 1] = '\0';
     TRY(fs_mkdirs(folder, STATUS_CHECKPOINT, err));
     snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.0", (long long)time(NULL), host, (int)getpid());
     TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+    if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
     struct tensorboard *t = memory_alloc(sizeof *t);
     t->fd = fd;
     t->path = memory_text(path);
@@ -164,8 +161,7 @@ enum status tensorboard_open(const char *folder, int64_t step, struct tensorboar
 
 void tensorboard_close(struct tensorboard *t)
 {
-    if (!t)
-        return;
+    if (!t) return;
     io_close(t->fd);
     free(t->path);
     free(t);
@@ -177,8 +173,7 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
     struct message summary = {0};
     for (int i = 0; i < count; i++) {
         struct message value = {0};
-        if (!isfinite(scalars[i].value))
-            continue;
+        if (!isfinite(scalars[i].value)) continue;
         proto_put_text(&value, VALUE_TAG, scalars[i].tag);
         const float narrow = (float)scalars[i].value;
         proto_put_fixed(&value, VALUE_SIMPLE, WIRE_32, &narrow, sizeof narrow);

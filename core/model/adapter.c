@@ -60,8 +60,7 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
         for (next = first + 1; next < table->num_tensors && table->tensors[next].joined; next++)
             ;
         for (int i = first; i < next; i++) {
-            if (choices[i].use != ADAPTER_LORA)
-                continue;
+            if (choices[i].use != ADAPTER_LORA) continue;
             added[count] = adapter_tensor(desc, &table->tensors[i], &choices[i], PART_LORA_A);
             added[count++].joined = joined;
             joined = true;
@@ -87,12 +86,10 @@ enum status adapter_apply(const struct adapter_settings *settings, const struct 
                           struct tensor_table *table, struct string_list *notices, struct error *err)
 {
     struct adapter_choice tied_head = {.use = ADAPTER_NONE};
-    if (!settings->on)
-        return STATUS_OK;
+    if (!settings->on) return STATUS_OK;
     struct adapter_choice *choices = memory_zeroed((size_t)table->num_tensors, sizeof *choices);
     const enum status status = adapter_choose(settings, desc, table, choices, &tied_head, notices, err);
-    if (status == STATUS_OK)
-        adapter_extend_table(table, desc, choices, &tied_head);
+    if (status == STATUS_OK) adapter_extend_table(table, desc, choices, &tied_head);
     free(choices);
     return status;
 }

@@ -107,8 +107,7 @@ static enum status target_match(const struct target_search *s, const struct targ
 static void add_module(struct target_search *s, const char *name, size_t length, int tensor)
 {
     for (int i = 0; i < s->num_modules && tensor == CONTAINER; i++)
-        if (strlen(s->modules[i].name) == length && memcmp(s->modules[i].name, name, length) == 0)
-            return;
+        if (strlen(s->modules[i].name) == length && memcmp(s->modules[i].name, name, length) == 0) return;
     struct target_module *module = &s->modules[s->num_modules++];
     ASSERT(length < sizeof module->name);
     snprintf(module->name, sizeof module->name, "%.*s", (int)length, name);
@@ -131,20 +130,17 @@ static void target_list_modules(struct target_search *s)
     size_t room = 1;
     const char *previous = "";
     for (int i = 0; i < s->table->num_tensors; i++)
-        for (const char *c = s->table->tensors[i].name; *c; c++)
-            room += *c == '.';
+        for (const char *c = s->table->tensors[i].name; *c; c++) room += *c == '.';
     s->modules = memory_zeroed(room, sizeof *s->modules);
     for (int i = 0; i < s->table->num_tensors; i++) {
         const char *name = s->table->tensors[i].name;
         const size_t length = strlen(name) - (sizeof suffix - 1);
-        if (strlen(name) < sizeof suffix || strcmp(name + length, suffix) != 0)
-            continue;
+        if (strlen(name) < sizeof suffix || strcmp(name + length, suffix) != 0) continue;
         add_containers(s, name, previous);
         add_module(s, name, length, i);
         previous = name;
     }
-    if (s->desc->tied)
-        add_module(s, "lm_head", strlen("lm_head"), TIED_HEAD);
+    if (s->desc->tied) add_module(s, "lm_head", strlen("lm_head"), TIED_HEAD);
 }
 
 static const struct tensor_info *module_tensor(const struct target_search *s, const struct target_module *module)
@@ -182,8 +178,7 @@ static enum status hint_modules(const struct target_search *s)
         bool known = !module_is_linear(s, &s->modules[i]);
         for (const char *at = names; !known && (at = strstr(at, leaf)); at++)
             known = (at == names || at[-1] == ' ') && strchr(",", at[strlen(leaf)]);
-        if (!known)
-            snprintf(names + used, sizeof names - used, "%s", quoted);
+        if (!known) snprintf(names + used, sizeof names - used, "%s", quoted);
     }
     return error_hint(s->err, "its matrices are %s", names);
 }
@@ -200,8 +195,7 @@ static bool is_suffix(const char *name, const char *end)
 static bool is_listed(const struct string_list *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
-        if (strcmp(list->items[i], name) == 0 || is_suffix(name, list->items[i]))
-            return true;
+        if (strcmp(list->items[i], name) == 0 || is_suffix(name, list->items[i])) return true;
     return false;
 }
 
@@ -228,12 +222,10 @@ static enum status is_in_block(const struct target_search *s, const char *name, 
     const struct adapter_settings *settings = s->settings;
     int64_t block = -1;
     *in = settings->num_layers_to_transform == 0;
-    if (*in)
-        return STATUS_OK;
+    if (*in) return STATUS_OK;
     struct target_expression any = {"layers_pattern", "[^.]*", ".*?\\.", "\\.(\\d+)\\.", false, &block};
     bool found = false;
-    if (settings->layers_pattern.count == 0)
-        TRY(target_match(s, &any, name, &found));
+    if (settings->layers_pattern.count == 0) TRY(target_match(s, &any, name, &found));
     any.before = "(?:^|.*?\\.)";
     for (int i = 0; i < settings->layers_pattern.count && !found; i++) {
         any.shown = settings->layers_pattern.items[i];
@@ -260,8 +252,7 @@ static enum status is_target(struct target_search *s, const struct target_module
     if (expression)
         return target_match(s, &(struct target_expression){"target_modules", expression, "", "", true, NULL},
                             module->name, target);
-    for (int i = 0; i < s->targets.count; i++)
-        *target |= strcmp(s->targets.items[i], module->name) == 0;
+    for (int i = 0; i < s->targets.count; i++) *target |= strcmp(s->targets.items[i], module->name) == 0;
     return !*target && is_listed(&s->targets, module->name) ? is_in_block(s, module->name, target) : STATUS_OK;
 }
 
@@ -284,12 +275,10 @@ static enum status list_targets(struct target_search *s)
     const struct adapter_settings *settings = s->settings;
     for (int i = 0; i < settings->target_modules.list.count; i++)
         string_list_add(&s->targets, settings->target_modules.list.items[i]);
-    if (settings->all_linear || settings->target_modules.expression || s->targets.count)
-        return STATUS_OK;
+    if (settings->all_linear || settings->target_modules.expression || s->targets.count) return STATUS_OK;
     for (int i = 0; i < 4 && defaults[s->desc->family][i]; i++)
         string_list_add(&s->targets, defaults[s->desc->family][i]);
-    if (s->targets.count)
-        return STATUS_OK;
+    if (s->targets.count) return STATUS_OK;
     error_set(s->err, STATUS_USAGE, "'peft.target_modules' is not set, and PEFT has no default for %s",
               model_family_name(s->desc->family));
     return hint_modules(s);
@@ -302,8 +291,7 @@ static enum status find_targets(struct target_search *s)
         struct target_module *module = &s->modules[i];
         const struct tensor_info *tensor = module_tensor(s, module);
         TRY(is_target(s, module, &module->target));
-        if (!module->target)
-            continue;
+        if (!module->target) continue;
         if (!module_is_linear(s, module) && !module_is_embedding(tensor)) {
             error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches '%s', which is not a matrix", module->name);
             return hint_modules(s);
@@ -317,8 +305,7 @@ static enum status find_targets(struct target_search *s)
                 module->name);
         count++;
     }
-    if (count > 0)
-        return STATUS_OK;
+    if (count > 0) return STATUS_OK;
     error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s%s",
               s->settings->num_layers_to_transform ? " in the blocks of layers_to_transform and layers_pattern" : "",
               s->left_out ? " but those that exclude_modules and modules_to_save leave out" : "");
@@ -333,8 +320,7 @@ static enum status find_targets(struct target_search *s)
 static bool is_saved(const struct string_list *to_save, const char *name)
 {
     for (int i = 0; i < to_save->count; i++)
-        if (fs_has_suffix(name, to_save->items[i]))
-            return true;
+        if (fs_has_suffix(name, to_save->items[i])) return true;
     return false;
 }
 
@@ -365,8 +351,7 @@ static enum status save_module(const struct target_search *s, const struct targe
                              "'%s' is both in peft.target_modules and in peft.modules_to_save ('%s'); hint: write the "
                              "whole name in one of them",
                              other->name, module->name);
-        if (inside)
-            TRY(check_tied(s, other));
+        if (inside) TRY(check_tied(s, other));
     }
     for (int i = 0; i < s->table->num_tensors; i++) {
         const struct tensor_info *tensor = &s->table->tensors[i];
@@ -395,8 +380,7 @@ static enum status check_groups(const struct target_search *s, const struct adap
 static enum status find_saved(const struct target_search *s, struct adapter_choice *choices)
 {
     for (int i = 0; i < s->num_modules; i++)
-        if (is_saved(&s->to_save, s->modules[i].name))
-            TRY(save_module(s, &s->modules[i], choices));
+        if (is_saved(&s->to_save, s->modules[i].name)) TRY(save_module(s, &s->modules[i], choices));
     return check_groups(s, choices);
 }
 
@@ -409,8 +393,7 @@ static enum status pattern_of(const struct target_search *s, const char *key, co
     for (int i = 0; i < count && !found; i++) {
         TRY(target_match(s, &(struct target_expression){key, patterns[i].pattern, "(?:.*\\.)?(?:", ")$", false, NULL},
                          name, &found));
-        if (found)
-            *value = patterns[i].value;
+        if (found) *value = patterns[i].value;
     }
     return STATUS_OK;
 }
@@ -430,8 +413,7 @@ static enum status scale_target(const struct target_search *s, const char *name,
 static void note_unmatched(const struct target_search *s, const char *key, const char *name, bool found,
                            struct string_list *notices)
 {
-    if (found)
-        return;
+    if (found) return;
     char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
                                model_family_name(s->desc->family));
     string_list_add(notices, line);
@@ -462,8 +444,7 @@ static void note_patterns(struct target_search *s, const char *key, const struct
     for (int i = 0; i < count; i++) {
         double value = -1;
         for (int k = 0; k < s->num_modules && value < 0; k++)
-            if (s->modules[k].target)
-                pattern_of(s, key, &patterns[i], 1, s->modules[k].name, &value);
+            if (s->modules[k].target) pattern_of(s, key, &patterns[i], 1, s->modules[k].name, &value);
         note_unmatched(s, key, patterns[i].pattern, value >= 0, notices);
     }
 }
@@ -508,8 +489,7 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
         string_list_add(&s.to_save, "score");
     }
     const enum status status = target_search_run(&s, choices, tied_head);
-    if (status == STATUS_OK && notices)
-        note_unmatched_names(&s, notices);
+    if (status == STATUS_OK && notices) note_unmatched_names(&s, notices);
     string_list_release(&s.targets);
     string_list_release(&s.to_save);
     free(s.modules);

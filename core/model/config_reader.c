@@ -11,23 +11,20 @@
 
 void reader_fail(struct config_reader *reader, enum status code, const char *format, ...)
 {
-    if (reader->status != STATUS_OK)
-        return;
+    if (reader->status != STATUS_OK) return;
     char text[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (reader->spec && code == STATUS_DATA)
-        code = STATUS_USAGE;
+    if (reader->spec && code == STATUS_DATA) code = STATUS_USAGE;
     reader->status = error_set(reader->err, code, "%s: %s", reader->where, text);
 }
 
 static bool is_asked(const struct asked_keys *asked, const char *key)
 {
     for (int i = 0; i < asked->count; i++)
-        if (strcmp(asked->names[i], key) == 0)
-            return true;
+        if (strcmp(asked->names[i], key) == 0) return true;
     return false;
 }
 
@@ -62,11 +59,9 @@ static bool expect(struct config_reader *reader, const char *key, const json_t *
 int64_t reader_int(struct config_reader *reader, const char *key, int64_t absent, int64_t min, int64_t max)
 {
     const json_t *value = reader_get(reader, key);
-    if (!expect(reader, key, value, json_is_integer(value), "an integer"))
-        return absent;
+    if (!expect(reader, key, value, json_is_integer(value), "an integer")) return absent;
     const int64_t n = json_integer_value(value);
-    if (n >= min && n <= max)
-        return n;
+    if (n >= min && n <= max) return n;
     reader_fail(reader, STATUS_DATA, "%s%s is %" PRId64 ", expected %" PRId64 " … %" PRId64, reader->scope, key, n, min,
                 max);
     return absent;
@@ -124,8 +119,7 @@ static const char *misspelt(const struct config_reader *reader, const char *want
     const char *best = NULL, *key;
     int best_distance = MOST_LETTERS + 1;
     json_t *value;
-    json_object_foreach((json_t *)reader->object, key, value)
-    {
+    json_object_foreach ((json_t *)reader->object, key, value) {
         if (llabs((long long)strlen(key) - (long long)strlen(wanted)) > MOST_LETTERS || is_asked(reader->asked, key))
             continue;
         int distance = edit_distance(key, wanted);
@@ -144,8 +138,7 @@ void reader_check_spelling(struct config_reader *reader, struct model_desc *desc
     for (int i = 0; i < reader->asked->count; i++) {
         const char *key = reader->asked->names[i], *scope = reader->scope;
         const char *close = misspelt(reader, key);
-        if (!close || (json_object_get(reader->object, key) && !reader->spec))
-            continue;
+        if (!close || (json_object_get(reader->object, key) && !reader->spec)) continue;
         char text[256];
         snprintf(text, sizeof text, "'%s%.70s' is not a key of a %s config; hint: did you mean '%s%s'?", scope, close,
                  reader->family, scope, key);

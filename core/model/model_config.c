@@ -194,8 +194,7 @@ static void config_check_limited(struct config_reader *reader, struct model_desc
     char text[64];
     for (size_t i = 0; i < COUNT_OF(row->keys) && row->keys[i] && row->families & 1 << desc->family; i++) {
         const json_t *value = json_object_get(reader->object, row->keys[i]);
-        if (!value || json_is_null(value) || reader_value_is(value, row->value))
-            continue;
+        if (!value || json_is_null(value) || reader_value_is(value, row->value)) continue;
         if (refuses)
             reader_fail(reader, STATUS_USAGE, "%s %s is not supported; hint: %s", row->keys[i],
                         reader_show(value, text), row->why);
@@ -238,8 +237,7 @@ static void read_dropout(struct config_reader *reader, struct model_desc *desc)
     char list[256] = "", text[64];
     for (size_t i = 0; i < COUNT_OF(DROPOUT_KEYS); i++) {
         const struct dropout_key *row = &DROPOUT_KEYS[i];
-        if (!(row->families & 1 << desc->family))
-            continue;
+        if (!(row->families & 1 << desc->family)) continue;
         const json_t *value = reader_get(reader, row->key);
         const double rate = json_number_value(value);
         if (value && (!json_is_number(value) || rate < 0 || rate > 1))
@@ -250,10 +248,8 @@ static void read_dropout(struct config_reader *reader, struct model_desc *desc)
         else if (row->absent > 0)
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", row->key);
     }
-    if (desc->family == FAMILY_PHI3)
-        reader_get(reader, "embd_pdrop"); /* transformers does not use it */
-    if (!reader_get(reader, "classifier_dropout"))
-        desc->dropout.pooled = desc->pooler ? desc->dropout.residual : 0;
+    if (desc->family == FAMILY_PHI3) reader_get(reader, "embd_pdrop"); /* transformers does not use it */
+    if (!reader_get(reader, "classifier_dropout")) desc->dropout.pooled = desc->pooler ? desc->dropout.residual : 0;
     if (*list)
         config_notice(desc,
                       DROPOUT_NOTICE "%s, so nothing is dropped there (transformers: 0.1); hint: model.dropout sets it",
@@ -266,8 +262,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
         if (DROPOUT_KEYS[i].families & 1 << desc->family)
             *(double *)(void *)((char *)&desc->dropout + DROPOUT_KEYS[i].offset) = rate;
     for (int i = desc->notices.count - 1; i >= 0; i--) {
-        if (strncmp(desc->notices.items[i], DROPOUT_NOTICE, strlen(DROPOUT_NOTICE)) != 0)
-            continue;
+        if (strncmp(desc->notices.items[i], DROPOUT_NOTICE, strlen(DROPOUT_NOTICE)) != 0) continue;
         free(desc->notices.items[i]);
         memmove(&desc->notices.items[i], &desc->notices.items[i + 1],
                 (size_t)(desc->notices.count - i - 1) * sizeof *desc->notices.items);
@@ -296,8 +291,7 @@ static bool config_is_base(enum model_family family, const char *architecture)
 {
     static const char *const encoder[] = {"ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"};
     for (size_t i = 0; family == FAMILY_BERT && i < COUNT_OF(encoder); i++)
-        if (config_class(architecture, family, encoder[i]))
-            return true;
+        if (config_class(architecture, family, encoder[i])) return true;
     return config_class(architecture, family, "Model");
 }
 
@@ -356,8 +350,7 @@ static void config_refuse_type(struct config_reader *reader, const char *type)
                 type);
     for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++) {
         for (size_t i = 0; i < COUNT_OF(row->parts) && row->parts[i]; i++) {
-            if (!strstr(type, row->parts[i]))
-                continue;
+            if (!strstr(type, row->parts[i])) continue;
             reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
                         row->kind, row->hint);
             return;
@@ -375,8 +368,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
         return;
     }
     int family = 0;
-    while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0)
-        family++;
+    while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0) family++;
     if (family == FAMILY_COUNT) {
         config_refuse_type(reader, type);
         return;
@@ -386,8 +378,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
 
     const json_t *list = reader_get(reader, "architectures");
     char text[64];
-    if (!list || (json_is_array(list) && json_array_size(list) == 0))
-        return;
+    if (!list || (json_is_array(list) && json_array_size(list) == 0)) return;
     const json_t *first = json_array_get(list, 0);
     if (!json_is_string(first))
         reader_fail(reader, STATUS_DATA, "architectures must be a list of names, not %s", reader_show(list, text));
@@ -406,8 +397,7 @@ static void read_family(struct config_reader *reader, struct model_desc *desc)
 static int64_t config_get_size(struct config_reader *reader, bool gpt2, const char *gpt2_key, const char *key,
                                int64_t absent, int64_t max)
 {
-    if (!gpt2)
-        return reader_int(reader, key, absent, 1, max);
+    if (!gpt2) return reader_int(reader, key, absent, 1, max);
     int64_t general = reader_int(reader, key, absent, 1, max), own = reader_int(reader, gpt2_key, general, 1, max);
     if (reader_get(reader, key) && own != general)
         reader_fail(reader, STATUS_DATA, "%s %" PRId64 " and %s %" PRId64 " contradict each other", gpt2_key, own, key,
@@ -439,15 +429,13 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
             desc->head_dim = reader_int(reader, "head_dim", reader_is_null(reader, "head_dim") ? 0 : facts->head_dim, 1,
                                         MAX_HEAD_DIM);
     }
-    if (reader->status != STATUS_OK)
-        return;
+    if (reader->status != STATUS_OK) return;
     int64_t C = desc->hidden_size, H = desc->num_heads;
     /* transformers requires this of some families in any case */
     if (C % H != 0 && (desc->head_dim == 0 || 1 << desc->family & (LLAMA | GEMMA)))
         reader_fail(reader, STATUS_DATA, "hidden size %" PRId64 " is not a multiple of the %" PRId64 " attention heads",
                     C, H);
-    if (desc->head_dim == 0)
-        desc->head_dim = C / H;
+    if (desc->head_dim == 0) desc->head_dim = C / H;
     if (H % desc->num_kv_heads != 0)
         reader_fail(reader, STATUS_DATA,
                     "num_attention_heads %" PRId64 " is not a multiple of num_key_value_heads %" PRId64 "%s", H,
@@ -483,12 +471,10 @@ static const struct activation {
 static void read_activation(struct config_reader *reader, struct model_desc *desc)
 {
     const struct activation *first = ACTIVATIONS;
-    while (!(first->families & 1 << desc->family))
-        first++;
+    while (!(first->families & 1 << desc->family)) first++;
     const char *name = reader_string(reader, first->key, first->names[0]), *other = first->names[1];
     for (const struct activation *row = first; row < ACTIVATIONS + COUNT_OF(ACTIVATIONS); row++) {
-        if (!(row->families & 1 << desc->family))
-            continue;
+        if (!(row->families & 1 << desc->family)) continue;
         other = row == first ? other : row->names[0];
         for (size_t i = 0; i < COUNT_OF(row->names) && row->names[i]; i++) {
             if (strcmp(name, row->names[i]) == 0) {
@@ -507,10 +493,8 @@ static const char *const DTYPE_NAMES[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] 
 static void read_dtype(struct config_reader *reader, struct model_desc *desc)
 {
     const char *name = reader_string(reader, "dtype", reader_string(reader, "torch_dtype", NULL));
-    if (!name)
-        return;
-    if (strncmp(name, "torch.", 6) == 0)
-        name += 6;
+    if (!name) return;
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
     for (int i = 0; i < DTYPE_COUNT; i++) {
         if (strcmp(name, DTYPE_NAMES[i]) == 0) {
             desc->has_torch_dtype = true;
@@ -526,8 +510,7 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;
     desc->padding_token = -1;
     bool by_default = absent >= 0 && absent < V && !json_object_get(reader->object, "pad_token_id");
-    if (1 << desc->family & (OLD_NAMES | GPT_NEOX) || (!reader_get(reader, "pad_token_id") && !by_default))
-        return;
+    if (1 << desc->family & (OLD_NAMES | GPT_NEOX) || (!reader_get(reader, "pad_token_id") && !by_default)) return;
     int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
     desc->padding_token = id < 0 ? id + V : id;
 }
@@ -558,8 +541,7 @@ static void read_gemma(struct config_reader *reader, struct model_desc *desc)
     desc->embedding_multiplier = sqrt((double)desc->hidden_size);
     desc->embedding_rounds = true;
     desc->attention_scale = 1 / sqrt(reader_positive(reader, "query_pre_attn_scalar", 256));
-    if (desc->family == FAMILY_GEMMA2)
-        desc->attention_softcap = config_softcap(reader, "attn_logit_softcapping", 50);
+    if (desc->family == FAMILY_GEMMA2) desc->attention_softcap = config_softcap(reader, "attn_logit_softcapping", 50);
     double softcap = config_softcap(reader, "final_logit_softcapping", desc->family == FAMILY_GEMMA2 ? 30 : 0);
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
@@ -581,21 +563,17 @@ static void read_biases(struct config_reader *reader, struct model_desc *desc)
     desc->head_bias = family & (GPTJ | PHI);
     desc->qkv_bias = family & (BIASED & ~GPTJ) || family & QWEN2;
     desc->mlp_bias = family & BIASED;
-    if (family & STARCODER2)
-        desc->qkv_bias = desc->mlp_bias = reader_bool(reader, "use_bias", true);
+    if (family & STARCODER2) desc->qkv_bias = desc->mlp_bias = reader_bool(reader, "use_bias", true);
     if (family & ATTENTION_BIAS)
         desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLM | GPT_NEOX | SEED_OSS));
-    if (family & MLP_BIAS)
-        desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
+    if (family & MLP_BIAS) desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
     desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLM | SEED_OSS));
-    if (family & SEED_OSS)
-        desc->o_bias = reader_bool(reader, "attention_out_bias", false);
+    if (family & SEED_OSS) desc->o_bias = reader_bool(reader, "attention_out_bias", false);
 }
 
 static enum residual_kind config_residual(struct config_reader *reader, const struct model_desc *desc)
 {
-    if (1 << desc->family & (GPTJ | PHI | COHERE))
-        return RESIDUAL_PARALLEL_ONE_NORM;
+    if (1 << desc->family & (GPTJ | PHI | COHERE)) return RESIDUAL_PARALLEL_ONE_NORM;
     const bool neox = desc->family == FAMILY_GPT_NEOX;
     return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
 }
@@ -642,18 +620,12 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     desc->bidirectional = desc->embedding_norm = desc->pooler = family & BERT;
     read_biases(reader, desc);
     read_activation(reader, desc);
-    if (family & BERT)
-        desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
-    if (family & GRANITE)
-        read_multipliers(reader, desc);
-    if (family & COHERE)
-        desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
-    if (family & GEMMA)
-        read_gemma(reader, desc);
-    if (family & QWEN3_5)
-        read_delta(reader, desc);
-    if (family & ROTARY)
-        model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
+    if (family & BERT) desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
+    if (family & GRANITE) read_multipliers(reader, desc);
+    if (family & COHERE) desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
+    if (family & GEMMA) read_gemma(reader, desc);
+    if (family & QWEN3_5) read_delta(reader, desc);
+    if (family & ROTARY) model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }
 
 /* The keys that depend on the family; the sizes are known. */
@@ -662,10 +634,8 @@ static void config_parts(struct config_reader *reader, struct model_desc *desc)
     desc->embedding_multiplier = desc->residual_multiplier = desc->logit_multiplier = 1;
     desc->attention_scale = 1 / sqrt((double)desc->head_dim);
     desc->layers = memory_zeroed((size_t)desc->num_layers, sizeof *desc->layers);
-    for (size_t i = 0; i < COUNT_OF(REFUSALS); i++)
-        config_check_limited(reader, desc, &REFUSALS[i], true);
-    for (size_t i = 0; i < COUNT_OF(REMARKS); i++)
-        config_check_limited(reader, desc, &REMARKS[i], false);
+    for (size_t i = 0; i < COUNT_OF(REFUSALS); i++) config_check_limited(reader, desc, &REFUSALS[i], true);
+    for (size_t i = 0; i < COUNT_OF(REMARKS); i++) config_check_limited(reader, desc, &REMARKS[i], false);
     config_blocks(reader, desc);
     read_dropout(reader, desc);
     model_layers_read(reader, &FAMILIES[desc->family].layers, desc);
@@ -684,8 +654,7 @@ static enum status read_config(const json_t *config, bool spec, const char *wher
         reader_fail(&reader, STATUS_DATA, "expected a JSON object with a model's configuration");
     else
         read_family(&reader, desc);
-    if (reader.status != STATUS_OK)
-        return reader.status;
+    if (reader.status != STATUS_OK) return reader.status;
 
     read_sizes(&reader, desc);
     config_parts(&reader, desc);
@@ -747,8 +716,7 @@ static enum status find_config(const char *path, char file[FS_PATH_MAX], struct 
     char *kept = kept_files_read(file, &size);
     const bool in_folder = kept || fs_is_dir(path);
     free(kept);
-    if (in_folder)
-        return STATUS_OK;
+    if (in_folder) return STATUS_OK;
     if (snprintf(file, FS_PATH_MAX, "%s", path) >= FS_PATH_MAX)
         return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
     return STATUS_OK;
@@ -772,8 +740,7 @@ enum status model_desc_load(const char *path, struct model_desc *desc, struct er
         return error_hint(err, "model.adapter takes it, and model.pretrained the folder of its base model");
     }
     text = kept_files_read(file, &size);
-    if (!text && !fs_exists(path) && model_folder_is_name(path))
-        return model_folder_missing(path, STATUS_DATA, err);
+    if (!text && !fs_exists(path) && model_folder_is_name(path)) return model_folder_missing(path, STATUS_DATA, err);
     if (!text && fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
         return error_hint(err, "a Hugging Face model folder holds config.json");
     json_error_t parse;
@@ -802,8 +769,7 @@ void model_desc_release(struct model_desc *desc)
 static void config_set_dtype(json_t *config, enum dtype dtype)
 {
     bool old_name = json_object_get(config, "torch_dtype") != NULL;
-    if (old_name)
-        json_object_set_new(config, "torch_dtype", json_string(DTYPE_NAMES[dtype]));
+    if (old_name) json_object_set_new(config, "torch_dtype", json_string(DTYPE_NAMES[dtype]));
     if (!old_name || json_object_get(config, "dtype"))
         json_object_set_new(config, "dtype", json_string(DTYPE_NAMES[dtype]));
 }
@@ -815,8 +781,7 @@ json_t *model_desc_export_config(const struct model_desc *desc, enum dtype dtype
     config_set_dtype(config, dtype);
     if (desc->multimodal && (json_object_get(text, "torch_dtype") || json_object_get(text, "dtype")))
         config_set_dtype(text, dtype);
-    if (desc->multimodal)
-        return config;
+    if (desc->multimodal) return config;
     char class[MODEL_CLASS_MAX];
     model_desc_class(desc, class);
     json_object_set_new(config, "architectures", json_pack("[s]", class));

@@ -50,11 +50,9 @@ static bool folder_revision(const char *model, char revision[128])
 bool model_folder_find(const char *name, char folder[FS_PATH_MAX])
 {
     char cache[FS_PATH_MAX], model[FS_PATH_MAX], revision[128];
-    if (fs_is_dir(name))
-        return snprintf(folder, FS_PATH_MAX, "%s", name) < FS_PATH_MAX;
+    if (fs_is_dir(name)) return snprintf(folder, FS_PATH_MAX, "%s", name) < FS_PATH_MAX;
     find_model_cache(cache);
-    if (!model_folder_is_name(name) || !*cache)
-        return false;
+    if (!model_folder_is_name(name) || !*cache) return false;
     const int organisation = (int)strcspn(name, "/");
     const char *rest = name[organisation] ? name + organisation + 1 : "";
     return snprintf(model, sizeof model, "%s/models--%.*s%s%s", cache, organisation, name, *rest ? "--" : "", rest) <

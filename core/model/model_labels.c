@@ -44,10 +44,8 @@ static void label_padding(struct model_desc *desc)
     const json_t *end = json_object_get(desc->source, "eos_token_id");
     if (model_desc_padding(desc) >= 0 || desc->pooler) /* a pooler takes the first token */
         return;
-    if (json_is_array(end))
-        end = json_array_get(end, 0);
-    if (json_is_integer(end))
-        json_object_set(desc->source, "pad_token_id", (json_t *)end);
+    if (json_is_array(end)) end = json_array_get(end, 0);
+    if (json_is_integer(end)) json_object_set(desc->source, "pad_token_id", (json_t *)end);
     if (model_desc_padding(desc) < 0)
         string_list_add(&desc->notices, "the config has neither pad_token_id nor eos_token_id: transformers will take "
                                         "the exported classifier's input one sample at a time");
@@ -62,8 +60,7 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
                   desc->num_labels, num_labels);
         return error_hint(err, "start from the language model, or use data with the same labels");
     }
-    if (desc->num_labels > 0)
-        return STATUS_OK;
+    if (desc->num_labels > 0) return STATUS_OK;
     if (!model_family_classifies(desc->family) || desc->multimodal) {
         error_set(err, STATUS_USAGE, "model.task: sequence_classification is not supported yet for '%s'",
                   desc->multimodal ? json_string_value(json_object_get(desc->source, "model_type"))
@@ -87,8 +84,7 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
 
 enum status model_desc_check_causal(const struct model_desc *desc, struct error *err)
 {
-    if (!desc->bidirectional)
-        return STATUS_OK;
+    if (!desc->bidirectional) return STATUS_OK;
     error_set(err, STATUS_USAGE, "model_type '%s' looks both ways, so it cannot be trained as a causal language model",
               model_family_name(desc->family));
     return error_hint(err, "model.task: sequence_classification trains it as a classifier");
@@ -110,7 +106,6 @@ enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2lab
         return error_set(err, STATUS_USAGE,
                          "the data name their labels otherwise than the model's id2label; hint: the labels of the data "
                          "must be in the order of the model's, or start from a model without labels");
-    if (!same)
-        set_names(desc, id2label);
+    if (!same) set_names(desc, id2label);
     return STATUS_OK;
 }

@@ -36,8 +36,7 @@ static void read_layer_types(struct config_reader *reader, const json_t *types, 
 static int64_t read_window(struct config_reader *reader, const struct layer_facts *facts)
 {
     bool optional = facts->windows == WINDOW_FROM || facts->windows == WINDOW_NOPE;
-    if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false)))
-        return 0;
+    if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false))) return 0;
     int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
     if (facts->windows == WINDOW_PATTERN && absent == 0)
         reader_fail(reader, STATUS_DATA, "sliding_window is null, but layers of %s have one", reader->family);
@@ -49,8 +48,7 @@ static int64_t read_windows(struct config_reader *reader, const struct layer_fac
 {
     const json_t *types = reader_get(reader, "layer_types");
     int64_t window = read_window(reader, facts), from = 0;
-    if (facts->windows == WINDOW_FROM)
-        from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
+    if (facts->windows == WINDOW_FROM) from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
     int64_t pattern = facts->pattern;
     if (facts->pattern_key) { /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
@@ -65,8 +63,7 @@ static int64_t read_windows(struct config_reader *reader, const struct layer_fac
             i >= from && (facts->windows != WINDOW_NOPE || layer->no_rope) && (pattern == 0 || (i + 1) % pattern != 0);
         layer->window = sliding ? window : 0;
     }
-    if (types)
-        read_layer_types(reader, types, window, facts->windows != WINDOW_ALL, desc);
+    if (types) read_layer_types(reader, types, window, facts->windows != WINDOW_ALL, desc);
     return window;
 }
 
@@ -115,12 +112,10 @@ void model_layers_read(struct config_reader *reader, const struct layer_facts *f
         read_layers_delta(reader, facts, desc);
         return;
     }
-    if (facts->nope == NOPE_LISTED)
-        read_layers_nope(reader, desc);
+    if (facts->nope == NOPE_LISTED) read_layers_nope(reader, desc);
     const bool windows = read_windows(reader, facts, desc) > 0;
     for (int64_t i = 0; i < desc->num_layers; i++) {
-        if (facts->nope == NOPE_FULL)
-            desc->layers[i].no_rope = windows && desc->layers[i].window == 0;
+        if (facts->nope == NOPE_FULL) desc->layers[i].no_rope = windows && desc->layers[i].window == 0;
         desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;
     }
 }

@@ -51,10 +51,8 @@ json_t *model_multimodal_text(struct config_reader *reader)
     const json_t *config = reader->object, *part = json_object_get(config, "text_config");
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const struct multimodal_facts *facts = MULTIMODAL, *end = MULTIMODAL + COUNT_OF(MULTIMODAL);
-    while (type && facts < end && strcmp(type, facts->type) != 0)
-        facts++;
-    if (!type || facts == end)
-        return NULL;
+    while (type && facts < end && strcmp(type, facts->type) != 0) facts++;
+    if (!type || facts == end) return NULL;
     multimodal_check(reader, facts);
     json_t *text = json_deep_copy(json_is_object(part) ? part : config),
            *defaults = json_loads(facts->defaults, 0, NULL);

@@ -48,8 +48,7 @@ void model_quantization_read(struct config_reader *reader, struct model_desc *de
     struct asked_keys asked = {.count = 0};
     struct config_reader members = *reader;
     settings->compute_dtype = DTYPE_COUNT;
-    if (!object || reader->status != STATUS_OK)
-        return;
+    if (!object || reader->status != STATUS_OK) return;
     if (!json_is_object(object)) {
         reader_fail(reader, STATUS_DATA, "quantization_config must be an object");
         return;

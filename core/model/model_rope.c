@@ -19,10 +19,8 @@ static bool rope_has_object_member(const json_t *object)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        if (json_is_object(value))
-            return true;
+    json_object_foreach ((json_t *)object, key, value) {
+        if (json_is_object(value)) return true;
     }
     return false;
 }
@@ -39,11 +37,9 @@ static void read_rotary_dim(struct config_reader *reader, struct rope_object obj
 {
     double factor = object.facts->partial ? object.facts->partial : 1;
     factor = reader_positive(reader, desc->family == FAMILY_GPT_NEOX ? "rotary_pct" : "partial_rotary_factor", factor);
-    if (object.members != reader)
-        factor = reader_positive(object.members, "partial_rotary_factor", factor);
+    if (object.members != reader) factor = reader_positive(object.members, "partial_rotary_factor", factor);
     desc->rotary_dim = desc->head_dim;
-    if (factor == 1)
-        return;
+    if (factor == 1) return;
     if (!object.facts->partial) {
         reader_fail(
             object.members, STATUS_USAGE,
@@ -75,11 +71,9 @@ static void read_type(struct rope_object object, struct rope_desc *rope)
         reader_fail(members, STATUS_DATA, "%s has a factor but no rope_type", object.key);
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) /* all positions of text are equal */
         return;
-    if (is_longrope(type, object.facts))
-        rope->kind = ROPE_LONGROPE;
+    if (is_longrope(type, object.facts)) rope->kind = ROPE_LONGROPE;
     for (int kind = ROPE_LINEAR; kind <= ROPE_DYNAMIC && object.facts->scaling; kind++)
-        if (strcmp(type, NAMES[kind]) == 0)
-            rope->kind = (enum rope_kind)kind;
+        if (strcmp(type, NAMES[kind]) == 0) rope->kind = (enum rope_kind)kind;
     if (rope->kind == ROPE_PLAIN) {
         reader_fail(members, STATUS_USAGE, "%s: rope_type '%.60s' is not supported; hint: %s", object.key, type,
                     object.facts->scaling ? "default, linear, llama3, yarn, dynamic and longrope are"
@@ -129,8 +123,7 @@ static json_t *read_longrope_factors(struct rope_object object, const char *key,
 {
     const json_t *list = reader_get(object.members, key);
     bool good = json_array_size(list) == (size_t)count;
-    for (int64_t i = 0; good && i < count; i++)
-        good = json_number_value(json_array_get(list, (size_t)i)) > 0;
+    for (int64_t i = 0; good && i < count; i++) good = json_number_value(json_array_get(list, (size_t)i)) > 0;
     if (!good)
         reader_fail(object.members, STATUS_DATA,
                     "%s.%s must be a list of %lld numbers above 0, half of the elements that RoPE turns", object.key,
@@ -165,8 +158,7 @@ static void read_object(struct config_reader *reader, struct rope_object object,
         if (rope->query_beta == 0)
             reader_fail(object.members, STATUS_DATA, "%s.llama_4_scaling_beta is missing", object.key);
     }
-    if (rope->kind == ROPE_DYNAMIC)
-        rope->original_max_positions = desc->max_positions;
+    if (rope->kind == ROPE_DYNAMIC) rope->original_max_positions = desc->max_positions;
     if (rope->kind == ROPE_DYNAMIC && desc->rotary_dim == 2)
         reader_fail(object.members, STATUS_DATA, "%s: rope_type 'dynamic' needs heads of more than 2 elements",
                     object.key);
@@ -177,10 +169,8 @@ static void read_object(struct config_reader *reader, struct rope_object object,
     const int64_t least = rope->kind == ROPE_LONGROPE ? 2 : 1; /* its logarithm divides */
     const int64_t inside = reader_int(object.members, key, desc->max_positions, least, INT32_MAX);
     rope->original_max_positions = reader_int(reader, key, object.facts->scaling ? inside : PHI3, least, INT32_MAX);
-    if (rope->kind == ROPE_LONGROPE && object.members->status == STATUS_OK)
-        read_longrope(object, rope, desc);
-    if (object.members->status == STATUS_OK)
-        object.members->status = reader->status;
+    if (rope->kind == ROPE_LONGROPE && object.members->status == STATUS_OK) read_longrope(object, rope, desc);
+    if (object.members->status == STATUS_OK) object.members->status = reader->status;
 }
 
 /* Reads one RoPE from `parameters`, the object that config.json calls `key`, or NULL if it is absent. `theta` is the
@@ -237,8 +227,7 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
                     reader_show(types, text));
     else if (types && scaling)
         reader_fail(reader, STATUS_DATA, "rope_scaling and rope_parameters contradict each other; hint: remove one");
-    if (reader->status != STATUS_OK)
-        return;
+    if (reader->status != STATUS_OK) return;
     read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling", types ? full : scaling, theta,
               desc, &desc->rope);
     read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
@@ -267,8 +256,7 @@ void model_rope_read(struct config_reader *reader, const struct rope_facts *fact
         return;
     }
     const json_t *scaling = reader_get(reader, "rope_scaling");
-    if (json_is_object(scaling) && json_object_size(scaling) == 0)
-        scaling = NULL;
+    if (json_is_object(scaling) && json_object_size(scaling) == 0) scaling = NULL;
     if (facts->local > 0) {
         read_both(reader, facts, scaling, desc);
         return;
@@ -291,8 +279,7 @@ static float llama3_frequency(const struct rope_desc *rope, float f)
     const float low = (float)rope->low_freq_factor, span = (float)(rope->high_freq_factor - rope->low_freq_factor);
     float wavelength = two_pi * (1 / f), factor = (float)rope->factor;
     float keep = (original * (1 / wavelength) - low) / span;
-    if (keep <= 0)
-        return f / factor;
+    if (keep <= 0) return f / factor;
     return keep < 1 ? (1 - keep) * f / factor + keep * f : f;
 }
 
@@ -318,8 +305,7 @@ static struct yarn_range yarn_range_of(const struct rope_desc *rope, int64_t dim
     }
     first = fmax(first, 0);
     last = fmin(last, (double)dim - 1);
-    if (first == last)
-        last += 0.001;
+    if (first == last) last += 0.001;
     return (struct yarn_range){(float)first, (float)(last - first)};
 }
 
@@ -345,8 +331,7 @@ int64_t model_desc_longest(const struct model_desc *desc)
 static float dynamic_base(const struct rope_desc *rope, int64_t dim, int64_t length)
 {
     const float base = (float)rope->theta, turned = (float)dim / (float)(dim - 2);
-    if (!model_rope_is_stretched(rope, length))
-        return base;
+    if (!model_rope_is_stretched(rope, length)) return base;
     const float times = (float)rope->factor * (float)length / (float)rope->original_max_positions;
     return base * powf(times - (float)(rope->factor - 1), turned);
 }
@@ -358,8 +343,7 @@ void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, int64_t l
     struct yarn_range range = {0, 1};
     const json_t *factors = model_rope_is_stretched(rope, length) ? rope->long_factor : rope->short_factor;
     const float base = rope->kind == ROPE_DYNAMIC ? dynamic_base(rope, dim, length) : (float)rope->theta;
-    if (rope->kind == ROPE_YARN)
-        range = yarn_range_of(rope, dim);
+    if (rope->kind == ROPE_YARN) range = yarn_range_of(rope, dim);
     for (int64_t i = 0; i < dim / 2; i++) {
         float power = powf(base, (float)(2 * i) / (float)dim), f = 1 / power;
         switch (rope->kind) {

@@ -19,8 +19,7 @@ void moment_map_init(struct moment_map *map, int units, int tensors)
 void moment_map_add(struct moment_map *map, int units, int unit, int64_t offset, int64_t numel)
 {
     map->ranges[map->num_ranges++] = (struct moment_range){offset, offset + numel};
-    for (int u = unit; u < units; u++)
-        map->first[u + 1] = map->num_ranges;
+    for (int u = unit; u < units; u++) map->first[u + 1] = map->num_ranges;
 }
 
 void moment_map_release(struct moment_map *map)
@@ -53,8 +52,7 @@ int64_t moment_map_room(const struct moment_map *map, int unit, int64_t slice, i
 /* After all slices are known. */
 static void shard_layout_moments(struct shard_layout *layout, const struct tensor_table *table)
 {
-    if (table->moment_blocks)
-        moment_map_init(&layout->map, table->num_units, table->num_tensors);
+    if (table->moment_blocks) moment_map_init(&layout->map, table->num_units, table->num_tensors);
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
         if (tensor_has_blocks(table, tensor))

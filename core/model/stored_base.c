@@ -33,16 +33,14 @@ static bool stored_key_names(const char *key, const struct tensor_info *tensor)
 bool stored_base_has(const char *key, const struct model_desc *desc, const struct tensor_table *table)
 {
     bool found = desc->tied && strcmp(key, "lm_head") == 0;
-    for (int t = 0; t < table->num_tensors && !found; t++)
-        found = stored_key_names(key, &table->tensors[t]);
+    for (int t = 0; t < table->num_tensors && !found; t++) found = stored_key_names(key, &table->tensors[t]);
     return found;
 }
 
 static bool stored_is_skipped(const struct quantization_settings *settings, const struct tensor_info *tensor)
 {
     for (int i = 0; i < settings->skip.count; i++)
-        if (stored_key_names(settings->skip.items[i], tensor))
-            return true;
+        if (stored_key_names(settings->skip.items[i], tensor)) return true;
     return !settings->has_skip && stored_is_head(tensor);
 }
 
@@ -58,8 +56,7 @@ struct stored_settings stored_settings_of(const struct model_desc *desc, const s
     struct stored_settings settings = {.quantization = desc->quantization,
                                        .weights = desc->has_torch_dtype ? desc->torch_dtype : DTYPE_F32,
                                        .plain = plain};
-    if (settings.quantization.method != QUANTIZATION_NONE || !wanted)
-        return settings;
+    if (settings.quantization.method != QUANTIZATION_NONE || !wanted) return settings;
     settings.quantization = *wanted;
     settings.quantization.has_skip = wanted->skip.count > 0;
     return settings;
@@ -180,8 +177,7 @@ static enum status stored_quantize(const struct tensor_info *info, const struct 
     for (int64_t at = 0; at < info->numel; at += STORED_PIECE) {
         const int64_t n = min64(info->numel - at, STORED_PIECE);
         TRY_END(source->values(source->context, tensor, at, n, piece, err));
-        for (int64_t i = 0; i < n; i++)
-            piece[i] = dtype_rounded(piece[i], stored->dtype);
+        for (int64_t i = 0; i < n; i++) piece[i] = dtype_rounded(piece[i], stored->dtype);
         nf4_encode(piece, n, at + n == info->numel, codes + at / 2, scales + at / NF4_BLOCK);
     }
     if (stored->nested) {
@@ -190,8 +186,7 @@ static enum status stored_quantize(const struct tensor_info *info, const struct 
                           (void *)(out + stored->begin[STORED_NESTED_SCALES]));
     }
 end:
-    if (stored->nested)
-        free(scales);
+    if (stored->nested) free(scales);
     free(piece);
     return status;
 }
@@ -201,8 +196,7 @@ enum status stored_tensor_read(const struct tensor_info *info, const struct stor
 {
     ASSERT(stored->quantized);
     memset(out, 0, (size_t)stored->begin[STORED_PARTS]);
-    if (!source->part)
-        return stored_quantize(info, stored, tensor, source, out, err);
+    if (!source->part) return stored_quantize(info, stored, tensor, source, out, err);
     for (int part = 0; part < STORED_PARTS; part++)
         if (stored->bytes[part])
             TRY(source->part(source->context, tensor, (enum stored_part)part, out + stored->begin[part], err));
@@ -219,8 +213,7 @@ static enum status stored_read_plain(const struct stored_tensor *stored, int ten
         const int64_t n = min64(count - at, STORED_PIECE);
         void *to = out + at * (int64_t)dtype_size(stored->dtype);
         TRY_END(source->values(source->context, tensor, first + at, n, piece ? piece : to, err));
-        for (int64_t i = 0; piece && i < n; i++)
-            dtype_store(to, i, piece[i], stored->dtype);
+        for (int64_t i = 0; piece && i < n; i++) dtype_store(to, i, piece[i], stored->dtype);
     }
 end:
     free(piece);
@@ -238,8 +231,7 @@ enum status stored_unit_read(const struct tensor_table *table, int unit, const s
         const int64_t end = stored->quantized ? stored->begin[STORED_PARTS] : stored->bytes[STORED_CODES];
         const int64_t from = max64(first - stored->offset, 0), to = min64(first + count - stored->offset, end);
         uint8_t *at = (uint8_t *)out + (stored->offset + from - first);
-        if (from >= to)
-            continue;
+        if (from >= to) continue;
         if (!stored->quantized) {
             TRY(stored_read_plain(stored, t, source, from / size, (to - from) / size, at, err));
             continue;
@@ -313,7 +305,6 @@ bool stored_base_is_same(const struct tensor_table *a, const struct tensor_table
         for (int t = 0; t < x->num_tensors && same; t++)
             same = stored_same_tensor(a, b, x->first_tensor + t, y->first_tensor + t);
     }
-    for (int u = 0; u < a->num_units - a->num_frozen && same; u++)
-        same = a->units[u].frozen == b->units[u].frozen;
+    for (int u = 0; u < a->num_units - a->num_frozen && same; u++) same = a->units[u].frozen == b->units[u].frozen;
     return same;
 }

@@ -331,8 +331,7 @@ static int needs_met(const struct model_desc *desc, const struct layer_desc *lay
         {desc->num_labels > 0, SCORE},
     };
     int met = 0;
-    for (size_t i = 0; i < COUNT_OF(facts); i++)
-        met |= facts[i].holds ? (int)facts[i].need : 0;
+    for (size_t i = 0; i < COUNT_OF(facts); i++) met |= facts[i].holds ? (int)facts[i].need : 0;
     return met;
 }
 
@@ -358,8 +357,7 @@ static void name_tensor(const struct model_desc *desc, const char *prefix, const
     int n = snprintf(plain, sizeof plain, "%s%s%s", prefix, module_name(desc, rule->module), kind);
     ASSERT(n > 0 && n < (int)sizeof plain);
     memcpy(tensor->name, plain, sizeof plain);
-    if (desc->multimodal)
-        model_multimodal_name(plain, tensor->name, sizeof tensor->name);
+    if (desc->multimodal) model_multimodal_name(plain, tensor->name, sizeof tensor->name);
 }
 
 /* Appends a unit and its tensors to the table, which has room for them. */
@@ -370,8 +368,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
     snprintf(unit->name, sizeof unit->name, "%s", rules.unit);
     unit->first_tensor = table->num_tensors;
     for (const struct tensor_rule *rule = rules.rules; rule < rules.rules + rules.count; rule++) {
-        if (rule->needs & ~met)
-            continue;
+        if (rule->needs & ~met) continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         const bool matrix = rule->columns != DIM_1, in_out = matrix && rules.layer && desc->weights_in_out;
         name_tensor(desc, rules.prefix, rule, tensor);
@@ -428,8 +425,7 @@ static void move_tensors(struct tensor_table *table, const struct tensor_table *
     for (int i = 0; i < old->units[from].num_tensors; i++) {
         const struct tensor_info *tensor = &old->tensors[old->units[from].first_tensor + i];
         ASSERT(!tensor->joined || tensor->frozen == tensor[-1].frozen);
-        if (tensor->frozen != frozen)
-            continue;
+        if (tensor->frozen != frozen) continue;
         struct tensor_info *moved = &table->tensors[table->num_tensors++];
         *moved = *tensor;
         moved->unit = to;
@@ -442,8 +438,7 @@ static void move_tensors(struct tensor_table *table, const struct tensor_table *
 static void add_tensors(struct tensor_table *table, int to, const struct tensor_info *added, int num_added, int number)
 {
     for (int i = 0; i < num_added; i++) {
-        if (added[i].unit != to)
-            continue;
+        if (added[i].unit != to) continue;
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         *tensor = added[i];
         tensor->number = number + i;
@@ -463,8 +458,7 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
     table->units = memory_zeroed(2 * (size_t)old.num_units, sizeof *table->units);
     table->tensors = memory_zeroed((size_t)(old.num_tensors + num_added), sizeof *table->tensors);
     table->num_tensors = 0;
-    for (int i = 0; i < old.num_tensors; i++)
-        old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
+    for (int i = 0; i < old.num_tensors; i++) old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
     for (int u = 0; u < old.num_units; u++) {
         memcpy(table->units[u].name, old.units[u].name, sizeof old.units[u].name);
         move_tensors(table, &old, u, u, false);
@@ -474,8 +468,7 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
         struct unit_info *unit = &table->units[table->num_units];
         const int first = table->num_tensors;
         move_tensors(table, &old, u, table->num_units, true);
-        if (table->num_tensors == first)
-            continue;
+        if (table->num_tensors == first) continue;
         snprintf(unit->name, sizeof unit->name, "%.20s, frozen", old.units[u].name);
         table->units[u].frozen = table->num_units++;
         table->num_frozen++;
@@ -515,8 +508,7 @@ const struct tensor_info *tensor_find_part(const struct tensor_table *table, int
     ASSERT(unit >= 0 && unit < table->num_units);
     const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
     for (int i = 0; i < table->units[unit].num_tensors; i++)
-        if (tensors[i].role == role && tensors[i].part == part)
-            return &tensors[i];
+        if (tensors[i].role == role && tensors[i].part == part) return &tensors[i];
     return table->units[unit].frozen ? tensor_find_part(table, table->units[unit].frozen, role, part) : NULL;
 }
 
@@ -530,8 +522,7 @@ const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, 
     ASSERT(unit >= 0 && unit < table->num_units && offset >= 0);
     const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
     for (int i = 0; i < table->units[unit].num_tensors; i++)
-        if (offset < tensors[i].offset + tensors[i].numel)
-            return offset >= tensors[i].offset ? &tensors[i] : NULL;
+        if (offset < tensors[i].offset + tensors[i].numel) return offset >= tensors[i].offset ? &tensors[i] : NULL;
     return NULL;
 }
 
@@ -562,13 +553,11 @@ void tensor_init_range(const struct tensor_table *table, int tensor, uint64_t se
     for (int64_t done = 0; done < count;) {
         int64_t n = count - done < 4096 ? count - done : 4096;
         philox_normal(seed, stream, first + done, n, out + done);
-        for (int64_t i = done; i < done + n; i++)
-            out[i] *= std;
+        for (int64_t i = done; i < done + n; i++) out[i] *= std;
         done += n;
     }
     if (info->zero_row >= 0) {
         int64_t begin = info->zero_row * info->shape[1], end = begin + info->shape[1];
-        for (int64_t i = begin > first ? begin : first; i < end && i < first + count; i++)
-            out[i - first] = 0.0f;
+        for (int64_t i = begin > first ? begin : first; i < end && i < first + count; i++) out[i - first] = 0.0f;
     }
 }

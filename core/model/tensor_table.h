@@ -181,8 +181,7 @@ const struct tensor_info *tensor_find_part(const struct tensor_table *table, int
 static inline int tensor_table_first_trained(const struct tensor_table *table)
 {
     int unit = 0;
-    while (table->units[unit].num_tensors == 0)
-        unit++;
+    while (table->units[unit].num_tensors == 0) unit++;
     return unit;
 }
 

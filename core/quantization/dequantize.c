@@ -31,8 +31,7 @@ static void dequantize_halves(const uint8_t *codes, int64_t n, const uint16_t *t
 /* Product and sum are rounded one by one. */
 static float dequantize_scale(const struct dequantize_args *a, int64_t block)
 {
-    if (a->scales)
-        return a->scales[block];
+    if (a->scales) return a->scales[block];
     const float product = a->map[a->scale_codes[block]] * a->nested_scales[block / a->nested_block];
     return product + *a->offset;
 }
@@ -86,6 +85,5 @@ void dequantize_unit(const struct dequantize_args *a, int64_t unit, void *out)
 void dequantize_units(const struct dequantize_args *a, int64_t first, int64_t end)
 {
     const int64_t bytes = dequantize_elements(a) * (int64_t)dtype_size(a->dtype);
-    for (int64_t unit = first; unit < end; unit++)
-        dequantize_unit(a, unit, (char *)a->out + unit * bytes);
+    for (int64_t unit = first; unit < end; unit++) dequantize_unit(a, unit, (char *)a->out + unit * bytes);
 }

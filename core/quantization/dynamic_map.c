@@ -38,8 +38,7 @@ void dynamic_map_signed(float map[DYNAMIC_MAP_SIZE])
     const int n = dynamic_map_middles(1, zero + 1);
     ASSERT(n == DYNAMIC_MAP_SIZE / 2 - 1);
     *zero = 0;
-    for (int i = 1; i <= n; i++)
-        zero[-i] = -zero[i];
+    for (int i = 1; i <= n; i++) zero[-i] = -zero[i];
     zero[n + 1] = 1;
 }
 
@@ -56,10 +55,8 @@ static void dynamic_map_thresholds(const float map[DYNAMIC_MAP_SIZE], float thre
     thresholds[0] = -INFINITY;
     for (int code = 1; code < DYNAMIC_MAP_SIZE; code++) {
         float x = map[code - 1] + (map[code] - map[code - 1]) * 0.5f; /* right to a few roundings */
-        while (dynamic_map_code(map, x) >= code)
-            x = nextafterf(x, -INFINITY);
-        while (dynamic_map_code(map, x) < code)
-            x = nextafterf(x, INFINITY);
+        while (dynamic_map_code(map, x) >= code) x = nextafterf(x, -INFINITY);
+        while (dynamic_map_code(map, x) < code) x = nextafterf(x, INFINITY);
         thresholds[code] = x;
     }
     thresholds[DYNAMIC_MAP_SIZE] = INFINITY;
@@ -79,14 +76,12 @@ void dynamic_lookup_init(struct dynamic_lookup *lookup, const float map[DYNAMIC_
     int code = 0;
     for (int key = DYNAMIC_LOOKUP_KEYS - 1; key >= 0; key--) {
         const float least = -dynamic_lookup_float(((base + (uint32_t)key + 1) << 16) - 1);
-        while (lookup->thresholds[code + 1] <= least)
-            code++;
+        while (lookup->thresholds[code + 1] <= least) code++;
         lookup->starts[1][key] = (uint8_t)code;
     }
     for (int key = 0; key < DYNAMIC_LOOKUP_KEYS; key++) {
         const float least = key ? dynamic_lookup_float((base + (uint32_t)key) << 16) : 0;
-        while (lookup->thresholds[code + 1] <= least)
-            code++;
+        while (lookup->thresholds[code + 1] <= least) code++;
         lookup->starts[0][key] = (uint8_t)code;
     }
 }
@@ -97,8 +92,7 @@ uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x)
     const int point = (int)(float)((double)place * 65535 + 0.5);
     const float value = (float)(point / 65535.0 * 2 - 1);
     int code = 0;
-    for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2)
-        code += value >= map[code + bit] ? bit : 0;
+    for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2) code += value >= map[code + bit] ? bit : 0;
     const int up = code < DYNAMIC_MAP_SIZE - 1 ? code + 1 : code;
     return (uint8_t)(map[up] - value < value - map[code] ? up : code);
 }

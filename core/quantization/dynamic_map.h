@@ -26,8 +26,7 @@ void dynamic_map_unsigned(float map[DYNAMIC_MAP_SIZE]);
 DYNAMIC_MAP_FUNCTION uint8_t dynamic_map_code(const float *map, float x)
 {
     int code = 0;
-    for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2)
-        code += x >= map[code + bit] ? bit : 0;
+    for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2) code += x >= map[code + bit] ? bit : 0;
     const int up = code < DYNAMIC_MAP_SIZE - 1 ? code + 1 : code;
     return (uint8_t)(x - map[code] >= (map[up] - map[code]) * 0.5f ? up : code);
 }

@@ -8,8 +8,7 @@
 static float nf4_largest(const float *x, int64_t n)
 {
     float largest = 0;
-    for (int64_t i = 0; i < n; i++)
-        largest = fmaxf(largest, fabsf(x[i]));
+    for (int64_t i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
     return largest;
 }
 
@@ -17,8 +16,7 @@ static float nf4_largest(const float *x, int64_t n)
 static int nf4_code(const float middles[NF4_VALUES - 1], float x)
 {
     int code = 0;
-    for (int i = 0; i < NF4_VALUES - 1; i++)
-        code += x > middles[i];
+    for (int i = 0; i < NF4_VALUES - 1; i++) code += x > middles[i];
     return code;
 }
 
@@ -26,8 +24,7 @@ void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *sca
 {
     static const float least = 1e-38f; /* bitsandbytes' bound against a division by 0 */
     float middles[NF4_VALUES - 1];
-    for (int i = 0; i < NF4_VALUES - 1; i++)
-        middles[i] = (nf4_value(i) + nf4_value(i + 1)) / 2;
+    for (int i = 0; i < NF4_VALUES - 1; i++) middles[i] = (nf4_value(i) + nf4_value(i + 1)) / 2;
 #pragma omp parallel for schedule(static) if (n >= 1 << 16)
     for (int64_t first = 0; first < n; first += NF4_BLOCK) {
         const int64_t end = min64(first + NF4_BLOCK, n);
@@ -54,8 +51,7 @@ enum {
 static int nf4_ceil_log2(int64_t n)
 {
     int log = 0;
-    while ((int64_t)1 << log < n)
-        log++;
+    while ((int64_t)1 << log < n) log++;
     return log;
 }
 
@@ -67,19 +63,15 @@ static float nf4_cascade(const float *x, int64_t stride, int64_t n)
     float sums[LEVELS] = {0};
     int64_t i = 0;
     while (i + step <= n) {
-        for (int64_t end = i + step; i < end; i++)
-            sums[0] += x[i * stride];
+        for (int64_t end = i + step; i < end; i++) sums[0] += x[i * stride];
         for (int level = 1; level < LEVELS; level++) {
             sums[level] += sums[level - 1];
             sums[level - 1] = 0;
-            if (i & (mask << (level * power)))
-                break;
+            if (i & (mask << (level * power))) break;
         }
     }
-    for (; i < n; i++)
-        sums[0] += x[i * stride];
-    for (int level = 1; level < LEVELS; level++)
-        sums[0] += sums[level];
+    for (; i < n; i++) sums[0] += x[i * stride];
+    for (int level = 1; level < LEVELS; level++) sums[0] += sums[level];
     return sums[0];
 }
 
@@ -88,14 +80,12 @@ static float nf4_mean(const float *x, int64_t n)
 {
     const int64_t vectors = n / LANES, rows = vectors / ROWS;
     float sum = 0;
-    for (int64_t i = vectors * LANES; i < n; i++)
-        sum += x[i];
+    for (int64_t i = vectors * LANES; i < n; i++) sum += x[i];
     for (int lane = 0; lane < LANES; lane++) {
         float part[ROWS];
         for (int row = 0; row < ROWS; row++)
             part[row] = nf4_cascade(x + row * LANES + lane, (int64_t)ROWS * LANES, rows);
-        for (int64_t i = rows * ROWS; i < vectors; i++)
-            part[0] += x[i * LANES + lane];
+        for (int64_t i = rows * ROWS; i < vectors; i++) part[0] += x[i * LANES + lane];
         sum += ((part[0] + part[1]) + part[2]) + part[3];
     }
     return sum / (float)n;
@@ -105,8 +95,7 @@ void nf4_encode_scales(float *scales, int64_t count, const float map[DYNAMIC_MAP
                        uint8_t *scale_codes, float *nested_scales)
 {
     *offset = nf4_mean(scales, count);
-    for (int64_t i = 0; i < count; i++)
-        scales[i] -= *offset;
+    for (int64_t i = 0; i < count; i++) scales[i] -= *offset;
     for (int64_t first = 0; first < count; first += NF4_NESTED_BLOCK) {
         const int64_t end = min64(first + NF4_NESTED_BLOCK, count);
         const float largest = nf4_largest(scales + first, end - first), reciprocal = 1.0f / largest;

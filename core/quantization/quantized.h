@@ -46,8 +46,7 @@ QUANTIZED_FUNCTION float fp8_value(uint8_t code)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7f;
     const float small = (float)magnitude * 0.001953125f; /* below 8: multiples of 2^-9 */
-    if (magnitude < 8)
-        return sign ? -small : small;
+    if (magnitude < 8) return sign ? -small : small;
     return quantized_float_of(magnitude == 0x7f ? 0x7fc00000u : sign | ((magnitude << 20) + (120u << 23)));
 }
 

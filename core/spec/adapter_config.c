@@ -26,8 +26,7 @@ static bool is_plain_lora(const struct spec_key *row, const char *key, const jso
 {
     if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))
         return spec_has_word("gaussian orthogonal eva", json_string_value(value)); /* they leave the base as it is */
-    if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE))
-        return true;
+    if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE)) return true;
     return row && spec_key_is_default(row, value);
 }
 
@@ -37,8 +36,7 @@ static enum status read_config_key(struct spec_context *ctx, struct spec_full *f
 {
     const struct spec_key *row = spec_key_find(spec_arena_printf(ctx->arena, "peft.%s", node->key));
     if (!row || row->verdict != VERDICT_USED || row->offset == offsetof(struct spec_full, spec.adapter.base_dtype)) {
-        if (is_plain_lora(row, node->key, value))
-            return STATUS_OK;
+        if (is_plain_lora(row, node->key, value)) return STATUS_OK;
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
         error_set(err, STATUS_USAGE,
                   "'%s' is %.200s, and ztrain has LoRA and rsLoRA only; hint: merge the adapter with PEFT "
@@ -48,13 +46,11 @@ static enum status read_config_key(struct spec_context *ctx, struct spec_full *f
         return STATUS_USAGE;
     }
     const bool names_none = row->type == KEY_MODULES && node->kind == NODE_LIST && !node->count;
-    if (node->kind == NODE_NULL || names_none || row->offset == offsetof(struct spec_full, peft_task))
-        return STATUS_OK;
+    if (node->kind == NODE_NULL || names_none || row->offset == offsetof(struct spec_full, peft_task)) return STATUS_OK;
     struct spec_key named = *row;
     named.path = node->key; /* for messages */
     json_t *converted = spec_key_convert(ctx, &named, node);
-    if (converted)
-        spec_key_store(full, row, converted);
+    if (converted) spec_key_store(full, row, converted);
     return STATUS_OK;
 }
 
@@ -62,10 +58,8 @@ static const char *config_text(struct spec_context *ctx, struct spec_full *full,
                                const char *key)
 {
     const struct spec_node *node = spec_child(root, key);
-    if (!node || node->kind == NODE_NULL)
-        return NULL;
-    if (node->kind == NODE_STRING)
-        return spec_arena_text(&full->arena, node->text);
+    if (!node || node->kind == NODE_NULL) return NULL;
+    if (node->kind == NODE_STRING) return spec_arena_text(&full->arena, node->text);
     return spec_error(ctx, node->pos, "'%s' must be text", key);
 }
 
@@ -83,8 +77,7 @@ static enum status read_config(struct spec_context *ctx, const json_t *json, str
                          !type || spec_has_word(UNMERGED, type) ? "an adapter of peft_type LORA"
                                                                 : "merge the adapter with PEFT (merge_and_unload)");
     for (const struct spec_key *key = spec_keys; key->path; key++)
-        if (spec_adapter_has(key) && key->size)
-            spec_key_store(full, key, spec_key_default(key));
+        if (spec_adapter_has(key) && key->size) spec_key_store(full, key, spec_key_default(key));
     for (const struct spec_node *node = root ? root->first : NULL; node; node = node->next)
         TRY(read_config_key(ctx, full, node, json_object_get(json, node->key), err));
     config->base_model = config_text(ctx, full, root, "base_model_name_or_path");
@@ -105,8 +98,7 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
     config->full = spec_full_new();
     const enum status status = read_config(&ctx, json, config, err);
     spec_arena_release(&scratch);
-    if (status == STATUS_OK)
-        return STATUS_OK;
+    if (status == STATUS_OK) return STATUS_OK;
     adapter_config_release(config);
     return error_prefix(err, "%s", where);
 }
@@ -144,8 +136,7 @@ static size_t target_of(const struct tensor_info *tensor)
 static bool is_target_name(const struct tensor_table *table, const char *name, size_t length)
 {
     for (int i = 0; i < table->num_tensors; i++)
-        if (target_of(&table->tensors[i]) == length && strncmp(table->tensors[i].name, name, length) == 0)
-            return true;
+        if (target_of(&table->tensors[i]) == length && strncmp(table->tensors[i].name, name, length) == 0) return true;
     return false;
 }
 
@@ -170,19 +161,15 @@ static json_t *list_written_targets(const struct tensor_table *table, bool whole
         const char *name = table->tensors[i].name;
         const size_t length = target_of(&table->tensors[i]);
         size_t start = length;
-        while (start > 0 && name[start - 1] != '.')
-            start--;
-        if (!length)
-            continue;
+        while (start > 0 && name[start - 1] != '.') start--;
+        if (!length) continue;
         char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
         const json_t *enough = json_object_get(leaves, leaf);
         if (!enough) {
             json_object_set_new(leaves, leaf, json_boolean(!whole && leaf_is_enough(table, leaf, length - start)));
-            if (json_is_true(json_object_get(leaves, leaf)))
-                json_array_append_new(list, json_string(leaf));
+            if (json_is_true(json_object_get(leaves, leaf))) json_array_append_new(list, json_string(leaf));
         }
-        if (json_is_false(json_object_get(leaves, leaf)))
-            json_array_append_new(list, json_stringn(name, length));
+        if (json_is_false(json_object_get(leaves, leaf))) json_array_append_new(list, json_stringn(name, length));
         free(leaf);
     }
     json_decref(leaves);
@@ -196,11 +183,9 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
     json_t *list = spec_list_json(given);
     for (size_t i = 0; i < COUNT_OF(heads) && desc->num_labels > 0; i++) {
         int k = 0;
-        while (k < given->count && strcmp(given->items[k], heads[i]) != 0)
-            k++;
+        while (k < given->count && strcmp(given->items[k], heads[i]) != 0) k++;
         list = list ? list : json_array();
-        if (k == given->count)
-            json_array_append_new(list, json_string(heads[i]));
+        if (k == given->count) json_array_append_new(list, json_string(heads[i]));
     }
     return list ? list : json_null();
 }
@@ -223,8 +208,7 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
                   "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
                   "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
     ASSERT(json);
-    for (size_t i = 0; i < COUNT_OF(nulls); i++)
-        json_object_set_new(json, nulls[i], json_null());
+    for (size_t i = 0; i < COUNT_OF(nulls); i++) json_object_set_new(json, nulls[i], json_null());
     if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
         json_object_set_new(json, "ensure_weight_tying", json_true());
     return json;

@@ -15,8 +15,7 @@ static json_t *convert_modules(struct spec_context *ctx, const struct spec_key *
     json_t *list = json_array();
     for (; wrong && wrong != node && wrong->kind == NODE_STRING && *wrong->text; wrong = wrong->next)
         json_array_append_new(list, json_string(wrong->text));
-    if (!wrong)
-        return list;
+    if (!wrong) return list;
     json_decref(list);
     return spec_error(ctx, wrong->pos,
                       "'%s' must be a list of names of modules, such as [q_proj, v_proj], or a regular expression that "
@@ -36,8 +35,7 @@ static json_t *convert_patterns(struct spec_context *ctx, const struct spec_key 
                           : spec_is_number(item) && item->real > 0 && item->real < 1e15);
          item = item->next)
         json_object_set_new(patterns, item->key, spec_node_json(ctx, item));
-    if (!item)
-        return patterns;
+    if (!item) return patterns;
     json_decref(patterns);
     return spec_error(ctx, item->pos, "'%s' must be a mapping to %s", key->path,
                       ranks ? "ranks, integers from 1 to 65536" : "values of lora_alpha, numbers above 0");
@@ -50,8 +48,7 @@ static json_t *convert_blocks(struct spec_context *ctx, const struct spec_key *k
     const struct spec_node *item = list ? node->first : node;
     for (; item && item->kind == NODE_INT && item->integer >= 0; item = list ? item->next : NULL)
         json_array_append_new(blocks, json_integer(item->integer));
-    if (!item)
-        return blocks;
+    if (!item) return blocks;
     json_decref(blocks);
     return spec_error(ctx, item->pos, "'%s' must be the number of a block, the first is 0, or a list of these",
                       key->path);
@@ -69,8 +66,7 @@ static void store_modules(struct spec_full *full, struct module_names *names, co
     const char *text = json_string_value(value);
     const bool targets = names == &full->spec.adapter.target_modules;
     const bool all = targets && text && strcmp(text, all_linear) == 0;
-    if (targets)
-        full->spec.adapter.all_linear = all;
+    if (targets) full->spec.adapter.all_linear = all;
     names->expression = text && !all ? spec_arena_text(&full->arena, text) : NULL;
     spec_arena_list(&full->arena, &names->list, value);
 }
@@ -81,8 +77,9 @@ static void store_patterns(struct spec_full *full, struct pattern_value **patter
     json_t *item = NULL;
     *count = 0;
     *patterns = spec_arena_alloc(&full->arena, (json_object_size(value) + 1) * sizeof **patterns);
-    json_object_foreach((json_t *)(uintptr_t)value, pattern, item)(*patterns)[(*count)++] =
-        (struct pattern_value){spec_arena_text(&full->arena, pattern), json_number_value(item)};
+    json_object_foreach ((json_t *)(uintptr_t)value, pattern, item)
+        (*patterns)[(*count)++] =
+            (struct pattern_value){spec_arena_text(&full->arena, pattern), json_number_value(item)};
 }
 
 static void store_blocks(struct spec_full *full, const json_t *value)

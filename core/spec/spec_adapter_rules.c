@@ -17,8 +17,7 @@ static bool adapter_reads(const struct spec_key *key)
 /* Settings of the run; or all-linear, which PEFT's files have as names: tensors are compared when they are read. */
 static bool adapter_may_differ(const struct spec_full *full, const struct spec_key *key)
 {
-    if (key->offset == offsetof(struct spec_full, spec.adapter.target_modules))
-        return full->spec.adapter.all_linear;
+    if (key->offset == offsetof(struct spec_full, spec.adapter.target_modules)) return full->spec.adapter.all_linear;
     return key->offset == offsetof(struct spec_full, spec.adapter.lora_dropout) ||
            key->offset == offsetof(struct spec_full, spec.adapter.ensure_weight_tying);
 }
@@ -29,8 +28,7 @@ static bool adapter_agrees(const json_t *a, const json_t *b)
     bool agrees = json_is_array(a) && json_array_size(a) == json_array_size(b);
     for (size_t i = 0; agrees && i < json_array_size(a); i++) {
         size_t k = 0;
-        while (k < json_array_size(b) && !json_equal(json_array_get(a, i), json_array_get(b, k)))
-            k++;
+        while (k < json_array_size(b) && !json_equal(json_array_get(a, i), json_array_get(b, k))) k++;
         agrees = k < json_array_size(b);
     }
     return agrees || a == b || json_equal(a, b);
@@ -50,8 +48,7 @@ static void adapter_merge(struct spec_context *ctx, struct spec_full *full, cons
                           const struct spec_node *root)
 {
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (!adapter_reads(key))
-            continue;
+        if (!adapter_reads(key)) continue;
         const struct spec_node *node = spec_find(root, key->path);
         json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
         if (!node || node->kind == NODE_NULL) {
@@ -74,8 +71,7 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
     const char *folder = full->spec.model.adapter, *base = full->spec.model.pretrained;
     struct adapter_config config;
     struct error err;
-    if (!folder || (!fs_exists(folder) && adapter_is_whole(root)))
-        return;
+    if (!folder || (!fs_exists(folder) && adapter_is_whole(root))) return;
     const struct spec_node *node = spec_find(root, "model.adapter");
     if (adapter_config_load(folder, &config, &err) != STATUS_OK) {
         spec_error(ctx, node->pos, "'model.adapter': %s%s", err.text,
@@ -127,10 +123,8 @@ void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const 
     const struct spec_node *again = spec_find(root, "model.quantization_config.bnb_4bit_use_double_quant");
     if (again && full->spec.model.quantization.double_quant && !full->spec.model.load_in_4bit)
         spec_notice(ctx, again->key_pos, "'%s' has no effect without load_in_4bit", again->key);
-    if (full->spec.run.group)
-        check_several(ctx, &full->spec, root);
-    if (!adapter->on)
-        return;
+    if (full->spec.run.group) check_several(ctx, &full->spec, root);
+    if (!adapter->on) return;
     const struct spec_node *given = spec_find(root, "peft.task_type");
     if (full->peft_task != PEFT_TASK_AUTO && full->peft_task != (int)task)
         spec_error(ctx, given ? given->pos : spec_find(root, "model.adapter")->pos,

@@ -24,8 +24,7 @@ static void alias_value(struct spec_context *ctx, struct spec_node *node, const 
 /* `zero_optimization: true` stands for stage 1. */
 static void alias_stage(struct spec_context *ctx, struct spec_node *zero)
 {
-    if (!zero || zero->kind != NODE_BOOL)
-        return;
+    if (!zero || zero->kind != NODE_BOOL) return;
     const char *text = zero->text;
     alias_value(ctx, zero, zero->boolean ? "{stage: 1}" : "{stage: 0}");
     zero->first->text = text;
@@ -34,8 +33,7 @@ static void alias_stage(struct spec_context *ctx, struct spec_node *zero)
 /* Pages print `gradient_clipping: True`, which Python takes as 1.0. */
 static void alias_clipping(struct spec_context *ctx, struct spec_node *node)
 {
-    if (!node || node->kind != NODE_BOOL)
-        return;
+    if (!node || node->kind != NODE_BOOL) return;
     const char *number = node->boolean ? "1.0" : "0.0";
     spec_notice(ctx, node->pos, "'gradient_clipping' %s is taken as %s, as in Python", node->boolean ? "true" : "false",
                 number);
@@ -46,8 +44,7 @@ static void alias_clipping(struct spec_context *ctx, struct spec_node *node)
 static void alias_print(struct spec_context *ctx, struct spec_node *node)
 {
     static const char never[] = "1000000000";
-    if (!spec_is_number(node) || !(node->real > spec_key_find("steps_per_print")->max))
-        return;
+    if (!spec_is_number(node) || !(node->real > spec_key_find("steps_per_print")->max)) return;
     spec_notice(ctx, node->pos, "'steps_per_print' %s is taken as %s", node->text, never);
     alias_value(ctx, node, never);
 }
@@ -77,8 +74,7 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
 /* Python takes 0 and 1 as truth values, and so does DeepSpeed. */
 static void alias_as_bool(struct spec_node *node)
 {
-    if (node->kind != NODE_INT || node->integer < 0 || node->integer > 1)
-        return;
+    if (node->kind != NODE_INT || node->integer < 0 || node->integer > 1) return;
     node->kind = NODE_BOOL;
     node->boolean = node->integer == 1;
 }
@@ -89,8 +85,7 @@ static void alias_drop_zeros(struct spec_context *ctx, struct spec_node *root)
     static const char *const paths[] = {"zero_optimization.sub_group_size", "fp16.min_loss_scale"};
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         struct spec_node *node = spec_find(root, paths[i]);
-        if (!spec_is_number(node) || node->real != 0 || node->pos.source != 1)
-            continue;
+        if (!spec_is_number(node) || node->real != 0 || node->pos.source != 1) continue;
         spec_notice(ctx, node->pos, "'%s' 0 is taken as the default, %s", paths[i], spec_key_find(paths[i])->fallback);
         spec_unlink(spec_find(root, spec_arena_copy(ctx->arena, paths[i], spec_key_section_length(paths[i]))), node);
     }
@@ -100,8 +95,7 @@ static void rename_key(struct spec_context *ctx, struct spec_node *parent, struc
 {
     bool twin = spec_child(parent, name) != NULL;
     const bool offloads = strncmp(name, "offload_", 8) == 0;
-    if (offloads)
-        alias_as_bool(node);
+    if (offloads) alias_as_bool(node);
     if (offloads && node->kind == NODE_BOOL) /* `cpu_offload: true` stands for a section */
         alias_value(ctx, node, node->boolean ? "{device: cpu}" : "{}");
     node->key = name;
@@ -124,8 +118,7 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
         spec_unlink(root, clipping);
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_ALIAS ? spec_find(root, key->path) : NULL;
-        if (!node)
-            continue;
+        if (!node) continue;
         size_t length = spec_key_section_length(key->path), target = spec_key_section_length(key->fallback);
         struct spec_node *parent = length ? spec_find(root, spec_arena_copy(ctx->arena, key->path, length)) : root;
         if (!length && target) {
@@ -142,7 +135,6 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
     }
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
-        if (node)
-            alias_as_bool(node);
+        if (node) alias_as_bool(node);
     }
 }

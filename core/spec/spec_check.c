@@ -22,14 +22,10 @@ static void check_switches(const struct spec_node *node, bool *has_switch, bool 
 bool spec_foreign_is_on(const struct spec_node *node)
 {
     bool has_switch = false, on = false;
-    if (node->kind == NODE_NULL)
-        return false;
-    if (node->kind == NODE_BOOL)
-        return node->boolean;
-    if (node->kind == NODE_INT)
-        return node->integer != 0;
-    if (node->kind != NODE_MAPPING)
-        return true;
+    if (node->kind == NODE_NULL) return false;
+    if (node->kind == NODE_BOOL) return node->boolean;
+    if (node->kind == NODE_INT) return node->integer != 0;
+    if (node->kind != NODE_MAPPING) return true;
     check_switches(node, &has_switch, &on);
     return on || (!has_switch && node->count > 0);
 }
@@ -67,8 +63,7 @@ static void check_auto(struct spec_context *ctx, struct spec_full *full, const s
     }
     if (key->flags & KEY_NEEDED) /* by the rule that needs it */
         return;
-    if (key->size)
-        spec_key_store(full, key, spec_auto_value(key));
+    if (key->size) spec_key_store(full, key, spec_auto_value(key));
     spec_auto_record(full, key, NULL);
 }
 
@@ -92,14 +87,10 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
         spec_notice(ctx, node->pos, "'%s' is text in quotes and is taken as %s", key->path, node->text);
     }
     json_t *value = spec_key_convert(ctx, key, &bare);
-    if (!value)
-        return;
-    if (!spec_key_is_default(key, value))
-        check_verdict(ctx, key, node);
-    if (key->size)
-        spec_key_store(full, key, json_incref(value));
-    if (node->was_auto && stands_for_another(key))
-        spec_auto_record(full, key, spec_pos_text(ctx, node->key_pos));
+    if (!value) return;
+    if (!spec_key_is_default(key, value)) check_verdict(ctx, key, node);
+    if (key->size) spec_key_store(full, key, json_incref(value));
+    if (node->was_auto && stands_for_another(key)) spec_auto_record(full, key, spec_pos_text(ctx, node->key_pos));
     json_decref(value);
 }
 
@@ -133,8 +124,7 @@ static const char *check_hint_section(struct spec_context *ctx, const struct spe
 {
     const char *member = node->kind == NODE_STRING && !spec_is_auto(node) ? "type" : "enabled";
     const struct spec_key *inner = spec_key_find(spec_arena_printf(ctx->arena, "%s.%s", key->path, member));
-    if (!inner || (node->kind != NODE_STRING && node->kind != NODE_BOOL))
-        return "--help-spec lists them";
+    if (!inner || (node->kind != NODE_STRING && node->kind != NODE_BOOL)) return "--help-spec lists them";
     bool available = spec_choice_is_available(inner, node->text);
     return spec_arena_printf(ctx->arena, "write %s: {%s: %s}%s", key->path, member,
                              available ? spec_show(ctx, node->text) : inner->fallback,
@@ -158,21 +148,17 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
                    check_hint_missing(ctx, key));
         return;
     }
-    if (!node)
-        return;
+    if (!node) return;
     const char *section = spec_arena_copy(ctx->arena, key->path, spec_key_section_length(key->path));
-    if (spec_is_unknown_territory(root, section))
-        return;
+    if (spec_is_unknown_territory(root, section)) return;
     if (key->type == KEY_SECTION) {
         if (node->kind != NODE_MAPPING && node->kind != NODE_NULL)
             spec_error(ctx, node->pos, "'%s' must be a section: keys with values, indented below it; hint: %s",
                        key->path, check_hint_section(ctx, key, node));
     } else if (key->type == KEY_FOREIGN) {
-        if (spec_foreign_is_on(node))
-            check_verdict(ctx, key, node);
+        if (spec_foreign_is_on(node)) check_verdict(ctx, key, node);
     } else if (!applies) {
-        if (key->optimizers || spec_find(root, "scheduler.type"))
-            refuse_param(ctx, full, key, node);
+        if (key->optimizers || spec_find(root, "scheduler.type")) refuse_param(ctx, full, key, node);
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
@@ -190,8 +176,7 @@ void spec_check(struct spec_context *ctx, struct spec_full *full, struct spec_no
     if (peft && peft->kind == NODE_NULL)
         spec_notice(ctx, peft->key_pos,
                     "'peft' is empty, and all weights are trained; hint: peft: {} is PEFT's default");
-    for (const struct spec_key *key = spec_keys; key->path; key++)
-        check_row(ctx, full, root, key);
+    for (const struct spec_key *key = spec_keys; key->path; key++) check_row(ctx, full, root, key);
     if (complete) /* else keys of the missing file could matter to the rules */
         spec_apply_rules(ctx, full, root);
 }

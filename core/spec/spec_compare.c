@@ -23,8 +23,7 @@ static void add_spec_difference(struct string_list *list, const char *key, const
 /* 10 and 10.0 are the same: other programs may have written either. */
 static bool same_spec_value(const json_t *a, const json_t *b)
 {
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
     return json_equal(a, b);
 }
 
@@ -33,8 +32,7 @@ static json_t *compare_value_before(const struct run_spec *spec, const struct sp
 {
     if (key->offset == offsetof(struct spec_full, peft_type)) /* all weights were trained */
         return NULL;
-    if (key->offset == offsetof(struct spec_full, spec.data.document_mask))
-        return json_false();
+    if (key->offset == offsetof(struct spec_full, spec.data.document_mask)) return json_false();
     if (key->offset == offsetof(struct spec_full, spec.transformer.logits_dtype) && spec->dtype != DTYPE_F32 &&
         spec->model.task == TASK_CAUSAL_LM)
         return json_string("fp32");
@@ -47,8 +45,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
     const struct spec_full *full = spec_full(spec);
     int errors = 0;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (!key->size || key->resume == RESUME_SILENT)
-            continue;
+        if (!key->size || key->resume == RESUME_SILENT) continue;
         /* of a run with an adapter and one without, one difference is enough */
         if (spec_adapter_has(key) && key->offset != offsetof(struct spec_full, peft_type) &&
             (!spec->adapter.on || !json_object_get(stored, "peft.peft_type")))
@@ -98,8 +95,7 @@ static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
         alike &= value == usual;
         json_array_append_new(list, json_integer(value));
     }
-    if (!alike)
-        return list;
+    if (!alike) return list;
     json_decref(list);
     return windows && usual ? json_integer(usual) : NULL;
 }
@@ -117,8 +113,7 @@ static void add_compared_rope(json_t *config, const struct rope_desc *rope, cons
                   rope->attention_factor, "short_factor", rope->short_factor, "long_factor", rope->long_factor);
     const char *key;
     json_t *value;
-    json_object_foreach(keys, key, value)
-    {
+    json_object_foreach (keys, key, value) {
         char *whole = memory_printf("%s%s", prefix, key);
         json_object_set(config, whole, value);
         free(whole);
@@ -184,8 +179,7 @@ void model_desc_compare(const struct model_desc *was, const struct model_desc *n
     json_t *new = gpt2 ? compared_gpt2(now) : compared_config(now);
     const char *key = "";
     ASSERT(old && new);
-    json_object_foreach(new, key, value)
-    {
+    json_object_foreach (new, key, value) {
         const json_t *before = compared_value(old, key), *after = compared_value(new, key);
         if (before != after && !json_equal(before, after))
             add_spec_difference(differences, key, " of the model", before, after, true);

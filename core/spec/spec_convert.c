@@ -16,12 +16,10 @@
 /* 500_000 is a number. */
 static void convert_underscores(struct spec_context *ctx, struct spec_node *node)
 {
-    if (!strchr(node->text, '_') || node->text[strspn(node->text, "0123456789_")] || *node->text == '_')
-        return;
+    if (!strchr(node->text, '_') || node->text[strspn(node->text, "0123456789_")] || *node->text == '_') return;
     char *digits = spec_arena_text(ctx->arena, node->text), *to = digits;
     for (const char *from = digits; *from; from++)
-        if (*from != '_')
-            *to++ = *from;
+        if (*from != '_') *to++ = *from;
     *to = 0;
     node->text = digits;
     spec_yaml_plain(node);
@@ -36,10 +34,8 @@ static void convert_old_yaml(struct spec_context *ctx, struct spec_node *node)
             node->kind = NODE_BOOL;
             node->boolean = i >= 2;
         }
-    if (node->kind == NODE_STRING && node->plain)
-        convert_underscores(ctx, node);
-    for (struct spec_node *child = node->first; child; child = child->next)
-        convert_old_yaml(ctx, child);
+    if (node->kind == NODE_STRING && node->plain) convert_underscores(ctx, node);
+    for (struct spec_node *child = node->first; child; child = child->next) convert_old_yaml(ctx, child);
 }
 
 static enum status convert_read(struct spec_arena *arena, const char *path, struct spec_node **root,
@@ -49,22 +45,19 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
     size_t size;
     bool opened = true;
     char *file = any_file_read(path, SPEC_MAX_BYTES, &size, &opened);
-    if (!file)
-        return error_set(err, STATUS_USAGE, "cannot read '%s': %s", path, strerror(errno));
+    if (!file) return error_set(err, STATUS_USAGE, "cannot read '%s': %s", path, strerror(errno));
     char *text = size <= SPEC_MAX_BYTES ? spec_arena_copy(arena, file, size) : NULL;
     free(file);
     if (!text)
         return error_set(err, STATUS_USAGE, "'%s' is larger than %d MiB; hint: is this a configuration?", path,
                          SPEC_MAX_BYTES >> 20);
-    if (strncmp(text, "\xef\xbb\xbf", 3) == 0)
-        text += 3, size -= 3;
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3;
     const bool json = text[strspn(text, " \t\r\n")] == '{';
     *root = json ? spec_parse_json(&ctx, 0, text, size) : spec_parse_yaml(&ctx, 0, text, size);
     if (*root && ctx.errors.count == 0 && (*root)->kind != NODE_MAPPING)
         spec_error(&ctx, (*root)->pos, "the file must be a mapping: lines of 'key: value'");
     if (ctx.errors.count == 0) {
-        if (!json)
-            convert_old_yaml(&ctx, *root);
+        if (!json) convert_old_yaml(&ctx, *root);
         return STATUS_OK;
     }
     spec_problems_print(&ctx, &ctx.errors, errors);
@@ -85,8 +78,7 @@ static void convert_overlay(struct convert *c, struct spec_node *later, const ch
         if (twin && !convert_same(twin, child))
             convert_note(c, "'%s': %s of '%s' counts, which comes after %s of '%s'", spec_show(c->ctx, child->key),
                          convert_show(c, child), path, convert_show(c, twin), c->ctx->sources[twin->key_pos.source]);
-        if (twin)
-            spec_unlink(c->from, twin);
+        if (twin) spec_unlink(c->from, twin);
         spec_attach(c->ctx, c->from, child);
     }
 }
@@ -146,11 +138,9 @@ static const char *convert_near_mark(const struct spec_node *root)
     for (const struct spec_node *child = root->first; child; child = child->next)
         for (int kind = 0; kind < CONVERT_KINDS; kind++) {
             size_t count = 0;
-            while (count < COUNT_OF(convert_marks[kind]) && convert_marks[kind][count])
-                count++;
+            while (count < COUNT_OF(convert_marks[kind]) && convert_marks[kind][count]) count++;
             const char *near = nearest_name(child->key, convert_marks[kind], count);
-            if (near)
-                return near;
+            if (near) return near;
         }
     return NULL;
 }
@@ -169,8 +159,7 @@ static enum status convert_no_kind(struct convert *c, const char *path, struct e
     const char *near = convert_near_mark(c->from);
     const struct spec_node *first = c->from->first;
     error_set(err, STATUS_USAGE, "'%s' is of an unknown kind: ztrain convert reads %s", path, kinds);
-    if (near)
-        return error_hint(err, "is a key of it %s?", near);
+    if (near) return error_hint(err, "is a key of it %s?", near);
     return error_hint(err, "%s%s%s", first ? "its first key is '" : "it has no keys",
                       first ? spec_show(c->ctx, first->key) : "", first ? "'" : "");
 }
@@ -180,8 +169,7 @@ static enum status convert_find_kind(struct convert *c, const char *path, struct
     const int trainer = convert_marks_of(c->from, CONVERT_TRAINER), sft = convert_marks_of(c->from, CONVERT_SFT);
     const int axolotl = convert_marks_of(c->from, CONVERT_AXOLOTL),
               factory = convert_marks_of(c->from, CONVERT_FACTORY);
-    if (!trainer && !axolotl && !factory && !sft)
-        return convert_no_kind(c, path, err);
+    if (!trainer && !axolotl && !factory && !sft) return convert_no_kind(c, path, err);
     if (axolotl && axolotl == factory)
         return error_set(err, STATUS_USAGE,
                          "'%s' has as many keys of axolotl (%d) as of LLaMA-Factory; hint: convert them one by one",
@@ -239,10 +227,8 @@ static const struct {
 static void convert_default(struct convert *c, const char *key, const char *value)
 {
     const struct spec_node *node = spec_child(c->from, key);
-    if (node && node->kind != NODE_NULL)
-        return;
-    if (node)
-        spec_unlink(c->from, node);
+    if (node && node->kind != NODE_NULL) return;
+    if (node) spec_unlink(c->from, node);
     spec_attach(c->ctx, c->from, convert_scalar(c, key, value));
 }
 
@@ -263,8 +249,7 @@ static void convert_check_numbers(struct convert *c)
         const bool number = spec_is_number(node) && isfinite(node->real);
         if (!node || node->kind == NODE_NULL || (number && (node->real >= 0 || strcmp(node->key, "seed") != 0)))
             continue;
-        if (number || convert_is_on(node))
-            convert_odd(c, node);
+        if (number || convert_is_on(node)) convert_odd(c, node);
         spec_unlink(c->from, node);
     }
 }
@@ -276,8 +261,7 @@ static void convert_add_defaults(struct convert *c)
         if (convert_defaults[i].kinds & 1u << c->kind)
             convert_default(c, convert_defaults[i].key, convert_defaults[i].value);
     const struct spec_node *steps = spec_child(c->from, "warmup_steps");
-    if (c->kind == CONVERT_AXOLOTL && (!steps || steps->kind == NODE_NULL))
-        convert_default(c, "warmup_ratio", "0.03");
+    if (c->kind == CONVERT_AXOLOTL && (!steps || steps->kind == NODE_NULL)) convert_default(c, "warmup_ratio", "0.03");
 }
 
 /* ---- what no rule has taken ---------------------------------------------- */
@@ -287,8 +271,7 @@ static void convert_copy(struct convert *c, const char *path, struct spec_node *
 {
     const struct spec_node *set = spec_find(c->to, path);
     const bool given = convert_is_given(node);
-    if (set && !given)
-        return;
+    if (set && !given) return;
     if (set && convert_is_given(set) && !convert_same(set, node))
         convert_note(c, "'%s' %s counts, and not %s of another key", node->key, convert_show(c, node),
                      convert_show(c, set));
@@ -324,8 +307,7 @@ static void convert_rest(struct convert *c)
     for (struct spec_node *node = c->from->first; node; node = node->next) {
         const struct spec_foreign_name *row = spec_foreign_name_find(node->key);
         const struct spec_key *own = row || strchr(node->key, '.') ? NULL : spec_key_find(node->key);
-        if (node->kind == NODE_NULL || strchr("_/#", *node->key))
-            continue; /* unset, or a comment */
+        if (node->kind == NODE_NULL || strchr("_/#", *node->key)) continue; /* unset, or a comment */
         if (row)
             convert_foreign(c, row, node);
         else if (own)
@@ -348,22 +330,18 @@ static json_t *convert_values(struct convert *c)
     for (size_t i = 0; i < COUNT_OF(types); i++) { /* spec_key_applies() tells by them whose a parameter is */
         const struct spec_key *key = spec_key_find(types[i]);
         json_t *type = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
-        if (type)
-            spec_key_store(full, key, type);
+        if (type) spec_key_store(full, key, type);
     }
     full->spec.adapter.on = spec_find(c->to, "peft") != NULL;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         const struct spec_node *node = key->size ? spec_find(c->to, key->path) : NULL;
-        if (!node || node->kind == NODE_NULL || !spec_key_applies(full, key))
-            continue;
+        if (!node || node->kind == NODE_NULL || !spec_key_applies(full, key)) continue;
         const bool is_auto = spec_is_auto(node) && key->flags & KEY_AUTO;
         json_t *value = is_auto ? json_string("auto") : spec_key_convert(c->ctx, key, node);
-        if (value)
-            json_object_set_new(values, key->path, value);
+        if (value) json_object_set_new(values, key->path, value);
     }
     spec_problems_print(c->ctx, &c->ctx->errors, &wrong);
-    for (int i = 0; i < wrong.count; i++)
-        convert_note(c, "%s", wrong.items[i]);
+    for (int i = 0; i < wrong.count; i++) convert_note(c, "%s", wrong.items[i]);
     string_list_release(&wrong);
     spec_arena_release(&full->arena);
     return values;
@@ -376,8 +354,7 @@ static void convert_check(struct convert *c, const char *text, size_t size)
     struct spec_context ctx = {.arena = c->ctx->arena, .sources = sources, .num_sources = 2};
     struct spec_full *full = spec_full_new();
     struct spec_node *root = spec_parse_yaml(&ctx, 0, text, size);
-    if (root && root->kind == NODE_MAPPING)
-        spec_check(&ctx, full, root, true);
+    if (root && root->kind == NODE_MAPPING) spec_check(&ctx, full, root, true);
     for (int i = 0; i < ctx.errors.count; i++)
         convert_note(c, "the run spec is not complete: %s", ctx.errors.items[i].text);
     struct error err;
@@ -413,8 +390,7 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     convert_rest(c);
     TRY(convert_deepspeed(c, shards, errors, err));
     convert_whole_batch(c);
-    if (c->nothing)
-        convert_note(c, "no meaning here: %s", c->nothing);
+    if (c->nothing) convert_note(c, "no meaning here: %s", c->nothing);
     json_t *values = convert_values(c);
     char *text = NULL;
     size_t size = 0;
@@ -439,8 +415,7 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
     char folder[FS_PATH_MAX];
     ctx.sources[0] = last;
     ctx.sources[1] = "";
-    for (int i = 0; i < request->num_files; i++)
-        ctx.sources[2 + i] = request->files[i];
+    for (int i = 0; i < request->num_files; i++) ctx.sources[2 + i] = request->files[i];
     fs_parent(last, folder);
     struct spec_node from = {.kind = NODE_MAPPING}, to = {.kind = NODE_MAPPING};
     struct convert c = {.ctx = &ctx, .from = &from, .to = &to, .notes = notes, .folder = folder};

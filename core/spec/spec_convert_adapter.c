@@ -36,8 +36,7 @@ static struct spec_node *adapter_list(struct convert *c, const struct spec_node 
     for (const char *at = text->text; *at; at += strcspn(at, ","), at += *at == ',') {
         at += strspn(at, " ");
         const size_t length = strcspn(at, " ,");
-        if (length)
-            convert_append(c, list, spec_arena_copy(c->ctx->arena, at, length));
+        if (length) convert_append(c, list, spec_arena_copy(c->ctx->arena, at, length));
     }
     return list;
 }
@@ -75,8 +74,7 @@ static bool adapter_has_more(const struct spec_node *targets)
     static const char *const others[] = {"embed", "wte", "wpe", "head"};
     bool more = targets && targets->kind == NODE_STRING && strcmp(targets->text, "all-linear") != 0;
     for (const struct spec_node *name = targets ? targets->first : NULL; name; name = name->next)
-        for (size_t i = 0; i < COUNT_OF(others); i++)
-            more = more || (name->text && strstr(name->text, others[i]));
+        for (size_t i = 0; i < COUNT_OF(others); i++) more = more || (name->text && strstr(name->text, others[i]));
     return more;
 }
 
@@ -85,8 +83,7 @@ static void adapter_all_linear(struct convert *c, bool on)
     const bool linear = c->kind == CONVERT_AXOLOTL && convert_take_switch(c, "lora_target_linear");
     const struct spec_node *listed = spec_find(c->to, "peft.target_modules");
     if (!linear || !on) {
-        if (linear)
-            convert_nothing(c, "lora_target_linear");
+        if (linear) convert_nothing(c, "lora_target_linear");
         return;
     }
     if (adapter_has_more(listed))
@@ -101,8 +98,7 @@ static bool adapter_folder(struct convert *c)
     const char *name = c->kind == CONVERT_AXOLOTL ? "lora_model_dir" : "adapter_name_or_path";
     const char *folder = convert_take_text(c, name);
     const bool renewed = convert_take_switch(c, "create_new_adapter");
-    if (!folder)
-        return false;
+    if (!folder) return false;
     if (renewed || strchr(folder, ',')) {
         convert_note(c,
                      "'%s' %s is left out: it names adapters to merge into the base first; hint: PEFT's "
@@ -151,8 +147,7 @@ static void adapter_base(struct convert *c, bool on)
     bool four, nested;
     const struct spec_node *asked = adapter_bits(c, &four);
     const char *type = adapter_nested(c, &nested);
-    if (!asked)
-        return;
+    if (!asked) return;
     const char *why =
         !on ? ", as all of them are trained" : ": the frozen base is kept in the type that the run computes in";
     if (!on || !four || strcmp(type, "nf4") != 0) {
@@ -186,13 +181,11 @@ void convert_adapter(struct convert *c)
                      other->key, convert_show(c, other));
     const bool trained = on && adapter_folder(c);
     const struct spec_node *start = convert_take(c, "peft_init_lora_weights");
-    if (on && !trained)
-        convert_set_text(c, "peft.peft_type", "LORA");
+    if (on && !trained) convert_set_text(c, "peft.peft_type", "LORA");
     adapter_keys(c, on && !trained);
     const struct spec_node *rank = spec_find(c->to, "peft.r");
     for (size_t i = 0; i < COUNT_OF(sft) && on && !trained && c->kind == CONVERT_SFT; i++)
-        if (!spec_find(c->to, sft[i][0]))
-            convert_set_yaml(c, sft[i][0], sft[i][1]);
+        if (!spec_find(c->to, sft[i][0])) convert_set_yaml(c, sft[i][0], sft[i][1]);
     if (on && !trained && c->kind == CONVERT_FACTORY && !spec_find(c->to, "peft.lora_alpha") && spec_is_number(rank))
         convert_set_yaml(c, "peft.lora_alpha", convert_text(c, "%.15g", 2 * rank->real));
     adapter_all_linear(c, on && !trained);

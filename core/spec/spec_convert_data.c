@@ -40,8 +40,7 @@ static const char *data_word(struct convert *c, const char *text)
 static bool data_has(const struct spec_node *list, const char *text)
 {
     for (const struct spec_node *item = list->first; item; item = item->next)
-        if (strcmp(item->text, text) == 0)
-            return true;
+        if (strcmp(item->text, text) == 0) return true;
     return false;
 }
 
@@ -50,16 +49,14 @@ static const char *data_shards(struct data_sets *sets, const char *input, const 
 {
     size_t length = strlen(input);
     char *name = spec_arena_alloc(sets->c->ctx->arena, length + 1);
-    while (length > 1 && input[length - 1] == '/')
-        length--;
+    while (length > 1 && input[length - 1] == '/') length--;
     const char *base = fs_base_name(spec_arena_copy(sets->c->ctx->arena, input, length));
     size_t used = 0;
     for (; *base && *base != '.'; base++)
         name[used++] = strchr(" \t\n'\"*?[]{}$\\", *base) || (unsigned char)*base < 0x20 ? '-' : *base;
     const char *prefix = convert_text(sets->c, "data/%s", used ? name : "train");
     const char *found = prefix;
-    for (int n = 2; data_has(list, found); n++)
-        found = convert_text(sets->c, "%s-%d", prefix, n);
+    for (int n = 2; data_has(list, found); n++) found = convert_text(sets->c, "%s-%d", prefix, n);
     return found;
 }
 
@@ -67,8 +64,7 @@ static bool data_is_file_name(const char *input)
 {
     static const char *const ends[] = {".json", ".jsonl", ".csv", ".txt", ".parquet", ".gz", ".zst", ".arrow", ".tsv"};
     for (size_t i = 0; i < COUNT_OF(ends); i++)
-        if (fs_has_suffix(input, ends[i]))
-            return true;
+        if (fs_has_suffix(input, ends[i])) return true;
     return false;
 }
 
@@ -76,8 +72,7 @@ static bool data_is_file_name(const char *input)
 static const char *data_place(struct convert *c, const struct data_set *set, const char *shards)
 {
     const char *input = set->input;
-    if (fs_exists(input))
-        return data_word(c, input);
+    if (fs_exists(input)) return data_word(c, input);
     if (set->unlisted || data_is_file_name(input) || !model_folder_is_name(input)) {
         convert_note(c, "the data '%s' are not here", input);
         return data_word(c, input);
@@ -90,8 +85,7 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
 
 static const char *data_places(struct convert *c, const struct data_set *set, const char *shards)
 {
-    if (!set->more)
-        return data_place(c, set, shards);
+    if (!set->more) return data_place(c, set, shards);
     char *words, *copy;
     size_t size;
     FILE *out = memory_stream(&words, &size);
@@ -114,8 +108,7 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
     const struct spec_node *own = spec_find(c->to, "model.tokenizer");
     const char *tokenizer = own && own->text ? own->text : c->model ? c->model : "MODEL";
     const char *shards = data_shards(sets, set->input, sets->train);
-    if (validates && data_has(list, shards))
-        shards = convert_text(c, "%s-%d", shards, list->count + 1);
+    if (validates && data_has(list, shards)) shards = convert_text(c, "%s-%d", shards, list->count + 1);
     const char *place = data_places(c, set, shards);
     const char *form = set->form == FORM_CHAT    ? " --chat-template"
                        : set->form == FORM_PAIRS ? convert_text(c, " --completion %s", data_word(c, set->fields))
@@ -127,8 +120,7 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
     convert_note(c, "data.%s has %s, which this makes: ztrain-tokenize %s%s%s --tokenizer %s --output %s%s",
                  validates ? "validation" : "train", shards, place, form, fields, data_word(c, tokenizer),
                  data_word(c, shards), share);
-    if (*share)
-        convert_append(c, sets->validation, convert_text(c, "%s-validation", shards));
+    if (*share) convert_append(c, sets->validation, convert_text(c, "%s-validation", shards));
 }
 
 /* ---- each source's sets -------------------------------------------------- */
@@ -141,8 +133,7 @@ static const char *data_share_text(struct convert *c, double share)
 /* The share of the documents that are for validation; NULL: none. From 1 on the number counts rows. */
 static const char *data_share(struct convert *c, const struct spec_node *node)
 {
-    if (!node || node->real < 1)
-        return node ? data_share_text(c, node->real) : NULL;
+    if (!node || node->real < 1) return node ? data_share_text(c, node->real) : NULL;
     convert_note(c, "'%s' %s counts rows: --validation takes a share of the documents, and 0.02 is written", node->key,
                  convert_show(c, node));
     return "0.02";
@@ -156,12 +147,10 @@ static void data_axolotl_input(const struct spec_node *item, struct data_set *se
     set->input = convert_child_text(item, "path");
     if (files && files->kind == NODE_LIST) {
         const struct spec_node *file = files->first;
-        while (file && file->kind == NODE_STRING)
-            file = file->next;
+        while (file && file->kind == NODE_STRING) file = file->next;
         files = file ? NULL : files->first;
     }
-    if (!files || files->kind != NODE_STRING)
-        return;
+    if (!files || files->kind != NODE_STRING) return;
     if (set->input && strchr(set->input, '/')) /* not the files' kind, but a place that they are in */
         spec_child(item, "path")->taken = false;
     set->input = files->text;
@@ -213,8 +202,7 @@ static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bo
 {
     for (const struct spec_node *item = spec_items(list); item; item = item->next) {
         struct data_set set = {.input = item->text};
-        if (item->kind == NODE_MAPPING)
-            data_axolotl_input(item, &set);
+        if (item->kind == NODE_MAPPING) data_axolotl_input(item, &set);
         if (!set.input || (item->kind != NODE_MAPPING && item->kind != NODE_STRING)) {
             convert_note(sets->c, "'%s' has a set without a path", OR(list->key, "datasets"));
             continue;
@@ -248,12 +236,10 @@ static void data_axolotl(struct data_sets *sets)
                      jinja ? "of your own" : spec_show(c->ctx, template));
     if (train && (!longer || strcmp(longer, "truncate") != 0))
         convert_note(c, "axolotl leaves out a sample that is longer than sequence_len; here it is cut");
-    if (all)
-        convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
+    if (all) convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
     const bool packs = convert_truth(c, packing);
     convert_set_yaml(c, "data.packing", pretrain ? "true" : packs ? "first_fit" : "false");
-    if (pretrain || packs)
-        convert_set_yaml(c, "data.document_mask", "true");
+    if (pretrain || packs) convert_set_yaml(c, "data.document_mask", "true");
 }
 
 /* LLaMA-Factory's list of data sets, dataset_info.json; NULL: there is none. *folder becomes the folder that has it. */
@@ -265,13 +251,11 @@ static const struct spec_node *data_factory_info(struct convert *c, const char *
         struct spec_context ctx = {.arena = c->ctx->arena, .sources = &path, .num_sources = 1};
         char *text;
         size_t size;
-        if (fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK)
-            continue;
+        if (fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK) continue;
         const struct spec_node *info = spec_parse_json(&ctx, 0, text, size);
         free(text);
         *folder = folders[i];
-        if (info && ctx.errors.count == 0)
-            return info;
+        if (info && ctx.errors.count == 0) return info;
         convert_note(c, "'%s' is not a list of data sets", path);
     }
     return NULL;
@@ -297,8 +281,7 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
                                entry && columns ? convert_child_text(columns, "query") : "input",
                                convert_child_text(columns, "response"));
     }
-    for (size_t i = 0; i < COUNT_OF(elsewhere); i++)
-        convert_child(entry, elsewhere[i]);
+    for (size_t i = 0; i < COUNT_OF(elsewhere); i++) convert_child(entry, elsewhere[i]);
     convert_children(c, name, columns);
     convert_children(c, name, entry);
     set.unlisted = !entry;
@@ -320,8 +303,7 @@ static void data_factory_names(struct data_sets *sets, const struct spec_node *n
         for (; *rest; rest += strcspn(rest, ","), rest += *rest == ',') {
             rest += strspn(rest, " ");
             size_t length = strcspn(rest, ",");
-            while (length > 0 && rest[length - 1] == ' ')
-                length--;
+            while (length > 0 && rest[length - 1] == ' ') length--;
             if (length)
                 data_factory_set(sets, spec_arena_copy(arena, rest, length), info, folder, pretrains, validates);
         }
@@ -348,15 +330,13 @@ static void data_factory(struct data_sets *sets)
                      "'template' %s: ztrain-tokenize takes the tokenizer folder's chat template, and renders rows of "
                      "messages; Alpaca's fields stand without it",
                      spec_show(c->ctx, template));
-    if (whole)
-        convert_note(c, "'train_on_prompt' true: here only answers are learned from a chat or a completion");
+    if (whole) convert_note(c, "'train_on_prompt' true: here only answers are learned from a chat or a completion");
     if (last)
         convert_note(
             c, "'mask_history' true: here each answer of a chat is learned; \"weight\": 0 in a turn leaves it out");
     const bool joins = packs ? convert_truth(c, packs) : pretrains;
     convert_set_yaml(c, "data.packing", neat || (joins && !pretrains) ? "first_fit" : joins ? "true" : "false");
-    if (neat || joins)
-        convert_set_yaml(c, "data.document_mask", neat ? "true" : "false");
+    if (neat || joins) convert_set_yaml(c, "data.document_mask", neat ? "true" : "false");
 }
 
 /* ---- Trainer, TRL -------------------------------------------------------- */
@@ -370,21 +350,16 @@ static void data_sft(struct data_sets *sets, const char *name, const char *split
     const bool pairs = convert_take_switch(c, "completion_only_loss");
     struct spec_node *list = convert_take(c, "datasets");
     struct data_set set = {.input = name, .form = field ? FORM_TEXT : FORM_CHAT};
-    if (field)
-        set.fields = field;
-    if (pairs && !answers)
-        set = (struct data_set){.input = name, .form = FORM_PAIRS, .fields = "prompt,completion"};
+    if (field) set.fields = field;
+    if (pairs && !answers) set = (struct data_set){.input = name, .form = FORM_PAIRS, .fields = "prompt,completion"};
     for (const struct spec_node *item = list && list->kind == NODE_LIST ? list->first : NULL; item; item = item->next) {
         set.input = convert_child_text(item, "path");
-        if (set.input)
-            data_add(sets, &set, false);
+        if (set.input) data_add(sets, &set, false);
         convert_children(c, "datasets", item);
     }
     set.input = name;
-    if (name && (!list || !list->first))
-        data_add(sets, &set, false);
-    if (!name && (!list || !list->first))
-        return;
+    if (name && (!list || !list->first)) data_add(sets, &set, false);
+    if (!name && (!list || !list->first)) return;
     if (set.form == FORM_CHAT)
         convert_note(
             c, "the data are taken as rows of messages; for a text give --fields text in place of --chat-template%s",
@@ -394,8 +369,7 @@ static void data_sft(struct data_sets *sets, const char *name, const char *split
     if (template)
         convert_note(c, "'chat_template_path' %s: put this template into the tokenizer folder",
                      spec_show(c->ctx, template));
-    if (split)
-        convert_note(c, "the split '%s' is for evaluation: make data.validation from its files", split);
+    if (split) convert_note(c, "the split '%s' is for evaluation: make data.validation from its files", split);
 }
 
 static void data_trainer(struct data_sets *sets)
@@ -411,8 +385,7 @@ static void data_trainer(struct data_sets *sets)
     const struct spec_node *percentage = convert_take(c, "validation_split_percentage");
     const char *share = data_share(c, convert_take(c, "test_split_size"));
     convert_take_one(c, "dataset_train_split dataset_config dataset_config_name do_train");
-    if (share)
-        sets->share = share;
+    if (share) sets->share = share;
     if (!sft && evaluates && !tests && percentage && !(percentage->real < 100))
         convert_odd(c, percentage);
     else if (!sft && evaluates && !tests)
@@ -423,18 +396,15 @@ static void data_trainer(struct data_sets *sets)
         const bool cut = way && strcmp(way, "wrapped") == 0;
         convert_take(c, "padding_free");
         convert_set_yaml(c, "data.packing", !packs ? "false" : cut ? "true" : "first_fit");
-        if (packs)
-            convert_set_yaml(c, "data.document_mask", cut ? "false" : "true");
+        if (packs) convert_set_yaml(c, "data.document_mask", cut ? "false" : "true");
         data_sft(sets, OR(files, name), evaluates && !share && !tests ? OR(split, "test") : NULL);
     } else {
         struct data_set set = {.input = OR(files, name)};
-        if (set.input)
-            data_add(sets, &set, false);
+        if (set.input) data_add(sets, &set, false);
         convert_set_yaml(c, "data.packing", "true");
         convert_set_yaml(c, "data.document_mask", "false");
     }
-    if (tests)
-        data_add(sets, &(struct data_set){.input = tests, .form = sft ? FORM_CHAT : FORM_TEXT}, true);
+    if (tests) data_add(sets, &(struct data_set){.input = tests, .form = sft ? FORM_CHAT : FORM_TEXT}, true);
 }
 
 /* The longest sample; a value of a file counts before the source's default. */
@@ -476,8 +446,6 @@ void convert_data(struct convert *c)
         data_factory(&sets);
     else
         data_trainer(&sets);
-    if (sets.train->count)
-        convert_set(c, "data.train", sets.train);
-    if (sets.validation->count)
-        convert_set(c, "data.validation", sets.validation);
+    if (sets.train->count) convert_set(c, "data.train", sets.train);
+    if (sets.validation->count) convert_set(c, "data.validation", sets.validation);
 }

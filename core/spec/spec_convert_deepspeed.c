@@ -26,10 +26,8 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     c->ctx->sources[1] = place;
     *root = spec_parse_json(c->ctx, 1, text, size);
     free(text);
-    if (*root && (*root)->kind != NODE_MAPPING)
-        spec_error(c->ctx, (*root)->pos, "the file must be a mapping");
-    if (c->ctx->errors.count == 0)
-        return STATUS_OK;
+    if (*root && (*root)->kind != NODE_MAPPING) spec_error(c->ctx, (*root)->pos, "the file must be a mapping");
+    if (c->ctx->errors.count == 0) return STATUS_OK;
     spec_problems_print(c->ctx, &c->ctx->errors, errors);
     return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration", place);
 }
@@ -66,8 +64,7 @@ static void deepspeed_value(struct convert *c, const struct spec_key *key, struc
 
 static void deepspeed_key(struct convert *c, const struct spec_key *key, struct spec_node *node)
 {
-    if (key->type == KEY_SECTION || key->type == KEY_ALIAS || node->kind == NODE_NULL)
-        return;
+    if (key->type == KEY_SECTION || key->type == KEY_ALIAS || node->kind == NODE_NULL) return;
     if (key->type == KEY_FOREIGN) {
         if (spec_foreign_is_on(node) && key->verdict == VERDICT_NOTICE)
             convert_nothing(c, key->path);
@@ -91,8 +88,7 @@ static void deepspeed_scheduler(struct convert *c, struct spec_node *root)
 {
     struct spec_node *type = spec_find(root, "scheduler.type");
     const struct spec_key *key = spec_key_find("scheduler.type");
-    if (!type || type->kind != NODE_STRING)
-        return;
+    if (!type || type->kind != NODE_STRING) return;
     if (!spec_choice_is_available(key, type->text)) {
         convert_note(c, "'scheduler.type' %s is not here: the schedule of the arguments counts", convert_show(c, type));
         spec_unlink(root, spec_child(root, "scheduler"));
@@ -106,8 +102,7 @@ static void deepspeed_scheduler(struct convert *c, struct spec_node *root)
         convert_note(c, "'%s' %s: the schedule %s of the DeepSpeed configuration counts, as in Trainer",
                      c->schedule->key, convert_show(c, c->schedule), convert_show(c, type));
     convert_unset(c, "scheduler");
-    if (takes)
-        warmup->kind = NODE_NULL;
+    if (takes) warmup->kind = NODE_NULL;
     if (takes && steps)
         convert_set(c, "scheduler.params.warmup_num_steps", steps);
     else if (takes && ratio)
@@ -122,8 +117,7 @@ static void deepspeed_optimizer(struct convert *c, struct spec_node *root)
     const struct spec_node *type = spec_find(root, "optimizer.type");
     const struct spec_key *key = spec_key_find("optimizer.type");
     const struct spec_node *mine = spec_find(c->to, key->path);
-    if (!type || type->kind != NODE_STRING)
-        return;
+    if (!type || type->kind != NODE_STRING) return;
     if (spec_choice_is_available(key, type->text)) {
         const char *chosen = deepspeed_text(c, key, type);
         if (c->optimizer && mine && strcmp(chosen, deepspeed_text(c, key, mine)) != 0 &&
@@ -166,8 +160,7 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
         root = named;
     else if (named && named->kind == NODE_STRING && *named->text)
         TRY(deepspeed_read(c, named->text, false, &root, errors, err));
-    if (!root)
-        return STATUS_OK;
+    if (!root) return STATUS_OK;
     convert_mark(root, 1);
     root->key = NULL;
     spec_normalise(c->ctx, root);
@@ -175,8 +168,7 @@ enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct
     deepspeed_scheduler(c, root);
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         struct spec_node *node = spec_find(root, key->path);
-        if (node)
-            deepspeed_key(c, key, node);
+        if (node) deepspeed_key(c, key, node);
         known += node != NULL;
     }
     if (!known && root->count)

@@ -11,8 +11,7 @@
 struct spec_node *convert_take(struct convert *c, const char *name)
 {
     struct spec_node *node = spec_child(c->from, name);
-    if (!node)
-        return NULL;
+    if (!node) return NULL;
     spec_unlink(c->from, node);
     node->next = NULL;
     return node->kind == NODE_NULL ? NULL : node;
@@ -40,8 +39,7 @@ struct spec_node *convert_take_one(struct convert *c, const char *names)
     struct spec_node *taken = NULL;
     for (const char *name; (name = convert_word(c, &names));) {
         struct spec_node *node = convert_take(c, name);
-        if (node && (!taken || convert_is_given(node)))
-            taken = node;
+        if (node && (!taken || convert_is_given(node))) taken = node;
     }
     return taken;
 }
@@ -49,8 +47,7 @@ struct spec_node *convert_take_one(struct convert *c, const char *names)
 const char *convert_take_text(struct convert *c, const char *name)
 {
     const struct spec_node *node = convert_take(c, name);
-    if (node && !node->text && node->count)
-        convert_odd(c, node);
+    if (node && !node->text && node->count) convert_odd(c, node);
     return node && node->text && *node->text ? node->text : NULL;
 }
 
@@ -58,11 +55,9 @@ struct spec_node *convert_json(struct convert *c, struct spec_node *node)
 {
     const char *source = "";
     struct spec_context ctx = {.arena = c->ctx->arena, .sources = &source, .num_sources = 1};
-    if (!node || node->kind != NODE_STRING || *node->text != '{')
-        return node;
+    if (!node || node->kind != NODE_STRING || *node->text != '{') return node;
     struct spec_node *root = spec_parse_json(&ctx, 0, node->text, strlen(node->text));
-    if (!root || root->kind != NODE_MAPPING || ctx.errors.count)
-        return node;
+    if (!root || root->kind != NODE_MAPPING || ctx.errors.count) return node;
     root->key = node->key;
     root->key_pos = node->key_pos;
     return root;
@@ -71,17 +66,14 @@ struct spec_node *convert_json(struct convert *c, struct spec_node *node)
 struct spec_node *convert_take_mapping(struct convert *c, const char *name)
 {
     struct spec_node *node = convert_json(c, convert_take(c, name));
-    if (!node || node->kind == NODE_MAPPING)
-        return node;
-    if (convert_is_on(node))
-        convert_odd(c, node);
+    if (!node || node->kind == NODE_MAPPING) return node;
+    if (convert_is_on(node)) convert_odd(c, node);
     return NULL;
 }
 
 bool convert_is_on(const struct spec_node *node)
 {
-    if (!node)
-        return false;
+    if (!node) return false;
     switch (node->kind) {
     case NODE_NULL: return false;
     case NODE_BOOL: return node->boolean;
@@ -102,8 +94,7 @@ bool convert_truth(struct convert *c, const struct spec_node *node)
     bool known = !convert_is_on(node) || (node->kind != NODE_STRING && !node->count);
     for (size_t i = 0; !known && node->kind == NODE_STRING && i < COUNT_OF(words); i++)
         known = strcasecmp(node->text, words[i]) == 0;
-    if (!known)
-        convert_odd(c, node);
+    if (!known) convert_odd(c, node);
     return known && convert_is_on(node);
 }
 
@@ -115,8 +106,7 @@ bool convert_take_switch(struct convert *c, const char *name)
 struct spec_node *convert_child(const struct spec_node *mapping, const char *key)
 {
     struct spec_node *node = spec_child(mapping, key);
-    if (node)
-        node->taken = true;
+    if (node) node->taken = true;
     return node;
 }
 
@@ -135,8 +125,7 @@ void convert_children(struct convert *c, const char *name, const struct spec_nod
                                 convert_show(c, child));
         child->taken = true;
     }
-    if (rest)
-        convert_note(c, "'%s': left out, as ztrain convert does not know it: %s", spec_show(c->ctx, name), rest);
+    if (rest) convert_note(c, "'%s': left out, as ztrain convert does not know it: %s", spec_show(c->ctx, name), rest);
 }
 
 void convert_odd(struct convert *c, const struct spec_node *node)
@@ -177,12 +166,10 @@ void convert_append(struct convert *c, struct spec_node *list, const char *text)
 
 void convert_unquote(struct spec_node *node)
 {
-    if (!node || node->kind != NODE_STRING)
-        return;
+    if (!node || node->kind != NODE_STRING) return;
     struct spec_node bare = *node;
     spec_yaml_plain(&bare);
-    if (spec_is_number(&bare) || bare.kind == NODE_BOOL)
-        *node = bare;
+    if (spec_is_number(&bare) || bare.kind == NODE_BOOL) *node = bare;
 }
 
 void convert_set(struct convert *c, const char *path, const struct spec_node *value)
@@ -192,8 +179,7 @@ void convert_set(struct convert *c, const char *path, const struct spec_node *va
     const struct spec_key *key = spec_key_find(path);
     ASSERT(node);
     node->key_pos = value->key_pos;
-    if (key && spec_is_quoted_value(key, node))
-        convert_unquote(node);
+    if (key && spec_is_quoted_value(key, node)) convert_unquote(node);
 }
 
 void convert_set_yaml(struct convert *c, const char *path, const char *yaml)
@@ -214,8 +200,7 @@ void convert_unset(struct convert *c, const char *path)
     const struct spec_node *node = spec_find(c->to, path);
     const size_t length = spec_key_section_length(path);
     struct spec_node *section = length ? spec_find(c->to, spec_arena_copy(c->ctx->arena, path, length)) : c->to;
-    if (node)
-        spec_unlink(section, node);
+    if (node) spec_unlink(section, node);
 }
 
 enum status convert_check_input(const struct convert *c, const char *path, struct error *err)
@@ -231,8 +216,7 @@ enum status convert_check_input(const struct convert *c, const char *path, struc
 void convert_mark(struct spec_node *node, int source)
 {
     node->pos.source = node->key_pos.source = source;
-    for (struct spec_node *child = node->first; child; child = child->next)
-        convert_mark(child, source);
+    for (struct spec_node *child = node->first; child; child = child->next) convert_mark(child, source);
 }
 
 void convert_note(struct convert *c, const char *format, ...)

@@ -14,8 +14,7 @@ void convert_model(struct convert *c)
     struct spec_node *config = convert_take(c, c->kind == CONVERT_AXOLOTL ? "base_model_config" : "config_name");
     const bool scratch = convert_take_switch(c, "train_from_scratch");
     const struct spec_node *model = trained ? trained : config;
-    if (!model || model->kind != NODE_STRING)
-        return;
+    if (!model || model->kind != NODE_STRING) return;
     if (trained && config && config->text && strcmp(config->text, trained->text) != 0)
         convert_note(c, "'%s' %s: config.json in the model folder counts instead", config->key,
                      convert_show(c, config));
@@ -42,10 +41,8 @@ static void training_batches(struct convert *c)
         const int64_t steps = total->integer / micro->integer;
         accumulation = convert_scalar(c, "batch_size", convert_text(c, "%lld", steps > 0 ? (long long)steps : 1));
     }
-    if (micro)
-        convert_set(c, "train_micro_batch_size_per_gpu", micro);
-    if (accumulation)
-        convert_set(c, "gradient_accumulation_steps", accumulation);
+    if (micro) convert_set(c, "train_micro_batch_size_per_gpu", micro);
+    if (accumulation) convert_set(c, "gradient_accumulation_steps", accumulation);
 }
 
 /* With --world the whole batch takes the place of the accumulation, unless a file has it. */
@@ -99,10 +96,8 @@ static const char *training_optimizer(struct convert *c, const struct spec_node 
 {
     const char *name = node ? convert_show(c, node) : "adamw_torch";
     for (size_t i = 0; i < COUNT_OF(optimizer_names); i++) {
-        if (!spec_has_word(optimizer_names[i].names, name))
-            continue;
-        if (optimizer_names[i].note)
-            convert_note(c, "'%s' %s: %s", node->key, name, optimizer_names[i].note);
+        if (!spec_has_word(optimizer_names[i].names, name)) continue;
+        if (optimizer_names[i].note) convert_note(c, "'%s' %s: %s", node->key, name, optimizer_names[i].note);
         return optimizer_names[i].type;
     }
     convert_note(c, "'%s' %s " ADAMW_INSTEAD, node->key, convert_show(c, node));
@@ -115,8 +110,7 @@ void convert_optimizer(struct convert *c)
     struct spec_node *beta1 = convert_take(c, "adam_beta1"), *beta2 = convert_take(c, "adam_beta2");
     struct spec_node *eps = convert_take(c, "adam_epsilon");
     const struct spec_node *clip = convert_take_one(c, "max_grad_norm clip_grad_norm grad_clip");
-    if (c->kind == CONVERT_AXOLOTL && other)
-        given = other;
+    if (c->kind == CONVERT_AXOLOTL && other) given = other;
     c->optimizer = convert_is_given(given) ? given : NULL;
     if (clip) /* in every source, 0 and less mean that nothing is clipped */
         convert_set(c, "gradient_clipping", clip->real > 0 ? clip : convert_scalar(c, NULL, "0"));
@@ -132,8 +126,7 @@ void convert_optimizer(struct convert *c)
         spec_attach(c->ctx, pair, beta2);
         convert_set(c, "optimizer.params.betas", pair);
     }
-    if (eps && (adam || (muon && convert_is_given(eps))))
-        convert_set(c, "optimizer.params.eps", eps);
+    if (eps && (adam || (muon && convert_is_given(eps)))) convert_set(c, "optimizer.params.eps", eps);
 }
 
 /* ---- schedule ------------------------------------------------------------ */
@@ -158,8 +151,7 @@ static bool schedule_number(const struct spec_node *kwargs, const char *name, do
 {
     struct spec_node *node = spec_child(kwargs, name);
     convert_unquote(node);
-    if (!spec_is_number(node))
-        return false;
+    if (!spec_is_number(node)) return false;
     node->taken = true;
     *value = node->real;
     return true;
@@ -187,8 +179,7 @@ static void schedule_set_min_lr(struct convert *c, const struct spec_node *kwarg
 static void schedule_set_extras(struct convert *c, enum schedule_extra extra, const struct spec_node *kwargs)
 {
     double value;
-    if (extra == EXTRA_MIN_LR || extra == EXTRA_WSD)
-        schedule_set_min_lr(c, kwargs);
+    if (extra == EXTRA_MIN_LR || extra == EXTRA_WSD) schedule_set_min_lr(c, kwargs);
     if (extra == EXTRA_CYCLES && schedule_number(kwargs, "num_cycles", &value) && value != 1)
         convert_note(c, "'lr_scheduler_kwargs' num_cycles %g: Cosine has one cycle here", value);
     if (extra == EXTRA_POLYNOMIAL) {
@@ -203,8 +194,7 @@ static void schedule_set_extras(struct convert *c, enum schedule_extra extra, co
             convert_note(c, "'lr_scheduler_kwargs' has no num_decay_steps: set scheduler.params.decay_steps; a tenth "
                             "of the run's steps is usual");
         const struct spec_node *shape = convert_child(kwargs, "decay_type");
-        if (shape)
-            convert_set(c, "scheduler.params.decay_type", shape);
+        if (shape) convert_set(c, "scheduler.params.decay_type", shape);
     }
 }
 
@@ -233,8 +223,7 @@ void convert_schedule(struct convert *c)
 {
     struct spec_node *type = convert_take(c, "lr_scheduler_type"), *other = convert_take(c, "lr_scheduler");
     const struct spec_node *kwargs = convert_take_mapping(c, "lr_scheduler_kwargs");
-    if (c->kind == CONVERT_AXOLOTL && other)
-        type = other;
+    if (c->kind == CONVERT_AXOLOTL && other) type = other;
     c->schedule = convert_is_given(type) ? type : NULL;
     const char *name = type && type->text ? type->text : "";
     enum schedule_extra extra = EXTRA_NONE;
@@ -270,8 +259,7 @@ static const char *run_precision(struct convert *c, bool *weights)
     const bool half = convert_is_on(fp16) || float16 || spec_is_text(mixed, "fp16");
     if (*weights || spec_is_text(mixed, "bf16") || (convert_is_on(bf16) && (convert_is_given(bf16) || !half)))
         return "bf16";
-    if (half)
-        return "fp16";
+    if (half) return "fp16";
     if (spec_is_text(dtype, "bfloat16") || spec_is_text(dtype, "torch.bfloat16")) {
         *weights = true;
         return "bf16";
@@ -286,15 +274,13 @@ void convert_precision(struct convert *c)
     bool weights;
     const char *name = run_precision(c, &weights);
     const char *sums = convert_take_text(c, "gradient_accumulation_dtype");
-    if (name)
-        convert_set_yaml(c, convert_text(c, "%s.enabled", name), "true");
+    if (name) convert_set_yaml(c, convert_text(c, "%s.enabled", name), "true");
     if (weights)
         convert_set_yaml(c, "bf16.bf16_master_weights_and_grads", "true");
     else if (name && c->kind == CONVERT_AXOLOTL && !c->shards && !spec_find(c->to, "peft"))
         convert_note(c, "axolotl keeps the weights in %s; here AdamW updates fp32 weights%s", name,
                      strcmp(name, "bf16") == 0 ? "; bf16.bf16_master_weights_and_grads: true keeps bf16 ones" : "");
-    if (sums)
-        convert_set_text(c, "data_types.grad_accum_dtype", sums);
+    if (sums) convert_set_text(c, "data_types.grad_accum_dtype", sums);
     convert_take(c, "fp32_allreduce"); /* the default */
 }
 
@@ -327,21 +313,16 @@ static void run_fsdp(struct convert *c)
     convert_children(c, "fsdp_config", config);
     if (reshards && reshards->kind == NODE_STRING) /* FSDP 1 has the strategy there */
         strategy = reshards;
-    if (strategy && !fsdp_has(NULL, strategy, "shard") && strategy != reshards)
-        convert_odd(c, strategy);
+    if (strategy && !fsdp_has(NULL, strategy, "shard") && strategy != reshards) convert_odd(c, strategy);
     const bool gradients = fsdp_has(fsdp, strategy, "shard_grad_op") || fsdp_has(fsdp, strategy, "zero2") ||
                            (reshards && !convert_is_on(reshards));
-    if (!(fsdp ? convert_is_on(fsdp) : c->kind == CONVERT_AXOLOTL && config && config->count))
-        return;
-    if (recompute)
-        convert_set_text(c, "activation_checkpointing.policy", "block");
+    if (!(fsdp ? convert_is_on(fsdp) : c->kind == CONVERT_AXOLOTL && config && config->count)) return;
+    if (recompute) convert_set_text(c, "activation_checkpointing.policy", "block");
     const bool whole = fsdp_has(fsdp, strategy, "no_shard");
     convert_set_yaml(c, "zero_optimization.stage", whole ? "0" : gradients ? "2" : "3");
-    if (!offload || whole)
-        return;
+    if (!offload || whole) return;
     convert_set_text(c, "zero_optimization.offload_optimizer.device", "cpu");
-    if (!gradients)
-        convert_set_text(c, "zero_optimization.offload_param.device", "cpu");
+    if (!gradients) convert_set_text(c, "zero_optimization.offload_param.device", "cpu");
 }
 
 void convert_memory(struct convert *c)
@@ -354,10 +335,8 @@ void convert_memory(struct convert *c)
     const bool there = spec_is_text(recompute, "offload") || spec_is_text(recompute, "offload_disk");
     const bool wants = (there || convert_truth(c, recompute) || convert_truth(c, other)) && !off;
     const bool host = offload || also || there;
-    if (wants || host)
-        convert_set_text(c, "activation_checkpointing.policy", "block");
-    if (host)
-        convert_set_yaml(c, "activation_checkpointing.cpu_checkpointing", "true");
+    if (wants || host) convert_set_text(c, "activation_checkpointing.policy", "block");
+    if (host) convert_set_yaml(c, "activation_checkpointing.cpu_checkpointing", "true");
     run_fsdp(c);
     const bool shuffled = convert_take_switch(c, "disable_shuffling");
     struct spec_node *order = convert_take(c, "train_sampling_strategy");
@@ -365,11 +344,9 @@ void convert_memory(struct convert *c)
         convert_set_yaml(c, "data.shuffle", "false");
     else if (spec_is_text(order, "group_by_length"))
         convert_note(c, "'train_sampling_strategy' group_by_length: the seed decides the order of the samples");
-    if (convert_take_switch(c, "use_cpu"))
-        convert_set_text(c, "train.device", "cpu");
+    if (convert_take_switch(c, "use_cpu")) convert_set_text(c, "train.device", "cpu");
     struct spec_node *seed = convert_take(c, "seed"), *data_seed = convert_take(c, "data_seed");
-    if (seed)
-        convert_set(c, "run.seed", seed);
+    if (seed) convert_set(c, "run.seed", seed);
     if (data_seed && data_seed->text && !spec_is_text(seed, data_seed->text))
         convert_note(c, "'data_seed' %s: run.seed is the seed of weights and order", convert_show(c, data_seed));
 }
@@ -380,10 +357,8 @@ void convert_memory(struct convert *c)
 static int64_t run_interval(struct convert *c, struct spec_node *node)
 {
     const struct spec_node *length = spec_find(c->to, "train.max_steps");
-    if (!spec_is_number(node) || !(node->real > 0) || node->real > 1e15)
-        return 0;
-    if (node->real >= 1)
-        return (int64_t)node->real;
+    if (!spec_is_number(node) || !(node->real > 0) || node->real > 1e15) return 0;
+    if (node->real >= 1) return (int64_t)node->real;
     return length && length->real <= 1e15 ? (int64_t)ceil(length->real * node->real) : 0;
 }
 
@@ -426,18 +401,14 @@ void convert_checkpoints(struct convert *c)
         word = steps ? "steps" : per_epoch && !convert_is_on(per_epoch) ? "no" : "epoch";
     const bool counted = strcmp(word, "steps") == 0, none = strcmp(word, "no") == 0 || strcmp(word, "false") == 0;
     const int64_t interval = counted ? run_interval(c, steps) : 0;
-    if (counted || per_epoch)
-        run_counted(c, steps, per_epoch, "checkpoint.interval_steps", "a checkpoint");
+    if (counted || per_epoch) run_counted(c, steps, per_epoch, "checkpoint.interval_steps", "a checkpoint");
     if ((counted && interval > 0) || none || strcmp(word, "best") == 0)
         convert_set_yaml(c, "checkpoint.save_at_epoch_end", "false");
     if (most && most->real > 0) /* else all are kept, as here */
         convert_set(c, "checkpoint.keep_last", most);
-    if (best || strcmp(word, "best") == 0)
-        convert_set_yaml(c, "checkpoint.keep_best", "1");
-    if (metric && best)
-        convert_set_text(c, "checkpoint.metric", metric);
-    if (better && metric && best)
-        convert_set_text(c, "checkpoint.mode", convert_is_on(better) ? "max" : "min");
+    if (best || strcmp(word, "best") == 0) convert_set_yaml(c, "checkpoint.keep_best", "1");
+    if (metric && best) convert_set_text(c, "checkpoint.metric", metric);
+    if (better && metric && best) convert_set_text(c, "checkpoint.mode", convert_is_on(better) ? "max" : "min");
 }
 
 /* ---- evaluation, output -------------------------------------------------- */
@@ -462,13 +433,11 @@ void convert_evaluation(struct convert *c)
     struct spec_node *steps = convert_take(c, "eval_steps"), *per_epoch = convert_take(c, "evals_per_epoch");
     struct spec_node *logging = convert_take_one(c, "logging_steps log_every_n_steps");
     const bool counted = spec_is_text(strategy, "steps") || (c->kind == CONVERT_AXOLOTL && steps);
-    if (convert_is_given(strategy) && !convert_is_on(strategy))
-        run_no_evaluation(c);
+    if (convert_is_given(strategy) && !convert_is_on(strategy)) run_no_evaluation(c);
     if (counted || per_epoch)
         run_counted(c, steps || !counted ? steps : logging, per_epoch, "train.eval_interval_steps", "an evaluation");
     const int64_t lines = run_interval(c, logging);
-    if (lines > 0 && convert_is_given(logging))
-        run_set_interval(c, "steps_per_print", lines, logging);
+    if (lines > 0 && convert_is_given(logging)) run_set_interval(c, "steps_per_print", lines, logging);
 }
 
 static void run_reports(struct convert *c)
@@ -480,16 +449,13 @@ static void run_reports(struct convert *c)
         report && report->kind == NODE_STRING && !board && convert_is_on(report) ? report->text : NULL;
     for (const struct spec_node *item = report ? report->first : NULL; item; item = item->next) {
         board = board || spec_is_text(item, "tensorboard");
-        if (!spec_is_text(item, "tensorboard") && !spec_is_text(item, "none") && item->text)
-            service = item->text;
+        if (!spec_is_text(item, "tensorboard") && !spec_is_text(item, "none") && item->text) service = item->text;
     }
     if (service)
         convert_note(c, "'report_to' %s: nothing is sent while training; ztrain-wandb RUN sends a run's folder",
                      spec_show(c->ctx, service));
-    if (board)
-        convert_set_yaml(c, "tensorboard.enabled", "true");
-    if (board && folder)
-        convert_set_text(c, "tensorboard.output_path", folder);
+    if (board) convert_set_yaml(c, "tensorboard.enabled", "true");
+    if (board && folder) convert_set_text(c, "tensorboard.output_path", folder);
 }
 
 /* The run's folder is output_dir: run.dir and run.name are its parts. */
@@ -500,8 +466,7 @@ void convert_output(struct convert *c)
     char parent[FS_PATH_MAX];
     const char *path = folder && folder->kind == NODE_STRING ? folder->text : "runs/run";
     size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        length--;
+    while (length > 1 && path[length - 1] == '/') length--;
     path = spec_arena_copy(c->ctx->arena, path, length);
     const char *base = fs_base_name(path);
     const bool named = name && name->text && *name->text && !strchr(name->text, '/') && !convert_is_given(folder);
@@ -513,6 +478,5 @@ void convert_output(struct convert *c)
     fs_parent(path, parent);
     convert_set_text(c, "run.dir", spec_arena_text(c->ctx->arena, parent));
     convert_set_text(c, "run.name", base);
-    if (name && convert_is_given(name))
-        convert_nothing(c, "run_name");
+    if (name && convert_is_given(name)) convert_nothing(c, "run_name");
 }

@@ -61,24 +61,20 @@ static bool hjson_ahead(const struct reader *r, const char *at, const char *word
 
 static const char *hjson_line_end(const struct reader *r, const char *at)
 {
-    while (at < r->end && *at != '\n' && *at != '\r')
-        at++;
+    while (at < r->end && *at != '\n' && *at != '\r') at++;
     return at;
 }
 
 static bool hjson_skip_blank(struct reader *r)
 {
     for (;;) {
-        while (r->at < r->end && hjson_is_blank(*r->at))
-            r->at++;
+        while (r->at < r->end && hjson_is_blank(*r->at)) r->at++;
         if (hjson_ahead(r, r->at, "#") || hjson_ahead(r, r->at, "//")) {
             r->at = hjson_line_end(r, r->at);
         } else if (hjson_ahead(r, r->at, "/*")) {
             const char *close = r->at + 2;
-            while (close < r->end && !hjson_ahead(r, close, "*/"))
-                close++;
-            if (close == r->end)
-                FAIL(r, "this comment has no end; hint: close it with */");
+            while (close < r->end && !hjson_ahead(r, close, "*/")) close++;
+            if (close == r->end) FAIL(r, "this comment has no end; hint: close it with */");
             r->at = close + 2;
         } else {
             return true;
@@ -92,8 +88,7 @@ static int hjson_hex4(const struct reader *r, const char *at)
 {
     int value = 0;
     for (int i = 0; i < 4; i++) {
-        if (at + i >= r->end || !isxdigit((unsigned char)at[i]))
-            return -1;
+        if (at + i >= r->end || !isxdigit((unsigned char)at[i])) return -1;
         value = value << 4 | (isdigit((unsigned char)at[i]) ? at[i] - '0' : (at[i] | 0x20) - 'a' + 10);
     }
     return value;
@@ -109,8 +104,7 @@ static bool hjson_read_escape(struct reader *r, char **out)
         return true;
     }
     int unit = hjson_ahead(r, r->at, "u") ? hjson_hex4(r, r->at + 1) : -1;
-    if (unit < 0)
-        FAIL(r, "an unknown escape after a backslash; hint: write a backslash as \\\\");
+    if (unit < 0) FAIL(r, "an unknown escape after a backslash; hint: write a backslash as \\\\");
     unsigned point = (unsigned)unit;
     r->at += 5;
     if (point >= 0xd800 && point < 0xdc00 && hjson_ahead(r, r->at, "\\u")) {
@@ -120,8 +114,7 @@ static bool hjson_read_escape(struct reader *r, char **out)
             r->at += 6;
         }
     }
-    if (point == 0 || (point >= 0xd800 && point < 0xe000))
-        FAIL(r, "this escape is no character");
+    if (point == 0 || (point >= 0xd800 && point < 0xe000)) FAIL(r, "this escape is no character");
     *out += utf8proc_encode_char((utf8proc_int32_t)point, (utf8proc_uint8_t *)*out);
     return true;
 }
@@ -166,8 +159,7 @@ static bool hjson_is_punctuation(char c)
 static bool hjson_has_comment(const char *text)
 {
     for (const char *p = text; *p; p++)
-        if (hjson_is_blank(*p) && (p[1] == '#' || (p[1] == '/' && (p[2] == '/' || p[2] == '*'))))
-            return true;
+        if (hjson_is_blank(*p) && (p[1] == '#' || (p[1] == '/' && (p[2] == '/' || p[2] == '*')))) return true;
     return false;
 }
 
@@ -180,14 +172,12 @@ static bool hjson_bare(struct reader *r, struct spec_node *node)
         if (whole) /* only here: a line of many literals is looked at once */
             stop = hjson_line_end(r, stop);
         const char *end = stop;
-        while (end > start && hjson_is_blank(end[-1]))
-            end--;
+        while (end > start && hjson_is_blank(end[-1])) end--;
         node->text = spec_arena_copy(r->ctx->arena, start, (size_t)(end - start));
         node->kind = NODE_STRING;
         spec_yaml_plain(node);
         r->at = stop;
-        if (node->kind != NODE_STRING)
-            return true;
+        if (node->kind != NODE_STRING) return true;
     }
     size_t length = strlen(node->text);
     if (strchr(",]}", node->text[length - 1]) || hjson_has_comment(node->text))
@@ -206,8 +196,7 @@ static bool hjson_key(struct reader *r, struct spec_node **key)
         node->key = hjson_read_quoted(r);
     } else {
         const char *start = r->at;
-        while (r->at < r->end && !hjson_is_blank(*r->at) && !hjson_is_punctuation(*r->at))
-            r->at++;
+        while (r->at < r->end && !hjson_is_blank(*r->at) && !hjson_is_punctuation(*r->at)) r->at++;
         if (r->at > start)
             node->key = spec_arena_copy(r->ctx->arena, start, (size_t)(r->at - start));
         else if (r->at == r->end)
@@ -215,10 +204,8 @@ static bool hjson_key(struct reader *r, struct spec_node **key)
         else
             FAIL(r, "'%c' where a key is expected", *r->at);
     }
-    if (!node->key)
-        return false;
-    if (!*node->key)
-        FAIL_AT(r, node->key_pos, "a key has no name");
+    if (!node->key) return false;
+    if (!*node->key) FAIL_AT(r, node->key_pos, "a key has no name");
     *key = node;
     return hjson_skip_blank(r);
 }
@@ -226,13 +213,10 @@ static bool hjson_key(struct reader *r, struct spec_node **key)
 static bool hjson_member(struct reader *r, struct spec_node *mapping)
 {
     struct spec_node *key, *value;
-    if (!hjson_key(r, &key))
-        return false;
-    if (r->at == r->end || *r->at != ':')
-        FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
+    if (!hjson_key(r, &key)) return false;
+    if (r->at == r->end || *r->at != ':') FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
     r->at++;
-    if (!hjson_value(r, &value))
-        return false;
+    if (!hjson_value(r, &value)) return false;
     value->key = key->key;
     value->key_pos = key->key_pos;
     if (mapping->count == SPEC_MAX_MAPPING)
@@ -245,29 +229,23 @@ static bool hjson_member(struct reader *r, struct spec_node *mapping)
 static bool hjson_members(struct reader *r, struct spec_node *node, char close)
 {
     for (;;) {
-        if (!hjson_skip_blank(r))
-            return false;
+        if (!hjson_skip_blank(r)) return false;
         if (r->at == r->end && close)
             FAIL_AT(r, node->pos, "this %s has no end", node->kind == NODE_LIST ? "list" : "section");
-        if (r->at == r->end)
-            return true;
+        if (r->at == r->end) return true;
         if (*r->at == close) {
             r->at++;
             return true;
         }
         struct spec_node *item;
         if (node->kind == NODE_MAPPING) {
-            if (!hjson_member(r, node))
-                return false;
+            if (!hjson_member(r, node)) return false;
         } else {
-            if (!hjson_value(r, &item))
-                return false;
+            if (!hjson_value(r, &item)) return false;
             spec_attach(r->ctx, node, item);
         }
-        if (!hjson_skip_blank(r))
-            return false;
-        if (r->at < r->end && *r->at == ',')
-            r->at++;
+        if (!hjson_skip_blank(r)) return false;
+        if (r->at < r->end && *r->at == ',') r->at++;
     }
 }
 
@@ -285,24 +263,19 @@ static bool hjson_container(struct reader *r, struct spec_node *node)
 
 static bool hjson_value(struct reader *r, struct spec_node **value)
 {
-    if (!hjson_skip_blank(r))
-        return false;
+    if (!hjson_skip_blank(r)) return false;
     struct spec_node *node = spec_arena_alloc(r->ctx->arena, sizeof *node);
     node->pos = hjson_here(r);
     *value = node;
     if (++r->num_nodes > SPEC_MAX_NODES)
         FAIL(r, "more than %d keys and values; hint: is this a configuration?", SPEC_MAX_NODES);
-    if (r->at == r->end)
-        FAIL(r, "the file ends where a value is expected");
-    if (*r->at == '{' || *r->at == '[')
-        return hjson_container(r, node);
-    if (hjson_is_punctuation(*r->at))
-        FAIL(r, "'%c' where a value is expected", *r->at);
+    if (r->at == r->end) FAIL(r, "the file ends where a value is expected");
+    if (*r->at == '{' || *r->at == '[') return hjson_container(r, node);
+    if (hjson_is_punctuation(*r->at)) FAIL(r, "'%c' where a value is expected", *r->at);
     if (hjson_ahead(r, r->at, "'''"))
         FAIL(r, "text in three quotes is not supported; hint: write it in one line and in double quotes");
     node->kind = NODE_STRING;
-    if (*r->at == '"' || *r->at == '\'')
-        return (node->text = hjson_read_quoted(r)) != NULL;
+    if (*r->at == '"' || *r->at == '\'') return (node->text = hjson_read_quoted(r)) != NULL;
     node->plain = true;
     return hjson_bare(r, node);
 }
@@ -326,16 +299,14 @@ static bool hjson_check_text(struct reader *r)
 
 static bool hjson_file(struct reader *r, struct spec_node **root)
 {
-    if (!hjson_skip_blank(r))
-        return false;
+    if (!hjson_skip_blank(r)) return false;
     if (r->at == r->end) {
         spec_error(r->ctx, (struct spec_pos){r->pos.source, 1, 1},
                    "the file is empty; hint: --deepspeed takes a DeepSpeed configuration in JSON");
         return false;
     }
     if (*r->at == '{' || *r->at == '[') {
-        if (!hjson_value(r, root) || !hjson_skip_blank(r))
-            return false;
+        if (!hjson_value(r, root) || !hjson_skip_blank(r)) return false;
         if (r->at < r->end)
             FAIL(r, "the file goes on after its end; hint: are there as many braces as there should be?");
         return true;

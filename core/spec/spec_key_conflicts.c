@@ -84,8 +84,7 @@ static void check_model(const struct rules *r)
         spec_error(r->ctx, find(r, "run.name")->pos,
                    "'run.name' must be the name of a folder, not '%s'; hint: run.dir is the folder that holds it",
                    spec_show(r->ctx, name));
-    if (set)
-        snprintf(r->spec->model.where, sizeof r->spec->model.where, "%s", spec_pos_text(r->ctx, set->key_pos));
+    if (set) snprintf(r->spec->model.where, sizeof r->spec->model.where, "%s", spec_pos_text(r->ctx, set->key_pos));
 }
 
 size_t spec_text_stem(const char *name)
@@ -95,8 +94,7 @@ size_t spec_text_stem(const char *name)
     length -= fs_has_suffix(name, ".gz") ? 3 : fs_has_suffix(name, ".zst") ? 4 : 0;
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         size_t end = strlen(kinds[i]);
-        if (length > end && memcmp(name + length - end, kinds[i], end) == 0)
-            return length - end;
+        if (length > end && memcmp(name + length - end, kinds[i], end) == 0) return length - end;
     }
     return 0;
 }
@@ -109,8 +107,7 @@ static void check_shards(const struct rules *r, const char *key, const struct st
     for (int i = 0; i < shards->count; i++) {
         const char *name = shards->items[i];
         int stem = (int)spec_text_stem(name);
-        if (stem == 0)
-            continue;
+        if (stem == 0) continue;
         while (stem > 1 && strchr("*?[]", name[stem - 1])) /* a glob's shards need a name */
             stem--;
         spec_error(r->ctx, find(r, key)->pos,
@@ -149,8 +146,7 @@ static void check_learning_rate(const struct rules *r)
     struct optimizer_settings *optimizer = &r->spec->optimizer;
     const struct spec_node *lr = find(r, "optimizer.params.lr");
     const struct schedule_spec *s = &r->spec->scheduler;
-    if (lr && !spec_is_auto(lr))
-        return;
+    if (lr && !spec_is_auto(lr)) return;
     if (optimizer->muon_lr > 0 && optimizer->adam_lr > 0) { /* it would not be used */
         optimizer->lr = optimizer->muon_lr;
         return;
@@ -171,22 +167,17 @@ static void check_learning_rate(const struct rules *r)
 static void set_muon_defaults(const struct rules *r)
 {
     struct optimizer_settings *optimizer = &r->spec->optimizer;
-    if (!find(r, "optimizer.params.momentum"))
-        optimizer->momentum = 0.95;
-    if (!find(r, "optimizer.params.nesterov"))
-        optimizer->nesterov = true;
-    if (!find(r, "optimizer.params.betas"))
-        optimizer->beta2 = 0.95;
-    if (!find(r, "optimizer.params.eps"))
-        optimizer->eps = 1e-10;
+    if (!find(r, "optimizer.params.momentum")) optimizer->momentum = 0.95;
+    if (!find(r, "optimizer.params.nesterov")) optimizer->nesterov = true;
+    if (!find(r, "optimizer.params.betas")) optimizer->beta2 = 0.95;
+    if (!find(r, "optimizer.params.eps")) optimizer->eps = 1e-10;
 }
 
 static void check_muon_rates(const struct rules *r)
 {
     struct optimizer_settings *optimizer = &r->spec->optimizer;
     const bool muon = optimizer->type == OPTIMIZER_MUON;
-    if (!muon || (optimizer->muon_lr == 0 && optimizer->adam_lr == 0))
-        return;
+    if (!muon || (optimizer->muon_lr == 0 && optimizer->adam_lr == 0)) return;
     const struct spec_node *given =
         find(r, optimizer->muon_lr > 0 ? "optimizer.params.muon_lr" : "optimizer.params.adam_lr");
     const struct schedule_spec *s = &r->spec->scheduler;
@@ -205,11 +196,9 @@ static void check_muon_rates(const struct rules *r)
 static void check_optimizer(const struct rules *r)
 {
     struct optimizer_settings *optimizer = &r->spec->optimizer;
-    if (optimizer->type == OPTIMIZER_ADAM && r->full->adam_w_mode)
-        optimizer->type = OPTIMIZER_ADAMW;
+    if (optimizer->type == OPTIMIZER_ADAM && r->full->adam_w_mode) optimizer->type = OPTIMIZER_ADAMW;
     check_learning_rate(r);
-    if (optimizer->type == OPTIMIZER_MUON)
-        set_muon_defaults(r);
+    if (optimizer->type == OPTIMIZER_MUON) set_muon_defaults(r);
     const struct rule rules[] = {
         {optimizer->type == OPTIMIZER_ADAMW && !r->full->adam_w_mode, AT_KEY, "optimizer.params.adam_w_mode",
          "AdamW without adam_w_mode is Adam; hint: set optimizer.type to Adam"},
@@ -250,8 +239,7 @@ static void check_cycle(const struct rules *r)
     const struct schedule_spec *s = &r->spec->scheduler;
     const struct spec_node *low = spec_find(r->root, "scheduler.params.cycle_min_mom"),
                            *betas = find(r, "optimizer.params.betas");
-    if (s->type != SCHEDULE_ONE_CYCLE || !s->cycle.momentum)
-        return;
+    if (s->type != SCHEDULE_ONE_CYCLE || !s->cycle.momentum) return;
     if (r->spec->optimizer.type == OPTIMIZER_SGD)
         spec_notice(r->ctx, spec_find(r->root, "scheduler.type")->key_pos,
                     "OneCycle's momentum has no effect here: SGD has no betas, as in DeepSpeed");
@@ -279,8 +267,7 @@ static void check_warmup_ratio(const struct rules *r)
             spec_error(r->ctx, conflict_later_pos(steps, spec_find(r->root, "scheduler.params.warmup_ratio")),
                        "%s and warmup_ratio are both set; hint: keep one of them", paths[i]);
     }
-    if (s->warmup_ratio > 0)
-        s->warmup_steps = 0;
+    if (s->warmup_ratio > 0) s->warmup_steps = 0;
 }
 
 static void check_schedule_steps(const struct rules *r)
@@ -308,8 +295,7 @@ static void check_scheduler(const struct rules *r)
         spec_error(r->ctx, top, "'scheduler.type' is missing; hint: Constant, Linear, Cosine, WSD, WarmupLR, …");
         return;
     }
-    if (spec_is_unknown_territory(r->root, "scheduler.params"))
-        return;
+    if (spec_is_unknown_territory(r->root, "scheduler.params")) return;
     check_required(r);
     check_schedule_steps(r);
     check_cycle(r);
@@ -437,8 +423,7 @@ static void check_offload_section(const struct rules *r, const char *section, en
 static void check_offload_param(const struct rules *r, const struct spec_node *param)
 {
     const int stage = r->spec->zero.stage;
-    if (!offloads(param) || stage == 3)
-        return;
+    if (!offloads(param) || stage == 3) return;
     if (param->pos.source != 1) {
         spec_error(r->ctx, param->key_pos,
                    "offload_param needs zero_optimization stage 3, not %d; hint: set stage 3, or use offload_optimizer",
@@ -502,8 +487,7 @@ static void check_recompute(const struct rules *r)
                    "policy: none",
                    recompute_name(*recompute));
     r->full->activation_checkpointing = *recompute != RECOMPUTE_NONE;
-    if (!r->spec->cpu_checkpointing || *recompute != RECOMPUTE_NONE)
-        return;
+    if (!r->spec->cpu_checkpointing || *recompute != RECOMPUTE_NONE) return;
     if (to_cpu->pos.source == 1) { /* as in DeepSpeed */
         spec_notice(
             r->ctx, to_cpu->key_pos,

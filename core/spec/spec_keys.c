@@ -919,8 +919,7 @@ const struct spec_key spec_keys[] = {
 const struct spec_key *spec_key_find(const char *path)
 {
     for (const struct spec_key *key = spec_keys; key->path; key++)
-        if (strcmp(key->path, path) == 0)
-            return key;
+        if (strcmp(key->path, path) == 0) return key;
     return NULL;
 }
 
@@ -961,8 +960,7 @@ bool spec_choice_is(const struct spec_key *key, const struct spec_choice *choice
 
 json_t *spec_choice_json(const char *name)
 {
-    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)
-        return json_boolean(*name == 't');
+    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0) return json_boolean(*name == 't');
     return json_string(name);
 }
 

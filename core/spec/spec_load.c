@@ -36,8 +36,7 @@ static struct spec_node *load_source(struct spec_context *ctx, int source, const
     static const char mark[] = "\xef\xbb\xbf"; /* of the byte order, as some editors write it */
     size_t size = given ? strlen(given) : 0;
     const char *text = given ? given : spec_read_file(ctx, source, &size);
-    if (!text)
-        return NULL;
+    if (!text) return NULL;
     if (size >= 3 && memcmp(text, mark, 3) == 0) {
         text += 3;
         size -= 3;
@@ -70,8 +69,7 @@ static void load_override(struct spec_context *ctx, struct spec_node *root, int 
         spec_error(ctx, pos, "the key's name is not text in UTF-8");
         return;
     }
-    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1))))
-        return;
+    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1)))) return;
     value->pos = value->key_pos = pos;
     spec_override(ctx, root, assignment, value);
 }
@@ -80,8 +78,7 @@ static void load_override(struct spec_context *ctx, struct spec_node *root, int 
 static char *load_folder(struct spec_full *full, const char *name)
 {
     char folder[FS_PATH_MAX];
-    if (!name)
-        return NULL;
+    if (!name) return NULL;
     if (!model_folder_find(name, folder)) {
         if (strcmp(fs_base_name(name), "config.json") != 0 || !fs_exists(name))
             return spec_arena_text(&full->arena, name);
@@ -117,10 +114,8 @@ static void load_adapters(struct spec_context *ctx, struct spec_full *first, con
         spec->run.group = name && name->kind == NODE_STRING ? spec_arena_text(&full->arena, name->text)
                                                             : loaded_name(&full->arena, spec->path);
         spec_check(ctx, full, spec_adapters_pick(ctx, root, item), complete);
-        if (spec->run.dir)
-            spec->run.dir = spec_arena_printf(&full->arena, "%s/%s", spec->run.dir, spec->run.group);
-        if (item->next)
-            spec->next = &(full = load_new(spec->path))->spec;
+        if (spec->run.dir) spec->run.dir = spec_arena_printf(&full->arena, "%s/%s", spec->run.dir, spec->run.group);
+        if (item->next) spec->next = &(full = load_new(spec->path))->spec;
     }
 }
 
@@ -134,21 +129,15 @@ static enum status load_sources(const char *path, const char *text, const char *
 
     struct spec_node *root = load_source(&ctx, 0, text);
     struct spec_node *more = deepspeed ? load_source(&ctx, 1, NULL) : NULL;
-    if (root)
-        spec_normalise(&ctx, root);
-    if (more)
-        spec_normalise(&ctx, more);
-    if (root && more)
-        spec_merge(&ctx, root, more);
-    for (int i = 0; root && i < num_overrides; i++)
-        load_override(&ctx, root, 2 + i, overrides[i]);
+    if (root) spec_normalise(&ctx, root);
+    if (more) spec_normalise(&ctx, more);
+    if (root && more) spec_merge(&ctx, root, more);
+    for (int i = 0; root && i < num_overrides; i++) load_override(&ctx, root, 2 + i, overrides[i]);
     const struct spec_node *peft = spec_child(root, "peft");
     const bool complete = more || !deepspeed;
     if (!peft || peft->kind != NODE_LIST) {
-        if (root)
-            spec_check(&ctx, full, root, complete);
-        if (!full->spec.run.name)
-            full->spec.run.name = loaded_name(&full->arena, path);
+        if (root) spec_check(&ctx, full, root, complete);
+        if (!full->spec.run.name) full->spec.run.name = loaded_name(&full->arena, path);
     } else if (spec_adapters_check(&ctx, peft)) {
         load_adapters(&ctx, full, root, complete);
     }
@@ -162,8 +151,7 @@ static enum status load_sources(const char *path, const char *text, const char *
         spec_free(&full->spec);
         return STATUS_USAGE;
     }
-    for (struct run_spec *each = *spec; each; each = each->next)
-        load_folders(spec_full(each));
+    for (struct run_spec *each = *spec; each; each = each->next) load_folders(spec_full(each));
     return STATUS_OK;
 }
 
@@ -180,8 +168,7 @@ enum status spec_load_text(const char *path, const char *text, struct run_spec *
 
 void spec_free(struct run_spec *spec)
 {
-    if (!spec)
-        return;
+    if (!spec) return;
     spec_free(spec->next);
     struct spec_arena arena = spec_full(spec)->arena;
     json_decref(spec->model.config);
@@ -206,8 +193,7 @@ static void put_pair_value(FILE *out, const struct spec_node *node)
     fputc(list ? '[' : '{', out);
     for (const struct spec_node *child = node->first; child; child = child->next) {
         fputs(child == node->first ? "" : ", ", out);
-        if (!list)
-            fprintf(out, "%s: ", child->key);
+        if (!list) fprintf(out, "%s: ", child->key);
         put_pair_value(out, child);
     }
     fputc(list ? ']' : '}', out);
@@ -242,8 +228,7 @@ enum status spec_pairs_read(json_t **pairs, const char *path, struct error *err)
     *pairs = NULL;
     TRY(fs_read_file(path, SPEC_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
     const struct spec_node *root = spec_parse_yaml(&ctx, 0, text, bytes);
-    if (root && root->kind == NODE_MAPPING)
-        add_pairs(*pairs = json_object(), root, "");
+    if (root && root->kind == NODE_MAPPING) add_pairs(*pairs = json_object(), root, "");
     spec_arena_release(&arena);
     free(text);
     return *pairs ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "'%s' is not a run spec", path);

@@ -34,8 +34,7 @@ _Static_assert(COUNT_OF(type_names) == KEY_TYPE_COUNT, "every type has a name");
 static void spec_help_value(FILE *out, const struct spec_key *key)
 {
     const char *glue = "";
-    if (key->type != KEY_CHOICE)
-        fputs(type_names[key->type], out);
+    if (key->type != KEY_CHOICE) fputs(type_names[key->type], out);
     for (const struct spec_choice *choice = key->choices; key->type == KEY_CHOICE && choice->name; choice++)
         if (choice->verdict == VERDICT_USED) {
             fprintf(out, "%s%s", glue, choice->name);
@@ -46,8 +45,7 @@ static void spec_help_value(FILE *out, const struct spec_key *key)
         fprintf(out, " %s %.15g", above ? "above" : "from", key->min);
     else if (key->min < key->max)
         fprintf(out, " %.15g to %.15g", key->min, key->max);
-    if (key->flags & KEY_AUTO)
-        fputs(", or auto", out);
+    if (key->flags & KEY_AUTO) fputs(", or auto", out);
 }
 
 static void spec_help_types(FILE *out, const struct spec_key *key)
@@ -55,8 +53,7 @@ static void spec_help_types(FILE *out, const struct spec_key *key)
     const char *glue = "";
     for (int i = 0; i < SCHEDULE_COUNT || i < OPTIMIZER_COUNT; i++) {
         bool schedule = key->schedules & 1u << i;
-        if (!schedule && !(key->optimizers & 1u << i))
-            continue;
+        if (!schedule && !(key->optimizers & 1u << i)) continue;
         fprintf(out, "%s%s", glue,
                 schedule ? schedule_name((enum schedule_type)i) : optimizer_name((enum optimizer_type)i));
         glue = ", ";
@@ -76,8 +73,7 @@ static void spec_help_below(FILE *out, const char *text)
 static void spec_help_used(FILE *out)
 {
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS)
-            continue;
+        if (key->type == KEY_SECTION || key->verdict != VERDICT_USED || key->type == KEY_ALIAS) continue;
         fprintf(out, "%s  (", key->path);
         spec_help_value(out, key);
         fprintf(out, "; %s%s)\n", key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "" : "default ", spec_help_default(key));
@@ -94,11 +90,9 @@ static void print_verdict(FILE *out, enum spec_verdict verdict, const char *titl
 {
     fprintf(out, "\n%s\n", title);
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS)
-            continue;
+        if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS) continue;
         fprintf(out, "%s", key->path);
-        if (key->fallback)
-            fprintf(out, "  (only %s)", key->fallback);
+        if (key->fallback) fprintf(out, "  (only %s)", key->fallback);
         fputc('\n', out);
         spec_help_below(out, key->help);
     }
@@ -115,8 +109,7 @@ void spec_print_help(FILE *out)
     print_verdict(out, VERDICT_REFUSED, "Keys of DeepSpeed and PEFT that are refused when switched on:");
     fputs("\nOld names:\n", out);
     for (const struct spec_key *key = spec_keys; key->path; key++)
-        if (key->type == KEY_ALIAS)
-            fprintf(out, "%s: now %s\n", key->path, key->fallback);
+        if (key->type == KEY_ALIAS) fprintf(out, "%s: now %s\n", key->path, key->fallback);
 }
 
 enum { PAGE_CELL_WORDS = 25, PAGE_MAX_SECTIONS = 6 };
@@ -138,15 +131,13 @@ static const char *const resume_names[] = {
 
 static void page_print_cell(FILE *out, const char *text, size_t size)
 {
-    for (const char *end = text + size; text < end; text++)
-        fputs(*text == '|' ? "\\|" : (char[]){*text, 0}, out);
+    for (const char *end = text + size; text < end; text++) fputs(*text == '|' ? "\\|" : (char[]){*text, 0}, out);
 }
 
 static int page_count_words(const char *text, size_t size)
 {
     int words = 0;
-    for (size_t i = 0; i < size; i++)
-        words += text[i] != ' ' && (i == 0 || text[i - 1] == ' ');
+    for (size_t i = 0; i < size; i++) words += text[i] != ' ' && (i == 0 || text[i - 1] == ' ');
     return words;
 }
 
@@ -156,8 +147,7 @@ static size_t page_clause(const char *text)
     int depth = 0;
     for (size_t i = 0; text[i]; i++) {
         depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
-        if (depth == 0 && text[i] == ';' && text[i + 1] == ' ')
-            return i;
+        if (depth == 0 && text[i] == ';' && text[i + 1] == ' ') return i;
     }
     return strlen(text);
 }
@@ -168,8 +158,7 @@ static size_t page_cell_size(const char *text, int before)
     size_t size = page_clause(text);
     while (text[size]) {
         size_t next = size + 2 + page_clause(text + size + 2);
-        if (before + page_count_words(text, next) > PAGE_CELL_WORDS)
-            break;
+        if (before + page_count_words(text, next) > PAGE_CELL_WORDS) break;
         size = next;
     }
     return size;
@@ -202,8 +191,7 @@ static void page_print_row(FILE *out, const struct spec_key *key)
 static void page_print_rest(FILE *out, const struct spec_key *key)
 {
     const char *text = key->help + page_cell_size(key->help, page_types(key));
-    if (!*text)
-        return;
+    if (!*text) return;
     fprintf(out, "\n`%s`:\n\n", key->path);
     while (*text) {
         text += 2; /* "; " */
@@ -226,11 +214,9 @@ static void page_print_keys(FILE *out, const struct spec_page *page)
         fprintf(out, "\n## %s\n\n%c%s.\n", *section, toupper((unsigned char)*help), help + 1);
         fputs("\n| key | value | default | resume | |\n|---|---|---|---|---|\n", out);
         for (const struct spec_key *key = spec_keys; key->path; key++)
-            if (page_has_row(key, *section))
-                page_print_row(out, key);
+            if (page_has_row(key, *section)) page_print_row(out, key);
         for (const struct spec_key *key = spec_keys; key->path; key++)
-            if (page_has_row(key, *section))
-                page_print_rest(out, key);
+            if (page_has_row(key, *section)) page_print_rest(out, key);
     }
 }
 
@@ -240,8 +226,7 @@ static void page_print_verdict(FILE *out, enum spec_verdict verdict, const char 
 {
     fprintf(out, "\n## %s\n\n%s\n\n| key | accepted | |\n|---|---|---|\n", title, about);
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS)
-            continue;
+        if (key->verdict != verdict || key->type == KEY_SECTION || key->type == KEY_ALIAS) continue;
         const char *accepted = key->type == KEY_FOREIGN    ? "enabled: false"
                                : verdict == VERDICT_NOTICE ? "any"
                                : key->fallback             ? key->fallback
@@ -271,8 +256,7 @@ static void page_print_without_effect(FILE *out)
                        "If the value differs from the default, a notice gives the reason why it has no effect.");
     fputs("\n## Old names\n\n", out);
     for (const struct spec_key *key = spec_keys; key->path; key++)
-        if (key->type == KEY_ALIAS)
-            fprintf(out, "- `%s`: now `%s`\n", key->path, key->fallback);
+        if (key->type == KEY_ALIAS) fprintf(out, "- `%s`: now `%s`\n", key->path, key->fallback);
 }
 
 /* ---- pages --------------------------------------------------------------- */
@@ -302,8 +286,7 @@ static void page_print_first(FILE *out)
             fprintf(out, "| [%s](%s#%s) | %s |\n", *section, pages[i].file, top ? "at-top-level" : *section,
                     page_section_help(*section));
         }
-        if (pages[i].about)
-            fprintf(out, "| [%s](%s) | %s |\n", pages[i].file, pages[i].file, pages[i].about);
+        if (pages[i].about) fprintf(out, "| [%s](%s) | %s |\n", pages[i].file, pages[i].file, pages[i].about);
     }
 }
 

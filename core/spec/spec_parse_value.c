@@ -13,8 +13,7 @@ static const struct spec_choice *closest_choice(const struct spec_key *key, cons
     const struct spec_choice *best = NULL;
     int best_distance = edit_distance_limit(text) + 1;
     for (const struct spec_choice *choice = key->choices; choice && choice->name; choice++) {
-        if (choice->verdict == VERDICT_REFUSED || choice->verdict == VERDICT_LATER)
-            continue;
+        if (choice->verdict == VERDICT_REFUSED || choice->verdict == VERDICT_LATER) continue;
         int distance = edit_distance(choice->name, text);
         if (distance < best_distance) {
             best = choice;
@@ -26,12 +25,10 @@ static const struct spec_choice *closest_choice(const struct spec_key *key, cons
 
 bool spec_is_quoted_value(const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind != NODE_STRING || node->plain)
-        return false;
+    if (node->kind != NODE_STRING || node->plain) return false;
     struct spec_node bare = {.kind = NODE_STRING, .text = node->text};
     spec_yaml_plain(&bare);
-    if (key->type == KEY_BOOL)
-        return bare.kind == NODE_BOOL;
+    if (key->type == KEY_BOOL) return bare.kind == NODE_BOOL;
     return (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REAL_PAIR) && spec_is_number(&bare);
 }
 
@@ -44,8 +41,7 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
                                                    : spec_arena_printf(ctx->arena, "'%s'", spec_show(ctx, node->text));
     const char *hint = key->fallback ? spec_arena_printf(ctx->arena, "the default is %s", key->fallback)
                                      : "--help-spec describes the keys";
-    if (key->type == KEY_SIZE)
-        hint = SIZE_FORMS;
+    if (key->type == KEY_SIZE) hint = SIZE_FORMS;
     const struct spec_choice *close = node->kind == NODE_STRING ? closest_choice(key, node->text) : NULL;
     if (close)
         hint = spec_arena_printf(ctx->arena, "did you mean '%s'?",
@@ -62,8 +58,7 @@ static json_t *wrong(struct spec_context *ctx, const struct spec_key *key, const
 static const char *expected_value(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
     const char *noun = key->type == KEY_INT ? "an integer" : "a number";
-    if (!(key->min < key->max))
-        return noun;
+    if (!(key->min < key->max)) return noun;
     /* a limit that is too high to be worth a word, unless it is broken; above 2^63 it is no int64 in any case */
     const bool endless = key->max >= 1e15 && !(spec_is_number(node) && node->real > key->max && key->max < 0x1p63);
     const char *from = key->flags & KEY_ABOVE_MIN ? "above" : endless ? "of at least" : "from";
@@ -90,8 +85,7 @@ static json_t *convert_int(struct spec_context *ctx, const struct spec_key *key,
 
 static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_REAL && !node->finite)
-        return wrong(ctx, key, node, "a finite number");
+    if (node->kind == NODE_REAL && !node->finite) return wrong(ctx, key, node, "a finite number");
     if (!spec_is_number(node) || !in_range(key, node->real))
         return wrong(ctx, key, node, expected_value(ctx, key, node));
     return json_real(node->real);
@@ -115,8 +109,7 @@ static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key
     char text[SIZE_TEXT_MAX];
     int64_t bytes;
     bool scalar = node->kind == NODE_STRING || spec_is_number(node);
-    if (!scalar || !size_parse(node->text, &bytes))
-        return wrong(ctx, key, node, "a size such as 300MiB or 80GiB");
+    if (!scalar || !size_parse(node->text, &bytes)) return wrong(ctx, key, node, "a size such as 300MiB or 80GiB");
     return json_string(size_format(bytes, text));
 }
 
@@ -125,8 +118,7 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
                               const char *expected)
 {
     bool number = node->plain && spec_is_number(node);
-    if ((node->kind != NODE_STRING && !number) || !*node->text)
-        return wrong(ctx, key, node, expected);
+    if ((node->kind != NODE_STRING && !number) || !*node->text) return wrong(ctx, key, node, expected);
     const char *text = key->flags & KEY_PATH ? spec_home_path(ctx, key->path, node) : node->text;
     json_t *value = text ? json_string(text) : NULL;
     ASSERT(value || !text); /* the parsers have checked that it is UTF-8 */
@@ -191,19 +183,15 @@ static json_t *convert_id(struct spec_context *ctx, const struct spec_key *key, 
 
 static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_STRING)
-        return json_string(node->text);
-    if (node->kind != NODE_LIST || !node->count)
-        return wrong_prompt(ctx, key, node);
+    if (node->kind == NODE_STRING) return json_string(node->text);
+    if (node->kind != NODE_LIST || !node->count) return wrong_prompt(ctx, key, node);
     return convert_each(ctx, key, node, convert_id);
 }
 
 static json_t *convert_prompts(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind == NODE_STRING)
-        return json_pack("[s]", node->text);
-    if (node->kind != NODE_LIST)
-        return wrong_prompt(ctx, key, node);
+    if (node->kind == NODE_STRING) return json_pack("[s]", node->text);
+    if (node->kind != NODE_LIST) return wrong_prompt(ctx, key, node);
     return convert_each(ctx, key, node, convert_prompt);
 }
 
@@ -215,8 +203,7 @@ static const char *value_choices(struct spec_context *ctx, const struct spec_key
         used += choice->verdict == VERDICT_USED;
     const char *names = "";
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
-        if (choice->verdict != VERDICT_USED)
-            continue;
+        if (choice->verdict != VERDICT_USED) continue;
         const char *glue = i == 0 ? "" : i == used - 1 ? " or " : ", ";
         names = spec_arena_printf(ctx->arena, "%s%s%s", names, glue, choice->name);
         i++;
@@ -226,14 +213,11 @@ static const char *value_choices(struct spec_context *ctx, const struct spec_key
 
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind != NODE_STRING && node->kind != NODE_BOOL)
-        return wrong(ctx, key, node, value_choices(ctx, key));
+    if (node->kind != NODE_STRING && node->kind != NODE_BOOL) return wrong(ctx, key, node, value_choices(ctx, key));
     const char *text = node->kind == NODE_STRING ? node->text : node->boolean ? "true" : "false";
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
-        if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text))
-            continue;
-        if (choice->verdict == VERDICT_USED)
-            return spec_choice_json(choice->name);
+        if (choice->verdict == VERDICT_SYNONYM || !spec_choice_is(key, choice, text)) continue;
+        if (choice->verdict == VERDICT_USED) return spec_choice_json(choice->name);
         if (choice->verdict == VERDICT_ALIAS) {
             spec_notice(ctx, node->pos, "'%s' %s is taken as %s", key->path, choice->name, choice->why);
             return json_string(choice->why);
@@ -256,11 +240,9 @@ static const double largest_amount = 1e6;
 
 static bool is_mixture(const struct spec_node *node)
 {
-    if (node->kind == NODE_MAPPING)
-        return true;
+    if (node->kind == NODE_MAPPING) return true;
     for (const struct spec_node *child = node->first; child; child = child->next)
-        if (child->kind == NODE_MAPPING)
-            return true;
+        if (child->kind == NODE_MAPPING) return true;
     return false;
 }
 
@@ -306,8 +288,7 @@ static const struct spec_node *amount_of(struct spec_context *ctx, const struct 
             "epochs: how many passes over it are one epoch of the run",
             key->path, node ? "both a weight and epochs" : "neither a weight nor epochs");
     *amount = weight ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
-    if (spec_is_number(node) && node->real > 0 && node->real <= largest_amount)
-        return node;
+    if (spec_is_number(node) && node->real > 0 && node->real <= largest_amount) return node;
     return spec_error(ctx, node->pos, "'%s' of a source of '%s' must be a number above 0, up to %.15g%s", node->key,
                       key->path, largest_amount,
                       node->kind == NODE_INT && node->integer == 0 ? "; hint: leave out a source that gives no sample"
@@ -323,12 +304,10 @@ static json_t *convert_source(struct spec_context *ctx, const struct spec_key *k
             "'%s' is a mixture, so that each of its entries needs a path and a weight or epochs; hint: write "
             "{path: %s, weight: 1}, or list only paths",
             key->path, source->kind == NODE_STRING ? spec_show(ctx, source->text) : "…");
-    if (!parse_source_keys(ctx, key, source))
-        return NULL;
+    if (!parse_source_keys(ctx, key, source)) return NULL;
     const char *path = path_of(ctx, key, source);
     const struct spec_node *number = amount_of(ctx, key, source, amount);
-    if (!path || !number)
-        return NULL;
+    if (!path || !number) return NULL;
     return json_pack("{sssf}", "path", path, spec_amount_names[*amount], number->real);
 }
 
@@ -368,14 +347,11 @@ static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *
     for (const struct spec_node *child = node->first; child; child = child->next) {
         enum spec_amount amount = SPEC_AMOUNT_NONE;
         json_t *source = convert_source(ctx, key, child, &amount);
-        if (source && !all)
-            all = amount;
+        if (source && !all) all = amount;
         good = source && fits(ctx, key, child, list, source, all, amount) && good;
-        if (source)
-            json_array_append_new(list, source);
+        if (source) json_array_append_new(list, source);
     }
-    if (good)
-        return list;
+    if (good) return list;
     json_decref(list);
     return NULL;
 }
@@ -384,8 +360,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
 {
     switch (key->type) {
     case KEY_BOOL:
-        if (node->kind != NODE_BOOL)
-            return wrong(ctx, key, node, "true or false");
+        if (node->kind != NODE_BOOL) return wrong(ctx, key, node, "true or false");
         return json_boolean(node->boolean);
     case KEY_INT: return convert_int(ctx, key, node);
     case KEY_REAL: return convert_real(ctx, key, node);
@@ -400,8 +375,7 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_BLOCKS: return spec_adapter_convert(ctx, key, node);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
-        if (node->kind == NODE_MAPPING)
-            return spec_node_json(ctx, node);
+        if (node->kind == NODE_MAPPING) return spec_node_json(ctx, node);
         return convert_string(ctx, key, node, "the path of a config.json, or its keys as a mapping");
     case KEY_ANY: return spec_node_json(ctx, node);
     case KEY_SECTION:
@@ -414,15 +388,13 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
 
 json_t *spec_key_default(const struct spec_key *key)
 {
-    if (!key->fallback || key->type == KEY_ALIAS)
-        return NULL;
+    if (!key->fallback || key->type == KEY_ALIAS) return NULL;
     struct spec_arena arena = {0};
     const char *sources[] = {"default"};
     struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 1};
     struct spec_node *node = spec_parse_yaml(&ctx, 0, key->fallback, strlen(key->fallback));
     json_t *value = node ? spec_key_convert(&ctx, key, node) : NULL;
-    if (!value)
-        BUG("the default of '%s' is refused", key->path);
+    if (!value) BUG("the default of '%s' is refused", key->path);
     spec_arena_release(&arena);
     return value;
 }
@@ -457,8 +429,7 @@ const char *const spec_amount_names[] = {
 static void store_choice_field(char *field, const struct spec_key *key, const char *name)
 {
     const struct spec_choice *choice = key->choices;
-    while (strcmp(choice->name, name) != 0)
-        choice++;
+    while (strcmp(choice->name, name) != 0) choice++;
     if (key->size == sizeof(bool))
         *(bool *)(void *)field = choice->value != 0;
     else
@@ -473,8 +444,7 @@ static void store_prompts_field(struct spec_full *full, const json_t *value)
         const json_t *item = json_array_get(value, i);
         const char *text = json_string_value(item);
         struct spec_prompt *prompt = &prompts[i];
-        if (text)
-            prompt->text = spec_arena_text(&full->arena, text);
+        if (text) prompt->text = spec_arena_text(&full->arena, text);
         prompt->count = text ? 0 : (int64_t)json_array_size(item);
         prompt->tokens = spec_arena_alloc(&full->arena, ((size_t)prompt->count + 1) * sizeof *prompt->tokens);
         for (int64_t k = 0; k < prompt->count; k++)
@@ -490,8 +460,7 @@ static void store_sources_field(struct spec_full *full, const json_t *value)
     struct string_list *paths = &full->spec.data.train;
     full->spec.data.amount = SPEC_AMOUNT_NONE;
     full->spec.data.amounts = NULL;
-    if (!json_is_object(json_array_get(value, 0)))
-        return;
+    if (!json_is_object(json_array_get(value, 0))) return;
     const bool weighs = json_object_get(json_array_get(value, 0), "weight");
     full->spec.data.amount = weighs ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
     full->spec.data.amounts = spec_arena_alloc(&full->arena, count * sizeof *full->spec.data.amounts);
@@ -522,20 +491,17 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
         break;
     case KEY_REAL: *(double *)(void *)field = value ? json_number_value(value) : -1; break;
     case KEY_REAL_PAIR:
-        for (size_t i = 0; i < 2; i++)
-            ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
+        for (size_t i = 0; i < 2; i++) ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
         break;
     case KEY_SIZE:
         *(int64_t *)(void *)field = 0;
-        if (text && !size_parse(text, (int64_t *)(void *)field))
-            BUG("'%s' holds '%s'", key->path, text);
+        if (text && !size_parse(text, (int64_t *)(void *)field)) BUG("'%s' holds '%s'", key->path, text);
         break;
     case KEY_STRING: *(char **)(void *)field = copy; break;
     case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); break;
     case KEY_SOURCES:
         store_sources_field(full, value);
-        if (!full->spec.data.amount)
-            spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
+        if (!full->spec.data.amount) spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
         break;
     case KEY_PROMPTS: store_prompts_field(full, value); break;
     case KEY_MODULES:
@@ -556,8 +522,7 @@ static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
 {
     int value = key->size == sizeof(bool) ? *(const bool *)(const void *)field : *(const int *)(const void *)field;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-        if (choice->verdict == VERDICT_USED && choice->value == value)
-            return spec_choice_json(choice->name);
+        if (choice->verdict == VERDICT_USED && choice->value == value) return spec_choice_json(choice->name);
     BUG("'%s' holds %d", key->path, value);
 }
 
@@ -567,8 +532,7 @@ static json_t *fetch_prompts_field(const struct spec_full *full)
     for (int i = 0; i < full->spec.train.num_samples; i++) {
         const struct spec_prompt *prompt = &full->spec.train.samples[i];
         json_t *item = prompt->text ? json_string(prompt->text) : json_array();
-        for (int64_t k = 0; k < prompt->count; k++)
-            json_array_append_new(item, json_integer(prompt->tokens[k]));
+        for (int64_t k = 0; k < prompt->count; k++) json_array_append_new(item, json_integer(prompt->tokens[k]));
         json_array_append_new(list, item);
     }
     return list;
@@ -588,8 +552,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     ASSERT(key->size > 0);
     const char *field = (const char *)full + key->offset;
     bool optional = !key->fallback;
-    if (!spec_key_applies(full, key))
-        return NULL;
+    if (!spec_key_applies(full, key)) return NULL;
     switch (key->type) {
     case KEY_BOOL: return json_boolean(*(const bool *)(const void *)field);
     case KEY_INT: {
@@ -599,8 +562,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     }
     case KEY_REAL: {
         double value = *(const double *)(const void *)field;
-        if (optional && value < 0)
-            return NULL;
+        if (optional && value < 0) return NULL;
         return key->flags & KEY_WHOLE && value == floor(value) ? json_integer((json_int_t)value) : json_real(value);
     }
     case KEY_REAL_PAIR: {
@@ -626,8 +588,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_BLOCKS: return spec_adapter_fetch(full, key);
     case KEY_CHOICE: return fetch_choice_field(field, key);
     case KEY_MODEL_CONFIG:
-        if (full->spec.model.config)
-            return json_incref(full->spec.model.config);
+        if (full->spec.model.config) return json_incref(full->spec.model.config);
         return full->spec.model.config_path ? json_string(full->spec.model.config_path) : NULL;
     default: BUG("'%s' has no field", key->path);
     }

@@ -36,8 +36,7 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     int found = 0;
     text[0] = 0;
     for (int64_t world = 1; world <= most && world <= 4096; world++) {
-        if (most % world)
-            continue;
+        if (most % world) continue;
         size_t used = strlen(text);
         if (++found > MOST) {
             snprintf(text + used, size - used, ", …");
@@ -57,8 +56,7 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world,
     list_world_sizes(train, both, sizes, sizeof sizes);
     if (per_rank && sizes[0]) /* all three sizes determine the world size */
         snprintf(sizes, sizeof sizes, "%lld", (long long)(train / both));
-    if (sizes[0])
-        snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
+    if (sizes[0]) snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
     if (unit > largest_batch())
         error_hint(err, "make the micro batch or the accumulation smaller");
     else if (per_rank && train % per_rank == 0)
@@ -78,8 +76,7 @@ static enum status take_virtual_ranks(const struct run_spec *spec, int *world, c
 {
     const int64_t virtual_ranks = spec->train.virtual_ranks;
     char divisors[256];
-    if (!virtual_ranks)
-        return STATUS_OK;
+    if (!virtual_ranks) return STATUS_OK;
     if (virtual_ranks % *world) {
         list_world_sizes(virtual_ranks, 1, divisors, sizeof divisors);
         return error_set(err, STATUS_USAGE,
@@ -181,8 +178,7 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     const int64_t *given = full->given_batch;
     int64_t train = json_integer_value(json_object_get(stored, "train_batch_size"));
     int64_t was_micro = json_integer_value(json_object_get(stored, "train_micro_batch_size_per_gpu"));
-    if (spec->train.virtual_ranks)
-        return resolve_virtual_resumed(spec, world, world_source, stored, err);
+    if (spec->train.virtual_ranks) return resolve_virtual_resumed(spec, world, world_source, stored, err);
     if (train < 1 || train > largest_batch() || was_micro < 1 || was_micro > largest_batch() ||
         (given[0] && given[0] != train)) /* another batch is another run, which spec_compare() refuses */
         return spec_resolve_batch(spec, world, world_source, err);
@@ -194,19 +190,16 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
     int64_t per_rank = train % world ? 0 : train / world, micro = given[1] ? given[1] : was_micro;
     if (!given[1] && per_rank) {
         micro = micro < per_rank ? micro : per_rank;
-        while (per_rank % micro)
-            micro--;
+        while (per_rank % micro) micro--;
     }
     if (!per_rank || per_rank % micro) {
         char sizes[256], parts[64] = "over";
         list_world_sizes(train, given[1] ? given[1] : 1, sizes, sizeof sizes);
-        if (given[1])
-            snprintf(parts, sizeof parts, "into micro batches of %lld on", (long long)micro);
+        if (given[1]) snprintf(parts, sizeof parts, "into micro batches of %lld on", (long long)micro);
         error_set(err, STATUS_USAGE,
                   "%s: the run's train_batch_size %lld cannot be split %s %d ranks (world size %d: %s)",
                   full->batch_where, (long long)train, parts, world, world, world_source);
-        if (sizes[0])
-            return error_hint(err, "possible world sizes: %s", sizes);
+        if (sizes[0]) return error_hint(err, "possible world sizes: %s", sizes);
         return error_hint(
             err, "train_micro_batch_size_per_gpu must divide train_batch_size; if you remove it, ztrain derives it");
     }
@@ -219,8 +212,7 @@ enum status spec_resolve_batch_resumed(struct run_spec *spec, int world, const c
 void spec_resolve_document_mask(struct run_spec *spec, bool has_masks)
 {
     const bool matters = spec->data.packing != SPEC_PACKING_NONE && spec->model.task == TASK_CAUSAL_LM;
-    if (spec->data.document_mask != SPEC_AUTO)
-        return;
+    if (spec->data.document_mask != SPEC_AUTO) return;
     spec_full(spec)->auto_document_mask = true;
     spec->data.document_mask = has_masks && matters ? SPEC_ON : SPEC_OFF;
 }
@@ -232,8 +224,7 @@ bool spec_document_mask_was_auto(const struct run_spec *spec)
 
 double spec_comm_factor(const struct run_spec *spec, int world)
 {
-    if (spec->communication_data_type != DTYPE_F16 || spec->prescale_gradients)
-        return 1;
+    if (spec->communication_data_type != DTYPE_F16 || spec->prescale_gradients) return 1;
     return world / spec->gradient_predivide_factor;
 }
 
@@ -253,8 +244,7 @@ static int64_t resolve_steps_of_epochs(double epochs, int64_t steps_per_epoch)
 
 int64_t spec_run_length(double epochs, int64_t max_steps, int64_t steps_per_epoch)
 {
-    if (epochs <= 0 && max_steps)
-        return max_steps;
+    if (epochs <= 0 && max_steps) return max_steps;
     const int64_t steps = resolve_steps_of_epochs(epochs > 0 ? epochs : 1, steps_per_epoch);
     return max_steps && max_steps < steps ? max_steps : steps;
 }
@@ -263,8 +253,7 @@ int64_t spec_resolve_steps(struct run_spec *spec, int64_t steps_per_epoch)
 {
     ASSERT(steps_per_epoch > 0);
     const int64_t steps = spec_run_length(spec->train.epochs, spec->train.max_steps, steps_per_epoch);
-    if (!spec_full(spec)->given_total_steps)
-        spec->scheduler.total_steps = steps;
+    if (!spec_full(spec)->given_total_steps) spec->scheduler.total_steps = steps;
     return steps;
 }
 
@@ -292,8 +281,7 @@ void spec_resolve_resumed(struct run_spec *spec, const json_t *stored)
 int64_t spec_former_steps(const struct run_spec *spec, int64_t steps_per_epoch)
 {
     const struct spec_full *full = spec_full(spec);
-    if (!full->former_follows || full->given_total_steps)
-        return 0;
+    if (!full->former_follows || full->given_total_steps) return 0;
     return spec_run_length(full->former_epochs, full->former_max_steps, steps_per_epoch);
 }
 
@@ -339,8 +327,7 @@ static const struct auto_rule rules[] = {
 static const struct auto_rule *find_auto_rule(const char *path)
 {
     for (size_t i = 0; i < COUNT_OF(rules); i++)
-        if (strcmp(rules[i].path, path) == 0)
-            return &rules[i];
+        if (strcmp(rules[i].path, path) == 0) return &rules[i];
     return NULL;
 }
 
@@ -354,8 +341,7 @@ bool spec_auto_is_allowed(const struct spec_key *key)
 json_t *spec_auto_value(const struct spec_key *key)
 {
     const struct auto_rule *rule = find_auto_rule(key->path);
-    if (!rule || !rule->value)
-        return spec_key_default(key);
+    if (!rule || !rule->value) return spec_key_default(key);
     struct spec_key other = *key;
     other.fallback = rule->value;
     return spec_key_default(&other);
@@ -370,8 +356,7 @@ struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key
     filled->was = "auto";
     filled->from = spec_arena_text(&full->arena, origin);
     filled->derived = !from && rule && (rule->square || rule->factor);
-    while (*link)
-        link = &(*link)->next;
+    while (*link) link = &(*link)->next;
     *link = filled;
     return filled;
 }
@@ -380,8 +365,7 @@ void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, 
 {
     const struct spec_node *node = spec_find(root, "gradient_clipping");
     const bool deepspeed = *ctx->sources[1];
-    if (!deepspeed || (node && node->kind != NODE_NULL))
-        return;
+    if (!deepspeed || (node && node->kind != NODE_NULL)) return;
     full->unset_clipping = true;
     full->spec.gradient_clipping = 1;
     struct spec_auto *filled =
@@ -392,15 +376,13 @@ void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, 
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from)
 {
     for (struct spec_auto *filled = full->autos; filled; filled = filled->next)
-        if (filled->key == key)
-            filled->from = spec_arena_text(&full->arena, from);
+        if (filled->key == key) filled->from = spec_arena_text(&full->arena, from);
 }
 
 bool spec_auto_is_derived(const struct spec_full *full, const struct spec_key *key)
 {
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next)
-        if (filled->key == key)
-            return filled->derived;
+        if (filled->key == key) return filled->derived;
     return false;
 }
 
@@ -416,8 +398,7 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     ASSERT(hidden_size > 0 && hidden_size < 1 << 28);
     full->hidden_size = hidden_size;
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next) {
-        if (!filled->derived || !filled->key->size)
-            continue;
+        if (!filled->derived || !filled->key->size) continue;
         spec_key_store(full, filled->key, json_integer(from_hidden_size(filled->key, hidden_size)));
     }
 }

@@ -76,8 +76,7 @@ void spec_arena_list(struct spec_arena *arena, struct string_list *list, const j
 json_t *spec_list_json(const struct string_list *list)
 {
     json_t *array = list->count ? json_array() : NULL;
-    for (int i = 0; i < list->count; i++)
-        json_array_append_new(array, json_string(list->items[i]));
+    for (int i = 0; i < list->count; i++) json_array_append_new(array, json_string(list->items[i]));
     return array;
 }
 
@@ -119,8 +118,7 @@ const char *spec_pos_text(struct spec_context *ctx, struct spec_pos pos)
 {
     ASSERT(pos.source >= 0 && pos.source < ctx->num_sources);
     const char *name = ctx->sources[pos.source];
-    if (pos.source >= 2 || pos.line == 0)
-        return name;
+    if (pos.source >= 2 || pos.line == 0) return name;
     return spec_arena_printf(ctx->arena, "%s:%d:%d", name, pos.line, pos.column);
 }
 
@@ -163,16 +161,13 @@ static int tree_problem_compare(const void *left, const void *right)
 
 void spec_problems_print(struct spec_context *ctx, struct spec_problems *problems, struct string_list *lines)
 {
-    if (problems->count)
-        qsort(problems->items, (size_t)problems->count, sizeof *problems->items, tree_problem_compare);
+    if (problems->count) qsort(problems->items, (size_t)problems->count, sizeof *problems->items, tree_problem_compare);
     for (int i = 0; i < problems->count; i++) {
         const struct spec_problem *problem = &problems->items[i];
         const char *line = spec_arena_printf(ctx->arena, "%s: %s", spec_pos_text(ctx, problem->pos), problem->text);
         bool again = false; /* each of several adapters finds what is wrong with the rest */
-        for (int l = 0; l < lines->count && !again; l++)
-            again = strcmp(lines->items[l], line) == 0;
-        if (!again)
-            string_list_add(lines, line);
+        for (int l = 0; l < lines->count && !again; l++) again = strcmp(lines->items[l], line) == 0;
+        if (!again) string_list_add(lines, line);
     }
     if (problems->dropped)
         string_list_add(lines, spec_arena_printf(ctx->arena, "%s: and %d more; hint: correct these first",
@@ -183,15 +178,13 @@ void spec_problems_print(struct spec_context *ctx, struct spec_problems *problem
 
 const char *spec_home_path(struct spec_context *ctx, const char *key, const struct spec_node *node)
 {
-    if (node->text[0] != '~')
-        return node->text;
+    if (node->text[0] != '~') return node->text;
     const char *rest = node->text + 1;
     const bool own = !*rest || *rest == '/';
     const char *home = own ? getenv("HOME") : NULL;
     json_t *text = home && *home ? json_string(home) : NULL; /* NULL: JSON cannot hold it */
     json_decref(text);
-    if (text)
-        return spec_arena_printf(ctx->arena, "%s%s", home, rest);
+    if (text) return spec_arena_printf(ctx->arena, "%s%s", home, rest);
     return spec_error(ctx, node->pos,
                       "'%s' is '%s', %s; hint: write the whole path, or ./~ for a name that begins with ~", key,
                       spec_show(ctx, node->text),
@@ -202,8 +195,7 @@ const char *spec_home_path(struct spec_context *ctx, const char *key, const stru
 static struct spec_node *tree_child_of_part(const struct spec_node *node, const char *key, size_t length)
 {
     for (struct spec_node *child = node->first; child; child = child->next)
-        if (strncmp(child->key, key, length) == 0 && !child->key[length])
-            return child;
+        if (strncmp(child->key, key, length) == 0 && !child->key[length]) return child;
     return NULL;
 }
 
@@ -218,8 +210,7 @@ struct spec_node *spec_find(const struct spec_node *root, const char *path)
     while (node && node->kind == NODE_MAPPING) {
         size_t length = strcspn(path, ".");
         struct spec_node *child = tree_child_of_part(node, path, length);
-        if (!path[length])
-            return child;
+        if (!path[length]) return child;
         path += length + 1;
         node = child;
     }
@@ -256,8 +247,7 @@ void spec_unlink(struct spec_node *parent, const struct spec_node *child)
         link = &before->next;
     }
     *link = child->next;
-    if (parent->last == child)
-        parent->last = before;
+    if (parent->last == child) parent->last = before;
     parent->count--;
 }
 
@@ -285,8 +275,7 @@ bool spec_has_word(const char *words, const char *word)
     for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
         const size_t length = strcspn(at, " ");
         const bool star = at[length - 1] == '*';
-        if (strncmp(at, word, length - star) == 0 && (star || !word[length]))
-            return true;
+        if (strncmp(at, word, length - star) == 0 && (star || !word[length])) return true;
     }
     return false;
 }
@@ -321,14 +310,10 @@ static void tree_fill(struct spec_node *node, const struct spec_node *value)
 
 static bool tree_same_value(const struct spec_node *a, const struct spec_node *b)
 {
-    if (spec_is_number(a) && spec_is_number(b))
-        return a->real == b->real;
-    if (a->kind != b->kind || a->kind == NODE_MAPPING)
-        return false;
-    if (a->kind == NODE_STRING)
-        return strcmp(a->text, b->text) == 0;
-    if (a->kind == NODE_BOOL)
-        return a->boolean == b->boolean;
+    if (spec_is_number(a) && spec_is_number(b)) return a->real == b->real;
+    if (a->kind != b->kind || a->kind == NODE_MAPPING) return false;
+    if (a->kind == NODE_STRING) return strcmp(a->text, b->text) == 0;
+    if (a->kind == NODE_BOOL) return a->boolean == b->boolean;
     const struct spec_node *x = a->first, *y = b->first;
     while (x && y && tree_same_value(x, y)) {
         x = x->next;
@@ -415,8 +400,7 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
         }
         node = child;
         part += length;
-        if (*part == '=')
-            break;
+        if (*part == '=') break;
         part++;
     }
     tree_fill(node, value);

@@ -259,8 +259,7 @@ const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
 const struct spec_foreign_name *spec_foreign_name_find(const char *name)
 {
     for (int i = 0; i < spec_num_foreign_names; i++)
-        if (spec_has_word(spec_foreign_names[i].names, name))
-            return &spec_foreign_names[i];
+        if (spec_has_word(spec_foreign_names[i].names, name)) return &spec_foreign_names[i];
     return NULL;
 }
 
@@ -270,8 +269,7 @@ void spec_print_names(FILE *out)
     for (int i = 0; i < spec_num_foreign_names; i++) {
         const struct spec_foreign_name *row = &spec_foreign_names[i];
         const char *tick = row->key ? "`" : "";
-        if (row->unlisted)
-            continue;
+        if (row->unlisted) continue;
         for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
             fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
                     tick, row->note ? row->note : "");
@@ -317,8 +315,7 @@ static bool unknown_key_ends_with(const char *text, const char *word)
 /* The beginning of a key (seq_len), its end (batch_size), or with words before it. One word: same section only. */
 static bool unknown_is_part(const char *name, const char *key, bool same_section)
 {
-    if (!same_section && !strchr(name, '_'))
-        return false;
+    if (!same_section && !strchr(name, '_')) return false;
     size_t length = strlen(name);
     return (length >= FEWEST_LETTERS && strncmp(name, key, length) == 0) || unknown_key_ends_with(key, name) ||
            (same_section && unknown_key_ends_with(name, key));
@@ -329,8 +326,7 @@ static const char *unknown_suggestion(struct spec_context *ctx, const char *name
     const struct spec_foreign_name *foreign = spec_foreign_name_find(name);
     if (foreign && foreign->unlisted && foreign->use == FOREIGN_NOTHING)
         return NULL; /* a name of the run spec may be meant */
-    if (!foreign || !foreign->key)
-        return foreign ? foreign->note : NULL;
+    if (!foreign || !foreign->key) return foreign ? foreign->note : NULL;
     return foreign->note ? spec_arena_printf(ctx->arena, "write %s (%s)", foreign->key, foreign->note)
                          : spec_arena_printf(ctx->arena, "write %s", foreign->key);
 }
@@ -341,13 +337,10 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
     if (!strcmp(section, "peft") && spec_key_find(spec_arena_printf(ctx->arena, "peft.lora_%s", name)))
         return spec_arena_printf(ctx->arena, "did you mean 'lora_%s'?", name);
     const char *foreign = unknown_suggestion(ctx, name);
-    if (foreign)
-        return foreign;
+    if (foreign) return foreign;
     const char *places = sections_with(ctx, name, true);
-    if (!places && strchr(name, '_'))
-        places = sections_with(ctx, name, false);
-    if (places)
-        return spec_arena_printf(ctx->arena, "this key belongs %s", places);
+    if (!places && strchr(name, '_')) places = sections_with(ctx, name, false);
+    if (places) return spec_arena_printf(ctx->arena, "this key belongs %s", places);
 
     const struct spec_key *best = NULL;
     int best_distance = edit_distance_limit(name) + 1;
@@ -374,8 +367,7 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
 /* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//". */
 static bool unknown_is_comment(struct spec_context *ctx, const struct spec_node *node)
 {
-    if (node->key_pos.source != 1 || !strchr("_/#", *node->key))
-        return false;
+    if (node->key_pos.source != 1 || !strchr("_/#", *node->key)) return false;
     spec_notice(ctx, node->key_pos, "'%s' is taken as a comment", spec_show(ctx, node->key));
     return true;
 }
@@ -383,15 +375,12 @@ static bool unknown_is_comment(struct spec_context *ctx, const struct spec_node 
 void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
                        const char *section_path)
 {
-    if (spec_is_unknown_territory(root, section_path))
-        return;
+    if (spec_is_unknown_territory(root, section_path)) return;
     for (const struct spec_node *node = section->first; node; node = node->next) {
         const char *path = *section_path ? spec_arena_printf(ctx->arena, "%s.%s", section_path, node->key) : node->key;
         const struct spec_key *key = strchr(node->key, '.') ? NULL : spec_key_find(path);
-        if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING)
-            spec_find_unknown(ctx, root, node, path);
-        if (!key && (node->removed || unknown_is_comment(ctx, node)))
-            continue;
+        if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING) spec_find_unknown(ctx, root, node, path);
+        if (!key && (node->removed || unknown_is_comment(ctx, node))) continue;
         if (key || ctx->errors.count == SPEC_MAX_PROBLEMS) {
             ctx->errors.dropped += !key;
             continue;

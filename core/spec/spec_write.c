@@ -13,12 +13,10 @@ static void write_real(FILE *out, double value)
     char text[40];
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
+        if (strtod(text, NULL) == value) break;
     }
     fputs(text, out);
-    if (!strpbrk(text, ".e"))
-        fputs(".0", out);
+    if (!strpbrk(text, ".e")) fputs(".0", out);
 }
 
 static void write_quoted(FILE *out, const char *text)
@@ -45,8 +43,7 @@ void spec_write_string(FILE *out, const char *text)
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./";
     bool path = text[0] == '/' || strncmp(text, "./", 2) == 0 || strncmp(text, "../", 3) == 0;
     bool plain = (isalpha((unsigned char)text[0]) || path) && text[strspn(text, allowed)] == 0;
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        plain = plain && strcasecmp(text, words[i]) != 0;
+    for (size_t i = 0; i < COUNT_OF(words); i++) plain = plain && strcasecmp(text, words[i]) != 0;
     if (plain)
         fputs(text, out);
     else
@@ -75,8 +72,7 @@ static void write_flow(FILE *out, const json_t *value)
         const char *key;
         json_t *item;
         fputc('{', out);
-        json_object_foreach((json_t *)value, key, item)
-        {
+        json_object_foreach ((json_t *)value, key, item) {
             fputs(glue, out);
             write_quoted(out, key);
             fputs(": ", out);
@@ -97,8 +93,7 @@ static int spec_open_sections(FILE *out, const char *path, const char *previous)
     for (const char *part = path, *dot; (dot = strchr(part, '.')); part = dot + 1, level++) {
         size_t length = (size_t)(dot - path) + 1;
         same = same && previous && strncmp(previous, path, length) == 0;
-        if (same)
-            continue;
+        if (same) continue;
         fprintf(out, "%*s%.*s:\n", 2 * level, "", (int)(dot - part), part);
     }
     return level;
@@ -130,8 +125,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         /* always: Muon has other defaults than the table, set_muon_defaults() */
         bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
-        if (!value && !is_auto)
-            continue;
+        if (!value && !is_auto) continue;
         if (all || is_auto || muon || key->flags & KEY_ALWAYS || !spec_key_is_default(key, value)) {
             int level = spec_open_sections(out, key->path, previous);
             previous = key->path;
@@ -146,8 +140,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
                                     : value);
             if (writes_derived(full, key) && value) {
                 fputs(is_auto ? " # derived: " : " # derived", out);
-                if (is_auto)
-                    write_flow(out, value);
+                if (is_auto) write_flow(out, value);
             }
             fputc('\n', out);
         }
@@ -182,8 +175,7 @@ void spec_write_values(const json_t *values, FILE *out)
     const char *previous = NULL;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         const json_t *value = json_object_get(values, key->path);
-        if (!value)
-            continue;
+        if (!value) continue;
         const int level = spec_open_sections(out, key->path, previous);
         previous = key->path;
         fprintf(out, "%*s%s:", 2 * level, "", spec_key_leaf(key->path));
@@ -197,8 +189,7 @@ json_t *spec_to_json(const struct run_spec *spec)
     json_t *json = json_object();
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
-        if (value)
-            json_object_set_new(json, key->path, value);
+        if (value) json_object_set_new(json, key->path, value);
     }
     return json;
 }

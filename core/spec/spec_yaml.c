@@ -23,8 +23,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     const char *path = ctx->sources[source];
     bool opened = true;
     char *file = kept_files_read(path, size);
-    if (!file)
-        file = any_file_read(path, SPEC_MAX_BYTES, size, &opened);
+    if (!file) file = any_file_read(path, SPEC_MAX_BYTES, size, &opened);
     if (!file && opened)
         spec_error(ctx, whole, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(errno));
     else if (!file)
@@ -144,14 +143,12 @@ static void read_scalar(struct reader *reader, const yaml_event_t *event, struct
 {
     const char *text = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length;
-    if (memchr(text, 0, length))
-        REFUSE(reader, pos, "a text contains a NUL character");
+    if (memchr(text, 0, length)) REFUSE(reader, pos, "a text contains a NUL character");
     text = spec_arena_copy(reader->ctx->arena, text, length);
     bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     bool in_mapping = reader->depth && reader->stack[reader->depth - 1]->kind == NODE_MAPPING;
     if (in_mapping && !reader->key) {
-        if (!length)
-            REFUSE(reader, pos, "a key has no name");
+        if (!length) REFUSE(reader, pos, "a key has no name");
         if (plain && strcmp(text, "<<") == 0)
             REFUSE(reader, pos, "merge keys ('<<') are not supported; hint: write the keys out");
         reader->key = text;
@@ -163,8 +160,7 @@ static void read_scalar(struct reader *reader, const yaml_event_t *event, struct
     node->pos = pos;
     node->text = text;
     node->plain = plain;
-    if (plain)
-        spec_yaml_plain(node);
+    if (plain) spec_yaml_plain(node);
     yaml_attach(reader, node);
 }
 
@@ -234,8 +230,7 @@ static bool yaml_has_tag_directive(struct reader *reader, const char *text, size
     const char *directive = memmem(text, size, "%TAG", 4);
     while (directive && directive != text && !strchr("\n\r\x85\xa8\xa9", directive[-1]))
         directive = memmem(directive + 4, size - (size_t)(directive + 4 - text), "%TAG", 4);
-    if (!directive)
-        return false;
+    if (!directive) return false;
     spec_error(reader->ctx, yaml_offset_pos(reader->source, text, size, (size_t)(directive - text)),
                "%%TAG directives are not supported; hint: remove the line");
     return true;
@@ -244,11 +239,9 @@ static bool yaml_has_tag_directive(struct reader *reader, const char *text, size
 struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const char *text, size_t size)
 {
     struct reader reader = {.ctx = ctx, .source = source};
-    if (yaml_has_tag_directive(&reader, text, size))
-        return NULL;
+    if (yaml_has_tag_directive(&reader, text, size)) return NULL;
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser))
-        memory_exhausted(0);
+    if (!yaml_parser_initialize(&parser)) memory_exhausted(0);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     for (bool done = false; !done && !reader.failed;) {
@@ -263,8 +256,7 @@ struct spec_node *spec_parse_yaml(struct spec_context *ctx, int source, const ch
         yaml_event_delete(&event);
     }
     yaml_parser_delete(&parser);
-    if (reader.failed)
-        return NULL;
+    if (reader.failed) return NULL;
     if (!reader.root)
         spec_error(ctx, (struct spec_pos){source, 1, 1}, "the file is empty; hint: --help-spec lists the keys");
     return reader.root;

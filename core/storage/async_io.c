@@ -46,8 +46,7 @@ static enum status thread_engine_start(struct io_queue *q, int threads, struct t
     engine->queue = q;
     for (int i = 0; i < threads; i++) {
         int code = thread_start(&engine->threads[i], STACK_BYTES, async_io_move_blocks, q);
-        if (code)
-            return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
+        if (code) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
         engine->count++;
     }
     return STATUS_OK;
@@ -55,10 +54,8 @@ static enum status thread_engine_start(struct io_queue *q, int threads, struct t
 
 static void thread_engine_stop(struct thread_engine *engine)
 {
-    if (!engine)
-        return;
-    for (int i = 0; i < engine->count; i++)
-        pthread_join(engine->threads[i], NULL);
+    if (!engine) return;
+    for (int i = 0; i < engine->count; i++) pthread_join(engine->threads[i], NULL);
     free(engine);
 }
 
@@ -79,8 +76,7 @@ static enum status start_engine(struct async_io *io, int depth, struct error *er
     if (wanted != ENGINE_THREADS) {
         TRY(uring_engine_start(&io->queue, depth, &io->uring, &refusal, err));
         snprintf(io->engine, sizeof io->engine, "io_uring, %d blocks in flight", depth);
-        if (!refusal)
-            return STATUS_OK;
+        if (!refusal) return STATUS_OK;
     }
     if (wanted == ENGINE_URING) {
         error_system(err, STATUS_USAGE, refusal, "io_uring cannot be used here");
@@ -108,8 +104,7 @@ fail:
 
 void async_io_free(struct async_io *io)
 {
-    if (!io)
-        return;
+    if (!io) return;
     io_queue_end(&io->queue);
     uring_engine_stop(io->uring);
     thread_engine_stop(io->threads);
@@ -136,19 +131,16 @@ enum status async_io_wait(struct async_io *io, struct io_request *request, struc
     const bool active = request->active;
     const struct io_transfer transfer = request->transfer;
     pthread_mutex_unlock(&queue->mutex);
-    if (!active)
-        return STATUS_OK;
+    if (!active) return STATUS_OK;
     heartbeat_slow_begin(&slow, transfer.write ? "writing" : "reading", transfer.path, -1);
     pthread_mutex_lock(&queue->mutex);
-    while (request->active && request->pending > 0)
-        pthread_cond_wait(&queue->done, &queue->mutex);
+    while (request->active && request->pending > 0) pthread_cond_wait(&queue->done, &queue->mutex);
     const int code = request->active ? request->code : 0;
     const int64_t failed_at = request->failed_at;
     request->active = false;
     pthread_mutex_unlock(&queue->mutex);
     heartbeat_slow_end(&slow);
-    if (!code)
-        return STATUS_OK;
+    if (!code) return STATUS_OK;
     if (code == ENODATA)
         return error_set(err, STATUS_BROKEN, "'%s' ends at offset %" PRId64 "; hint: another program has cut it",
                          transfer.path, failed_at);

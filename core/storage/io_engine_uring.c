@@ -41,8 +41,7 @@ static bool fill_slots(struct uring_engine *engine)
 {
     for (int i = 0; i < engine->depth; i++) {
         struct io_block *slot = &engine->slots[i];
-        if (slot->request)
-            continue;
+        if (slot->request) continue;
         bool idle = engine->in_flight == 0;
         if (!io_queue_take(engine->queue, idle, slot)) {
             slot->request = NULL;
@@ -76,8 +75,7 @@ static void *uring_run(void *argument)
     pthread_setname_np(pthread_self(), "ztrain-uring");
     while (fill_slots(engine)) {
         int code = io_uring_submit_and_wait(&engine->ring, 1);
-        if (code < 0 && code != -EINTR && code != -EAGAIN && code != -EBUSY)
-            BUG("io_uring_enter: %s", strerror(-code));
+        if (code < 0 && code != -EINTR && code != -EAGAIN && code != -EBUSY) BUG("io_uring_enter: %s", strerror(-code));
         collect(engine);
     }
     return NULL;
@@ -89,12 +87,9 @@ static int try_ring(struct io_uring *ring)
     struct io_uring_cqe *cqe;
     io_uring_prep_nop(io_uring_get_sqe(ring));
     int code;
-    while ((code = io_uring_submit_and_wait(ring, 1)) == -EINTR)
-        continue;
-    if (code >= 0)
-        code = io_uring_peek_cqe(ring, &cqe);
-    if (code < 0)
-        return -code;
+    while ((code = io_uring_submit_and_wait(ring, 1)) == -EINTR) continue;
+    if (code >= 0) code = io_uring_peek_cqe(ring, &cqe);
+    if (code < 0) return -code;
     io_uring_cqe_seen(ring, cqe);
     return 0;
 }
@@ -103,8 +98,7 @@ static int try_ring(struct io_uring *ring)
 static int make_ring(struct uring_engine *engine)
 {
     int code = io_uring_queue_init((unsigned)engine->depth, &engine->ring, 0);
-    if (code)
-        return -code;
+    if (code) return -code;
     engine->has_ring = true;
     struct io_uring_probe *p = io_uring_get_probe_ring(&engine->ring);
     bool able = p && io_uring_opcode_supported(p, IORING_OP_READ) && io_uring_opcode_supported(p, IORING_OP_WRITE);
@@ -127,19 +121,15 @@ enum status uring_engine_start(struct io_queue *q, int depth, struct uring_engin
         return STATUS_OK;
     }
     uring_engine_stop(engine);
-    if (no_thread)
-        return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread));
+    if (no_thread) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread));
     return STATUS_OK;
 }
 
 void uring_engine_stop(struct uring_engine *engine)
 {
-    if (!engine)
-        return;
-    if (engine->runs)
-        pthread_join(engine->thread, NULL);
-    if (engine->has_ring)
-        io_uring_queue_exit(&engine->ring);
+    if (!engine) return;
+    if (engine->runs) pthread_join(engine->thread, NULL);
+    if (engine->has_ring) io_uring_queue_exit(&engine->ring);
     free(engine->slots);
     free(engine);
 }

@@ -55,42 +55,34 @@ static void cut_block(struct io_queue *queue, struct io_block *block)
                                .bytes = rest < queue->block_size ? rest : queue->block_size,
                                .offset = whole->offset + request->issued};
     request->issued += block->bytes;
-    if (request->issued < whole->bytes)
-        return;
+    if (request->issued < whole->bytes) return;
     queue->first = request->next;
-    if (!queue->first)
-        queue->last = &queue->first;
+    if (!queue->first) queue->last = &queue->first;
 }
 
 bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
 {
     for (int code = 1; code;) {
         pthread_mutex_lock(&queue->mutex);
-        while (wait && !queue->first && !queue->end)
-            pthread_cond_wait(&queue->arrived, &queue->mutex);
+        while (wait && !queue->first && !queue->end) pthread_cond_wait(&queue->arrived, &queue->mutex);
         bool found = queue->first != NULL;
-        if (found)
-            cut_block(queue, block);
+        if (found) cut_block(queue, block);
         pthread_mutex_unlock(&queue->mutex);
-        if (!found)
-            return false;
+        if (!found) return false;
         code = faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);
-        if (code)
-            io_queue_moved(queue, block, -code);
+        if (code) io_queue_moved(queue, block, -code);
     }
     return true;
 }
 
 bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result)
 {
-    if (result == -EINTR || result == -EAGAIN)
-        return true;
+    if (result == -EINTR || result == -EAGAIN) return true;
     int code = result < 0 ? (int)-result : 0;
     int64_t moved = code ? 0 : result;
     if (moved < block->bytes) /* direct I/O continues at an aligned place */
         moved = moved / ASYNC_IO_ALIGN * ASYNC_IO_ALIGN;
-    if (!code && moved == 0)
-        code = block->write ? ENOSPC : ENODATA; /* nothing can be written; the file ends here */
+    if (!code && moved == 0) code = block->write ? ENOSPC : ENODATA; /* nothing can be written; the file ends here */
     if (!code && moved < block->bytes) {
         block->data += moved;
         block->offset += moved;
@@ -107,8 +99,7 @@ bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t resu
         request->failed_at = block->offset;
     }
     request->pending -= block->bytes;
-    if (request->pending == 0)
-        pthread_cond_broadcast(&queue->done);
+    if (request->pending == 0) pthread_cond_broadcast(&queue->done);
     pthread_mutex_unlock(&queue->mutex);
     return false;
 }

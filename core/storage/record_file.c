@@ -29,16 +29,14 @@ struct record_file {
 int64_t record_file_bytes(const int64_t *bytes, int records)
 {
     int64_t sum = 0;
-    for (int i = 0; i < records; i++)
-        sum += round_up(bytes[i], ASYNC_IO_ALIGN);
+    for (int i = 0; i < records; i++) sum += round_up(bytes[i], ASYNC_IO_ALIGN);
     return sum;
 }
 
 size_t record_file_buffer_bytes(const int64_t *bytes, int records)
 {
     int64_t largest = 0;
-    for (int i = 0; i < records; i++)
-        largest = bytes[i] > largest ? bytes[i] : largest;
+    for (int i = 0; i < records; i++) largest = bytes[i] > largest ? bytes[i] : largest;
     return (size_t)round_up(largest, ASYNC_IO_ALIGN);
 }
 
@@ -58,17 +56,14 @@ struct record_file *record_file_new(struct disk_file *disk, const int64_t *bytes
         file->bytes[i] = round_up(bytes[i], ASYNC_IO_ALIGN);
         file->offset[i] = i ? file->offset[i - 1] + file->bytes[i - 1] : 0;
     }
-    for (int i = 0; i < buffers; i++)
-        file->buffers[i].record = NO_RECORD;
+    for (int i = 0; i < buffers; i++) file->buffers[i].record = NO_RECORD;
     return file;
 }
 
 void record_file_free(struct record_file *file)
 {
-    if (!file)
-        return;
-    for (int i = 0; i < file->count; i++)
-        file->disk->wait(file->disk, &file->buffers[i].request, NULL);
+    if (!file) return;
+    for (int i = 0; i < file->count; i++) file->disk->wait(file->disk, &file->buffers[i].request, NULL);
     file->disk->close(file->disk);
     pthread_mutex_destroy(&file->mutex);
     free(file->bytes);
@@ -80,8 +75,7 @@ void record_file_free(struct record_file *file)
 void record_file_set_memory(struct record_file *file, void *memory)
 {
     ASSERT((uintptr_t)memory % ASYNC_IO_ALIGN == 0);
-    for (int i = 0; i < file->count; i++)
-        file->buffers[i].memory = (char *)memory + (size_t)i * file->buffer_bytes;
+    for (int i = 0; i < file->count; i++) file->buffers[i].memory = (char *)memory + (size_t)i * file->buffer_bytes;
 }
 
 void *record_file_buffer(const struct record_file *file, int buffer)
@@ -97,16 +91,14 @@ static void keep_failure(struct record_file *file, struct error *err)
 {
     error_cause(err, 0);
     pthread_mutex_lock(&file->mutex);
-    if (file->failure.code == STATUS_OK)
-        file->failure = *err;
+    if (file->failure.code == STATUS_OK) file->failure = *err;
     pthread_mutex_unlock(&file->mutex);
 }
 
 static void finish(struct record_file *file, struct record_buffer *buffer)
 {
     struct error err;
-    if (file->disk->wait(file->disk, &buffer->request, &err) != STATUS_OK)
-        keep_failure(file, &err);
+    if (file->disk->wait(file->disk, &buffer->request, &err) != STATUS_OK) keep_failure(file, &err);
 }
 
 static void start(struct record_file *file, struct record_buffer *buffer, int record, bool write)
@@ -132,13 +124,10 @@ static void take_buffer(struct record_file *file, int record, struct record_buff
     pthread_mutex_lock(&file->mutex);
     buffer->record = record;
     for (int i = 0; i < file->count; i++)
-        if (&file->buffers[i] != buffer && file->buffers[i].record == record)
-            other = &file->buffers[i];
-    if (other)
-        other->record = NO_RECORD;
+        if (&file->buffers[i] != buffer && file->buffers[i].record == record) other = &file->buffers[i];
+    if (other) other->record = NO_RECORD;
     pthread_mutex_unlock(&file->mutex);
-    if (other)
-        finish(file, other);
+    if (other) finish(file, other);
 }
 
 void record_file_load(struct record_file *file, int record, int index)
@@ -147,8 +136,7 @@ void record_file_load(struct record_file *file, int record, int index)
     pthread_mutex_lock(&file->mutex);
     const bool holds = buffer->record == record;
     pthread_mutex_unlock(&file->mutex);
-    if (holds)
-        return;
+    if (holds) return;
     take_buffer(file, record, buffer);
     start(file, buffer, record, false);
 }
@@ -181,22 +169,19 @@ enum status record_file_part(struct record_file *file, bool write, int record, i
     ASSERT(record >= 0 && record < file->records && offset >= 0 && offset + bytes <= file->bytes[record]);
     ASSERT(((uintptr_t)memory | (uint64_t)offset | (uint64_t)bytes) % ASYNC_IO_ALIGN == 0);
     for (int i = 0; write && i < file->count; i++)
-        if (file->buffers[i].record == record)
-            file->buffers[i].record = NO_RECORD;
+        if (file->buffers[i].record == record) file->buffers[i].record = NO_RECORD;
     TRY(record_file_flush(file, err));
     struct io_request request = {0};
     const struct io_transfer transfer = {
         .write = write, .data = memory, .bytes = bytes, .offset = file->offset[record] + offset};
     file->disk->submit(file->disk, &request, &transfer);
-    if (file->disk->wait(file->disk, &request, err) != STATUS_OK)
-        keep_failure(file, err);
+    if (file->disk->wait(file->disk, &request, err) != STATUS_OK) keep_failure(file, err);
     return record_file_status(file, err);
 }
 
 enum status record_file_flush(struct record_file *file, struct error *err)
 {
-    for (int i = 0; i < file->count; i++)
-        finish(file, &file->buffers[i]);
+    for (int i = 0; i < file->count; i++) finish(file, &file->buffers[i]);
     return record_file_status(file, err);
 }
 
@@ -204,8 +189,7 @@ enum status record_file_status(struct record_file *file, struct error *err)
 {
     pthread_mutex_lock(&file->mutex);
     enum status status = file->failure.code;
-    if (status != STATUS_OK)
-        *err = file->failure;
+    if (status != STATUS_OK) *err = file->failure;
     pthread_mutex_unlock(&file->mutex);
     return status;
 }

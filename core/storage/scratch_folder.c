@@ -47,14 +47,11 @@ static int delete_folder(const char *path, int *files)
     int code = 0;
     *files = 0;
     DIR *folder = io_opendir(path);
-    if (!folder)
-        return errno;
+    if (!folder) return errno;
     struct dirent *e;
     while ((e = io_readdir(folder))) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, LOCK_NAME))
-            continue;
-        if (fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK)
-            continue;
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, LOCK_NAME)) continue;
+        if (fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK) continue;
         if (fault_remove(entry) == 0)
             ++*files;
         else if (!code)
@@ -67,8 +64,7 @@ static int delete_folder(const char *path, int *files)
         errno != ENOENT)
         code = errno;
     /* without its lock the folder is anybody's */
-    if (!code && fault_remove(path) && errno != ENOENT)
-        code = errno;
+    if (!code && fault_remove(path) && errno != ENOENT) code = errno;
     return code;
 }
 
@@ -77,16 +73,12 @@ static int take_folder_lock(const char *path, int flags)
 {
     char lock[FS_PATH_MAX];
     struct stat named, ours;
-    if (fs_join(lock, path, LOCK_NAME, STATUS_DEVICE, NULL) != STATUS_OK)
-        return errno = ENAMETOOLONG, -1;
+    if (fs_join(lock, path, LOCK_NAME, STATUS_DEVICE, NULL) != STATUS_OK) return errno = ENAMETOOLONG, -1;
     int fd = io_open(lock, flags | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0)
-        return -1;
+    if (fd < 0) return -1;
     int code = flock(fd, LOCK_EX | LOCK_NB) ? errno : 0;
-    if (!code && (io_stat(lock, &named) || fstat(fd, &ours) || named.st_ino != ours.st_ino))
-        code = ENOENT;
-    if (!code)
-        return fd;
+    if (!code && (io_stat(lock, &named) || fstat(fd, &ours) || named.st_ino != ours.st_ino)) code = ENOENT;
+    if (!code) return fd;
     io_close(fd);
     return errno = code, -1;
 }
@@ -112,8 +104,7 @@ static void sweep_scratch(const char *path)
             log_warn("cannot delete '%s', which a process that ended early has left: %s", entry, strerror(code));
         io_close(fd);
     }
-    if (folder)
-        io_closedir(folder);
+    if (folder) io_closedir(folder);
 }
 
 /* One attempt; *again: another process has taken the folder for an abandoned one. */
@@ -135,8 +126,7 @@ static enum status make_scratch_folder(struct scratch_folder *folder, const char
     if (folder->lock_fd < 0) {
         int code = errno;
         *again = code == ENOENT || code == EWOULDBLOCK;
-        if (*again)
-            return STATUS_OK;
+        if (*again) return STATUS_OK;
         int files;
         delete_folder(folder->path, &files);
         error_system(err, STATUS_DEVICE, code, "cannot lock '%s/" LOCK_NAME "'", folder->path);
@@ -151,8 +141,7 @@ enum status scratch_folder_check(const char *path, struct error *err)
 {
     struct stat facts;
     const int code = io_stat(path, &facts) != 0 ? errno : S_ISDIR(facts.st_mode) ? 0 : ENOTDIR;
-    if (!code)
-        return STATUS_OK;
+    if (!code) return STATUS_OK;
     error_system(err, STATUS_DEVICE, code, "cannot use nvme_path '%s'", path);
     return error_hint(err, "mount the disk, or make the folder: ztrain does not, as it might fill the wrong disk");
 }
@@ -166,8 +155,7 @@ enum status scratch_folder_new(const char *path, int rank, struct scratch_folder
     sweep_scratch(path);
     struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
     folder->lock_fd = -1;
-    for (int i = 0; i < TRIES && again; i++)
-        TRY_GOTO(make_scratch_folder(folder, path, rank, &again, err));
+    for (int i = 0; i < TRIES && again; i++) TRY_GOTO(make_scratch_folder(folder, path, rank, &again, err));
     if (again) {
         status = error_set(err, STATUS_DEVICE, "cannot make a folder in '%s': others delete it each time", path);
         goto fail;
@@ -181,12 +169,10 @@ fail:
 
 void scratch_folder_free(struct scratch_folder *folder)
 {
-    if (!folder)
-        return;
+    if (!folder) return;
     if (folder->lock_fd >= 0) {
         int files, code = delete_folder(folder->path, &files);
-        if (code)
-            log_warn("cannot delete '%s': %s", folder->path, strerror(code));
+        if (code) log_warn("cannot delete '%s': %s", folder->path, strerror(code));
         io_close(folder->lock_fd);
     }
     free(folder);
@@ -218,8 +204,7 @@ static enum status reserve(struct scratch_file *file, int64_t bytes, struct erro
     enum status status = STATUS_OK;
     char size[SIZE_TEXT_MAX];
     file->reserved = fault_allocate(file->fd, bytes) == 0;
-    if (file->reserved)
-        return STATUS_OK;
+    if (file->reserved) return STATUS_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
         status = scratch_fill_zeros(file->fd, file->path, bytes, err);
     else
@@ -244,10 +229,8 @@ static void open_direct(struct scratch_file *file, int64_t bytes)
     int fd = bytes < ASYNC_IO_ALIGN ? -1 : io_open(file->path, O_RDWR | O_CLOEXEC | O_DIRECT);
     file->direct = fd >= 0 && scratch_takes_direct(fd);
     int unused = file->direct ? file->fd : fd;
-    if (file->direct)
-        file->fd = fd;
-    if (unused >= 0)
-        io_close(unused);
+    if (file->direct) file->fd = fd;
+    if (unused >= 0) io_close(unused);
 }
 
 enum status scratch_file_new(const struct scratch_folder *folder, const char *name, int64_t bytes,
@@ -273,8 +256,7 @@ fail:
 
 void scratch_file_release(struct scratch_file *file)
 {
-    if (file->path && file->fd >= 0)
-        io_close(file->fd);
+    if (file->path && file->fd >= 0) io_close(file->fd);
     free(file->path);
     *file = (struct scratch_file){.fd = -1};
 }

@@ -22,8 +22,7 @@ static const long XFS_MAGIC = 0x58465342; /* linux/magic.h has no name for it */
 static bool is_local_read(int fd)
 {
     struct statfs facts;
-    if (fstatfs(fd, &facts) != 0)
-        return false;
+    if (fstatfs(fd, &facts) != 0) return false;
     const long type = (long)facts.f_type;
     return type == EXT4_SUPER_MAGIC || type == XFS_MAGIC || type == BTRFS_SUPER_MAGIC || type == F2FS_SUPER_MAGIC;
 }
@@ -52,13 +51,10 @@ uint8_t *uncached_memory(size_t bytes, size_t count, size_t *stride)
 {
     *stride = uncached_room(bytes);
     const bool large = bytes >= UNCACHED_LEAST && count > 1;
-    if (large && *stride < HUGE_PAGE)
-        *stride = HUGE_PAGE; /* a buffer in two huge pages would be two segments */
-    if (count > SIZE_MAX / 2 / *stride)
-        return NULL;
+    if (large && *stride < HUGE_PAGE) *stride = HUGE_PAGE; /* a buffer in two huge pages would be two segments */
+    if (count > SIZE_MAX / 2 / *stride) return NULL;
     uint8_t *memory = aligned_alloc(large ? HUGE_PAGE : UNCACHED_ALIGN, *stride * count);
-    if (memory && large)
-        (void)madvise(memory, *stride * count, MADV_HUGEPAGE);
+    if (memory && large) (void)madvise(memory, *stride * count, MADV_HUGEPAGE);
     return memory;
 }
 
@@ -67,14 +63,11 @@ static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t e
 {
     unsigned char pages[PAGES_MOST];
     const size_t bytes = (size_t)(end - begin), count = bytes / UNCACHED_ALIGN;
-    if (sysconf(_SC_PAGESIZE) != UNCACHED_ALIGN || count > PAGES_MOST)
-        return false;
+    if (sysconf(_SC_PAGESIZE) != UNCACHED_ALIGN || count > PAGES_MOST) return false;
     void *view = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file->fd, begin);
-    if (view == MAP_FAILED)
-        return false;
+    if (view == MAP_FAILED) return false;
     bool cached = mincore(view, bytes, pages) == 0;
-    for (size_t i = 0; cached && i < count; i++)
-        cached = pages[i] & 1;
+    for (size_t i = 0; cached && i < count; i++) cached = pages[i] & 1;
     munmap(view, bytes);
     return cached;
 }
@@ -82,11 +75,9 @@ static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t e
 /* Called with the mutex held. */
 static bool switch_direct(struct uncached_file *file, bool direct)
 {
-    if (file->direct == direct)
-        return true;
+    if (file->direct == direct) return true;
     const int flags = fcntl(file->fd, F_GETFL);
-    if (flags < 0 || fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) != 0)
-        return false;
+    if (flags < 0 || fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) != 0) return false;
     file->direct = direct;
     return true;
 }
@@ -119,8 +110,7 @@ enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t by
         /* Whole blocks: valid with O_DIRECT on and off. The last one may lie beyond the end of the file. */
         const ssize_t n = io_pread(file->fd, buffer, (size_t)(end - begin), begin);
         *data = buffer + skipped;
-        if (n >= 0 && (size_t)n >= skipped + bytes)
-            return STATUS_OK;
+        if (n >= 0 && (size_t)n >= skipped + bytes) return STATUS_OK;
     }
     *data = buffer;
     if (!give_up_direct(file))

@@ -25,8 +25,7 @@ void added_tokens_add(struct added_tokens *tokens, struct added_token token)
     tokens->items[tokens->count++] = token;
     text_table_add(&tokens->by_content, token.content, strlen(token.content))->value = index;
     text_table_add(&tokens->by_id, &token.id, sizeof token.id)->value = index;
-    while (tokens->ends.count < 2)
-        token_list_add(&tokens->ends, -1);
+    while (tokens->ends.count < 2) token_list_add(&tokens->ends, -1);
     for (size_t i = 0; i < token.length; i++) {
         const int32_t edge[] = {node, token.pattern[i]};
         struct text_entry *entry = text_table_add(&tokens->edges, edge, sizeof edge);
@@ -36,8 +35,7 @@ void added_tokens_add(struct added_tokens *tokens, struct added_token token)
         }
         node = entry->value;
     }
-    if (tokens->ends.ids[node] < 0)
-        tokens->ends.ids[node] = index;
+    if (tokens->ends.ids[node] < 0) tokens->ends.ids[node] = index;
 }
 
 void added_tokens_release(struct added_tokens *tokens)
@@ -74,10 +72,8 @@ static const struct added_token *token_here(const struct added_tokens *tokens, c
     int32_t node = walk->set, longest = -1;
     for (size_t at = walk->at; at < walk->count; at++) {
         node = next_node(tokens, node, walk->text[at]);
-        if (node < 0)
-            break;
-        if (tokens->ends.ids[node] >= 0)
-            longest = tokens->ends.ids[node];
+        if (node < 0) break;
+        if (tokens->ends.ids[node] >= 0) longest = tokens->ends.ids[node];
     }
     return item(tokens, longest);
 }
@@ -104,8 +100,7 @@ bool added_tokens_next(const struct added_tokens *tokens, struct added_walk *wal
             continue;
         while (token->lstrip && start > walk->done && is_space_at(walk, utf8_back(walk->text, start), &length))
             start = utf8_back(walk->text, start);
-        while (token->rstrip && end < walk->count && is_space_at(walk, end, &length))
-            end += (size_t)length;
+        while (token->rstrip && end < walk->count && is_space_at(walk, end, &length)) end += (size_t)length;
         *part = (struct added_part){walk->done, start > walk->done ? start : walk->done, token};
         walk->done = end;
         return true;

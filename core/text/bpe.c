@@ -19,8 +19,7 @@ static void bpe_add_mapped(struct text *out, const char *bytes, size_t count)
     for (size_t i = 0; i < count; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
         uint32_t point = 256;
-        for (uint32_t before = 0; before < byte; before++)
-            point += !bpe_stands_for_itself(before);
+        for (uint32_t before = 0; before < byte; before++) point += !bpe_stands_for_itself(before);
         char text[UTF8_MAX];
         text_add(out, text, (size_t)utf8_put(bpe_stands_for_itself(byte) ? byte : point, text));
     }
@@ -28,12 +27,10 @@ static void bpe_add_mapped(struct text *out, const char *bytes, size_t count)
 
 static int bpe_byte_of(uint32_t point)
 {
-    if (bpe_stands_for_itself(point))
-        return (int)point;
+    if (bpe_stands_for_itself(point)) return (int)point;
     uint32_t substitute = 256;
     for (int byte = 0; byte < 256; byte++)
-        if (!bpe_stands_for_itself((uint32_t)byte) && substitute++ == point)
-            return byte;
+        if (!bpe_stands_for_itself((uint32_t)byte) && substitute++ == point) return byte;
     return -1;
 }
 
@@ -59,8 +56,7 @@ void bpe_add_token(struct bpe *bpe, const char *text, size_t bytes, int32_t id)
 {
     ASSERT(id >= 0 && id <= BPE_MAX_ID);
     text_table_add(&bpe->tokens, text, bytes)->value = id;
-    if (id >= bpe->size)
-        bpe->size = id + 1;
+    if (id >= bpe->size) bpe->size = id + 1;
 }
 
 bool bpe_index(struct bpe *bpe, int32_t *twice)
@@ -69,11 +65,9 @@ bool bpe_index(struct bpe *bpe, int32_t *twice)
     bpe->by_id = memory_zeroed((size_t)bpe->size + 1, sizeof *bpe->by_id);
     for (size_t i = 0; i < bpe->tokens.slots; i++) {
         const struct text_entry *entry = &bpe->tokens.entries[i];
-        if (entry->value < 0)
-            continue;
+        if (entry->value < 0) continue;
         *twice = entry->value;
-        if (bpe->by_id[entry->value])
-            return false;
+        if (bpe->by_id[entry->value]) return false;
         bpe->by_id[entry->value] = entry;
     }
     for (int byte = 0; byte < 256; byte++) {
@@ -87,8 +81,7 @@ bool bpe_index(struct bpe *bpe, int32_t *twice)
 
 const char *bpe_token(const struct bpe *bpe, int32_t id, size_t *bytes)
 {
-    if (id < 0 || id >= bpe->size || !bpe->by_id[id])
-        return NULL;
+    if (id < 0 || id >= bpe->size || !bpe->by_id[id]) return NULL;
     *bytes = bpe->by_id[id]->bytes;
     return bpe->tokens.texts.bytes + bpe->by_id[id]->at;
 }
@@ -147,8 +140,7 @@ static bool comes_first(struct bpe_candidate a, struct bpe_candidate b)
 static void heap_push(struct bpe_candidate *heap, size_t *count, struct bpe_candidate candidate)
 {
     size_t i = (*count)++;
-    for (; i > 0 && comes_first(candidate, heap[(i - 1) / 2]); i = (i - 1) / 2)
-        heap[i] = heap[(i - 1) / 2];
+    for (; i > 0 && comes_first(candidate, heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
     heap[i] = candidate;
 }
 
@@ -158,12 +150,9 @@ static struct bpe_candidate heap_pop(struct bpe_candidate *heap, size_t *count)
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
-        if (child >= *count)
-            break;
-        if (child + 1 < *count && comes_first(heap[child + 1], heap[child]))
-            child++;
-        if (!comes_first(heap[child], last))
-            break;
+        if (child >= *count) break;
+        if (child + 1 < *count && comes_first(heap[child + 1], heap[child])) child++;
+        if (!comes_first(heap[child], last)) break;
         heap[i] = heap[child];
         i = child;
     }
@@ -173,24 +162,20 @@ static struct bpe_candidate heap_pop(struct bpe_candidate *heap, size_t *count)
 
 static void offer(const struct bpe *bpe, struct bpe_room *room, size_t *count, uint32_t place)
 {
-    if (place == NO_SYMBOL || room->symbols[place].after == NO_SYMBOL)
-        return;
+    if (place == NO_SYMBOL || room->symbols[place].after == NO_SYMBOL) return;
     const struct bpe_symbol *symbol = &room->symbols[place];
     const int32_t rank = rank_of(bpe, symbol->id, room->symbols[symbol->after].id);
-    if (rank >= 0)
-        heap_push(room->heap, count, (struct bpe_candidate){.rank = rank, .place = place});
+    if (rank >= 0) heap_push(room->heap, count, (struct bpe_candidate){.rank = rank, .place = place});
 }
 
 static void merge_symbols(const struct bpe *bpe, struct bpe_room *room, size_t symbols)
 {
     size_t count = 0;
-    for (size_t i = 0; i + 1 < symbols; i++)
-        offer(bpe, room, &count, (uint32_t)i);
+    for (size_t i = 0; i + 1 < symbols; i++) offer(bpe, room, &count, (uint32_t)i);
     while (count > 0) {
         struct bpe_candidate best = heap_pop(room->heap, &count);
         struct bpe_symbol *symbol = &room->symbols[best.place];
-        if (symbol->id < 0 || symbol->after == NO_SYMBOL)
-            continue;
+        if (symbol->id < 0 || symbol->after == NO_SYMBOL) continue;
         struct bpe_symbol *right = &room->symbols[symbol->after];
         const int32_t result = bpe->results.ids[best.rank], rank = rank_of(bpe, symbol->id, right->id);
         if (rank < 0 || bpe->results.ids[rank] != result) /* another merge has changed one of the two */
@@ -198,8 +183,7 @@ static void merge_symbols(const struct bpe *bpe, struct bpe_room *room, size_t s
         symbol->id = result;
         right->id = -1;
         symbol->after = right->after;
-        if (symbol->after != NO_SYMBOL)
-            room->symbols[symbol->after].before = best.place;
+        if (symbol->after != NO_SYMBOL) room->symbols[symbol->after].before = best.place;
         offer(bpe, room, &count, symbol->before);
         offer(bpe, room, &count, best.place);
     }
@@ -212,16 +196,14 @@ static size_t split_bytes(const struct bpe *bpe, const char *word, size_t bytes,
     for (size_t i = 0; i < bytes; i++) {
         int32_t id = bpe->byte_ids[(unsigned char)word[i]];
         bool unknown = id < 0;
-        if (unknown && (bpe->unknown < 0 || (in_unknown && bpe->fuse_unknown)))
-            continue;
+        if (unknown && (bpe->unknown < 0 || (in_unknown && bpe->fuse_unknown))) continue;
         in_unknown = unknown;
         symbols[count] = (struct bpe_symbol){.id = unknown ? bpe->unknown : id,
                                              .before = count ? (uint32_t)count - 1 : NO_SYMBOL,
                                              .after = (uint32_t)count + 1};
         count++;
     }
-    if (count)
-        symbols[count - 1].after = NO_SYMBOL;
+    if (count) symbols[count - 1].after = NO_SYMBOL;
     return count;
 }
 
@@ -230,16 +212,14 @@ static bool whole_word(const struct bpe *bpe, const char *word, size_t n, struct
     room->mapped.count = 0;
     bpe_add_mapped(&room->mapped, word, n);
     int32_t id = text_table_find(&bpe->tokens, room->mapped.bytes, room->mapped.count);
-    if (id >= 0)
-        token_list_add(out, id);
+    if (id >= 0) token_list_add(out, id);
     return id >= 0;
 }
 
 void bpe_encode(const struct bpe *bpe, const char *word, size_t bytes, struct bpe_room *room, struct token_list *out)
 {
     ASSERT(bytes < UINT32_MAX);
-    if (bytes == 0 || (bpe->ignore_merges && whole_word(bpe, word, bytes, room, out)))
-        return;
+    if (bytes == 0 || (bpe->ignore_merges && whole_word(bpe, word, bytes, room, out))) return;
     if (bytes > room->symbols_room) {
         room->symbols_room = 2 * bytes;
         room->symbols = memory_resize(room->symbols, room->symbols_room * sizeof *room->symbols);
@@ -249,6 +229,5 @@ void bpe_encode(const struct bpe *bpe, const char *word, size_t bytes, struct bp
     size_t symbols = split_bytes(bpe, word, bytes, room->symbols);
     merge_symbols(bpe, room, symbols);
     for (size_t i = 0; i < symbols; i++)
-        if (room->symbols[i].id >= 0)
-            token_list_add(out, room->symbols[i].id);
+        if (room->symbols[i].id >= 0) token_list_add(out, room->symbols[i].id);
 }

@@ -77,8 +77,7 @@ static void emit_categories(struct translator *t, const char *name)
     for (int i = 0; i < unicode_newer_count; i++) {
         const struct unicode_run *run = &unicode_newer[i];
         snprintf(text, sizeof text, "\\x{%x}-\\x{%x}", (unsigned)run->first, (unsigned)run->last);
-        if (strncmp(run->category, name, strlen(name)) == 0)
-            pattern_emit(t, text);
+        if (strncmp(run->category, name, strlen(name)) == 0) pattern_emit(t, text);
     }
 }
 
@@ -86,8 +85,7 @@ static void emit_categories(struct translator *t, const char *name)
 static enum status pattern_take_property(struct translator *t, char name[32], bool *negated)
 {
     char what[64];
-    if (*t->at != '{')
-        return pattern_broken(t, "\\p without {…}");
+    if (*t->at != '{') return pattern_broken(t, "\\p without {…}");
     t->at++;
     if (*t->at == '^') {
         *negated = !*negated;
@@ -96,8 +94,7 @@ static enum status pattern_take_property(struct translator *t, char name[32], bo
     const size_t length = strcspn(t->at, "}");
     snprintf(name, 32, "%.*s", length < 31 ? (int)length : 31, t->at);
     snprintf(what, sizeof what, "\\p{%s}", name);
-    if (!t->at[length])
-        return pattern_broken(t, "\\p{ without }");
+    if (!t->at[length]) return pattern_broken(t, "\\p{ without }");
     t->at += length + 1;
     if (!unicode_is_category(name) || (t->groups[t->depth].fold && name[1] && strchr("ult", name[1])))
         return pattern_not_known(t, what);
@@ -111,10 +108,8 @@ static enum status put_set(struct translator *t, bool alone)
     char name[32] = "Nd";
     bool negated = kind == 'P' || kind == 'S' || kind == 'D';
     t->at += 2;
-    if (kind == 'p' || kind == 'P')
-        TRY(pattern_take_property(t, name, &negated));
-    if (alone)
-        pattern_emit(t, negated ? "[^" : "[");
+    if (kind == 'p' || kind == 'P') TRY(pattern_take_property(t, name, &negated));
+    if (alone) pattern_emit(t, negated ? "[^" : "[");
     if (kind == 's' || kind == 'S') {
         pattern_emit(t, negated && !alone ? no_spaces : spaces);
     } else if (negated && !alone) {
@@ -124,8 +119,7 @@ static enum status put_set(struct translator *t, bool alone)
     } else {
         emit_categories(t, name);
     }
-    if (alone)
-        pattern_emit(t, "]");
+    if (alone) pattern_emit(t, "]");
     return STATUS_OK;
 }
 
@@ -153,12 +147,9 @@ static enum status pattern_put_number(struct translator *t)
 static enum status put_escape(struct translator *t)
 {
     const char what[] = {'\\', t->at[1], 0};
-    if (!t->at[1])
-        return pattern_broken(t, "a backslash at its end");
-    if (strchr("xu", t->at[1]))
-        return pattern_put_number(t);
-    if (isalnum((unsigned char)t->at[1]) && !strchr("rntfvae", t->at[1]))
-        return pattern_not_known(t, what);
+    if (!t->at[1]) return pattern_broken(t, "a backslash at its end");
+    if (strchr("xu", t->at[1])) return pattern_put_number(t);
+    if (isalnum((unsigned char)t->at[1]) && !strchr("rntfvae", t->at[1])) return pattern_not_known(t, what);
     if (t->at[1] == 'v')
         pattern_emit(t, "\v"); /* which is a set for PCRE2 */
     else
@@ -173,8 +164,7 @@ static enum status put_character(struct translator *t)
     t->before = CHARACTER;
     if (t->groups[t->depth].fold && ((*t->at & 0x80) || (*t->at == '\\' && t->at[1] && strchr("xu", t->at[1]))))
         return pattern_not_known(t, "(?i:…) around a character outside ASCII, or by its number");
-    if (*t->at == '\\')
-        return put_escape(t);
+    if (*t->at == '\\') return put_escape(t);
     pattern_copy(t, 1);
     return STATUS_OK;
 }
@@ -182,25 +172,19 @@ static enum status put_character(struct translator *t)
 static enum status put_class(struct translator *t)
 {
     pattern_copy(t, t->at[1] == '^' ? 2 : 1);
-    if (*t->at == ']')
-        return pattern_not_known(t, "] as the first character of a class");
+    if (*t->at == ']') return pattern_not_known(t, "] as the first character of a class");
     t->before = NOTHING;
     while (*t->at && *t->at != ']') {
-        if (*t->at == '[')
-            return pattern_not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
-        if (t->at[0] == '&' && t->at[1] == '&')
-            return pattern_not_known(t, "&&");
+        if (*t->at == '[') return pattern_not_known(t, t->at[1] == ':' ? "[:…:]" : "a class in a class");
+        if (t->at[0] == '&' && t->at[1] == '&') return pattern_not_known(t, "&&");
         if (*t->at == '-' && t->before == CHARACTER && t->at[1] != ']') {
-            if (t->groups[t->depth].fold)
-                return pattern_not_known(t, "a range of characters in (?i:…)");
-            if (pattern_is_set(t->at + 1))
-                return pattern_broken(t, "a range of characters");
+            if (t->groups[t->depth].fold) return pattern_not_known(t, "a range of characters in (?i:…)");
+            if (pattern_is_set(t->at + 1)) return pattern_broken(t, "a range of characters");
             t->before = NOTHING;
             pattern_copy(t, 1);
             continue;
         }
-        if (*t->at == '-')
-            pattern_emit(t, "\\"); /* it stands for itself */
+        if (*t->at == '-') pattern_emit(t, "\\"); /* it stands for itself */
         if (pattern_is_set(t->at)) {
             TRY(put_set(t, false));
             t->before = SET;
@@ -209,8 +193,7 @@ static enum status put_class(struct translator *t)
         }
     }
     t->before = CHARACTER;
-    if (!*t->at)
-        return pattern_broken(t, "[ without ]");
+    if (!*t->at) return pattern_broken(t, "[ without ]");
     pattern_copy(t, 1);
     return STATUS_OK;
 }
@@ -222,13 +205,10 @@ static enum status pattern_put_single(struct translator *t)
     for (size_t i = 0; t->groups[t->depth].fold && i < COUNT_OF(pairs); i++)
         if (strncasecmp(t->at, pairs[i], 2) == 0)
             return pattern_not_known(t, "(?i:…) around letters that have a ligature");
-    if (*t->at == '[')
-        return put_class(t);
-    if (!pattern_is_set(t->at) && *t->at != '.')
-        return put_character(t);
+    if (*t->at == '[') return put_class(t);
+    if (!pattern_is_set(t->at) && *t->at != '.') return put_character(t);
     t->before = CHARACTER;
-    if (pattern_is_set(t->at))
-        return put_set(t, true);
+    if (pattern_is_set(t->at)) return put_set(t, true);
     pattern_emit(t, "[^\\n]");
     t->at++;
     return STATUS_OK;
@@ -242,11 +222,9 @@ static enum status put_braces(struct translator *t)
     static const char digits[] = "0123456789";
     const char *c = t->at + 1;
     const size_t first = strspn(c, digits), more = c[first] == ',' ? 1 + strspn(c + first + 1, digits) : 0;
-    if (first == 0 || c[first + more] != '}')
-        return pattern_not_known(t, "{ that is no quantifier");
+    if (first == 0 || c[first + more] != '}') return pattern_not_known(t, "{ that is no quantifier");
     const long min = strtol(c, NULL, 10), most = more > 1 ? strtol(c + first + 1, NULL, 10) : min;
-    if (most > MAX_REPEAT || most < min)
-        return pattern_not_known(t, "a quantifier of these numbers");
+    if (most > MAX_REPEAT || most < min) return pattern_not_known(t, "a quantifier of these numbers");
     pattern_copy(t, first + more + 2);
     return STATUS_OK;
 }
@@ -254,10 +232,8 @@ static enum status put_braces(struct translator *t)
 static enum status put_quantifier(struct translator *t)
 {
     const char kind = *t->at;
-    if (t->before == NOTHING)
-        return pattern_broken(t, "a quantifier without a character");
-    if (t->before == QUANTIFIED)
-        return pattern_not_known(t, "a quantifier of a quantifier");
+    if (t->before == NOTHING) return pattern_broken(t, "a quantifier without a character");
+    if (t->before == QUANTIFIED) return pattern_not_known(t, "a quantifier of a quantifier");
     if (t->before == LOOK || (t->before == GROUP && (kind != '?' || t->at[1] == '+')))
         return pattern_not_known(t, "a quantifier other than ? after a group");
     t->before = QUANTIFIED;
@@ -265,10 +241,8 @@ static enum status put_quantifier(struct translator *t)
         TRY(put_braces(t));
     else
         pattern_copy(t, 1);
-    if (*t->at == '?')
-        return pattern_not_known(t, "a lazy quantifier");
-    if (*t->at == '+' && kind != '{')
-        pattern_copy(t, 1);
+    if (*t->at == '?') return pattern_not_known(t, "a lazy quantifier");
+    if (*t->at == '+' && kind != '{') pattern_copy(t, 1);
     return STATUS_OK;
 }
 
@@ -277,11 +251,9 @@ static enum status open_group(struct translator *t)
     static const char *const kinds[] = {"(?:", "(?i:", "(?=", "(?!"};
     const char what[] = {'(', '?', t->at[1] == '?' && t->at[2] > ' ' && t->at[2] < 127 ? t->at[2] : ' ', 0};
     size_t kind = 0;
-    if (t->depth == MAX_DEPTH)
-        return pattern_not_known(t, "too many groups in groups");
+    if (t->depth == MAX_DEPTH) return pattern_not_known(t, "too many groups in groups");
     while (t->at[1] == '?' && strncmp(t->at, kinds[kind], strlen(kinds[kind])) != 0)
-        if (++kind == COUNT_OF(kinds))
-            return pattern_not_known(t, what);
+        if (++kind == COUNT_OF(kinds)) return pattern_not_known(t, what);
     const struct group group = {.fold = kind == 1 || t->groups[t->depth].fold, .look = kind > 1};
     pattern_emit(t, kinds[kind]); /* a group (…) need not be remembered */
     t->at += t->at[1] == '?' ? strlen(kinds[kind]) : 1;
@@ -296,8 +268,7 @@ static enum status pattern_translate(struct translator *t)
         if (*t->at == '(') {
             TRY(open_group(t));
         } else if (*t->at == ')') {
-            if (t->depth == 0)
-                return pattern_broken(t, ") without (");
+            if (t->depth == 0) return pattern_broken(t, ") without (");
             t->before = t->groups[t->depth--].look ? LOOK : GROUP;
             pattern_copy(t, 1);
         } else if (*t->at == '|') {
@@ -341,8 +312,7 @@ static enum status compile(const struct translator *t, struct pattern *pattern)
     pattern->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_DOTALL,
                                   &fault, &at, context);
     pcre2_compile_context_free(context);
-    if (pattern->code)
-        return STATUS_OK;
+    if (pattern->code) return STATUS_OK;
     pcre2_get_error_message(fault, (PCRE2_UCHAR *)text, sizeof text);
     return fault == PCRE2_ERROR_PATTERN_TOO_LARGE ? pattern_not_known(t, "too many parts") : pattern_broken(t, text);
 }
@@ -351,17 +321,14 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
 {
     struct translator t = {.expression = expression, .at = expression, .err = err};
     const size_t bytes = strlen(expression);
-    if (utf8_check(expression, bytes) < bytes)
-        return pattern_broken(&t, "it is not UTF-8");
-    if (bytes > MAX_BYTES)
-        return pattern_not_known(&t, "more than 8192 bytes");
+    if (utf8_check(expression, bytes) < bytes) return pattern_broken(&t, "it is not UTF-8");
+    if (bytes > MAX_BYTES) return pattern_not_known(&t, "more than 8192 bytes");
     struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
     pattern->memory = pcre2_general_context_create(pattern_take_memory, pattern_give_memory, NULL);
     pattern_emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
     enum status status = pattern_translate(&t);
     pattern_emit(&t, ")");
-    if (status == STATUS_OK)
-        status = compile(&t, pattern);
+    if (status == STATUS_OK) status = compile(&t, pattern);
     text_release(&t.out);
     if (status == STATUS_OK)
         *out = pattern;
@@ -372,8 +339,7 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
 
 void pattern_free(struct pattern *pattern)
 {
-    if (!pattern)
-        return;
+    if (!pattern) return;
     pcre2_code_free(pattern->code);
     pcre2_general_context_free(pattern->memory);
     free(pattern);
@@ -402,8 +368,7 @@ enum status pattern_next(const struct pattern *pattern, const char *text, size_t
 {
     for (size_t at = search->at; at <= count;) {
         const int found = find_match(pattern, text, count, at, start, end);
-        if (found == PCRE2_ERROR_NOMATCH)
-            break;
+        if (found == PCRE2_ERROR_NOMATCH) break;
         if (found < 0)
             return error_set(
                 err, STATUS_DATA,
@@ -414,8 +379,7 @@ enum status pattern_next(const struct pattern *pattern, const char *text, size_t
             return STATUS_OK;
         }
         int length = 1;
-        if (at < count)
-            utf8_at(text + at, &length);
+        if (at < count) utf8_at(text + at, &length);
         at += (size_t)length;
     }
     *start = count + 1;

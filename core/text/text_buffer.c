@@ -20,8 +20,7 @@ void token_list_add(struct token_list *list, int32_t id)
 
 void token_list_append(struct token_list *list, const struct token_list *more)
 {
-    for (size_t i = 0; i < more->count; i++)
-        token_list_add(list, more->ids[i]);
+    for (size_t i = 0; i < more->count; i++) token_list_add(list, more->ids[i]);
 }
 
 void token_list_release(struct token_list *list)
@@ -36,8 +35,7 @@ void text_add(struct text *text, const void *bytes, size_t count)
         text->room = 2 * (text->count + count) + FIRST_ROOM;
         text->bytes = memory_resize(text->bytes, text->room);
     }
-    if (count)
-        memcpy(text->bytes + text->count, bytes, count);
+    if (count) memcpy(text->bytes + text->count, bytes, count);
     text->count += count;
     text->bytes[text->count] = 0;
 }
@@ -63,19 +61,16 @@ static void double_slots(struct text_table *table)
     const size_t old_slots = table->slots;
     table->slots = old_slots ? 2 * old_slots : FIRST_SLOTS;
     table->entries = memory_alloc(table->slots * sizeof *table->entries);
-    for (size_t i = 0; i < table->slots; i++)
-        table->entries[i].value = -1;
+    for (size_t i = 0; i < table->slots; i++) table->entries[i].value = -1;
     for (size_t i = 0; i < old_slots; i++)
-        if (old[i].value >= 0)
-            *find_slot(table, table->texts.bytes + old[i].at, old[i].bytes) = old[i];
+        if (old[i].value >= 0) *find_slot(table, table->texts.bytes + old[i].at, old[i].bytes) = old[i];
     free(old);
 }
 
 struct text_entry *text_table_add(struct text_table *table, const void *text, size_t bytes)
 {
     ASSERT(bytes <= UINT32_MAX);
-    if (2 * (table->count + 1) > table->slots)
-        double_slots(table);
+    if (2 * (table->count + 1) > table->slots) double_slots(table);
     struct text_entry *entry = find_slot(table, text, bytes);
     if (entry->value < 0) {
         *entry = (struct text_entry){.at = table->texts.count, .bytes = (uint32_t)bytes, .value = -1};

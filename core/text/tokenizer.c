@@ -9,11 +9,9 @@
 
 void tokenizer_free(struct tokenizer *tokenizer)
 {
-    if (!tokenizer)
-        return;
+    if (!tokenizer) return;
     added_tokens_release(&tokenizer->added);
-    for (int i = 0; i < tokenizer->cut_count; i++)
-        pattern_free(tokenizer->cuts[i].pattern);
+    for (int i = 0; i < tokenizer->cut_count; i++) pattern_free(tokenizer->cuts[i].pattern);
     bpe_release(&tokenizer->bpe);
     token_list_release(&tokenizer->before);
     token_list_release(&tokenizer->after);
@@ -39,12 +37,9 @@ static enum status tokenizer_cut_by_pattern(struct encoder *encoder, int step, c
     for (;;) {
         TRY(pattern_next(cut->pattern, text, bytes, &search, &start, &end, encoder->err));
         const bool last = start > bytes;
-        if (!cut->drop_others)
-            TRY(tokenizer_cut_text(encoder, step + 1, text + done, (last ? bytes : start) - done));
-        if (last)
-            return STATUS_OK;
-        if (!cut->drop_matches)
-            TRY(tokenizer_cut_text(encoder, step + 1, text + start, end - start));
+        if (!cut->drop_others) TRY(tokenizer_cut_text(encoder, step + 1, text + done, (last ? bytes : start) - done));
+        if (last) return STATUS_OK;
+        if (!cut->drop_matches) TRY(tokenizer_cut_text(encoder, step + 1, text + start, end - start));
         done = end;
     }
 }
@@ -52,8 +47,7 @@ static enum status tokenizer_cut_by_pattern(struct encoder *encoder, int step, c
 static enum status tokenizer_prefix_space(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
     struct text longer = {0};
-    if (text[0] != ' ')
-        text_add(&longer, " ", 1);
+    if (text[0] != ' ') text_add(&longer, " ", 1);
     text_add(&longer, text, bytes);
     const enum status status = tokenizer_cut_text(encoder, step + 1, longer.bytes, longer.count);
     text_release(&longer);
@@ -87,8 +81,7 @@ static enum status tokenizer_encode_text(struct encoder *encoder, const char *te
         }
         TRY(set == 0 ? tokenizer_encode_text(encoder, between, length, 1)
                      : tokenizer_cut_text(encoder, 0, between, length));
-        if (part.token)
-            token_list_add(encoder->out, part.token->id);
+        if (part.token) token_list_add(encoder->out, part.token->id);
     }
     return STATUS_OK;
 }
@@ -103,11 +96,9 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     if (bytes >= UINT32_MAX)
         return error_set(err, STATUS_USAGE, "the text has %zu bytes, which is more than 4 GiB", bytes);
     struct encoder encoder = {.tokenizer = tokenizer, .out = out, .err = err};
-    if (add_special)
-        token_list_append(out, &tokenizer->before);
+    if (add_special) token_list_append(out, &tokenizer->before);
     enum status status = tokenizer_encode_text(&encoder, text, bytes, 0);
-    if (add_special)
-        token_list_append(out, &tokenizer->after);
+    if (add_special) token_list_append(out, &tokenizer->after);
     bpe_room_release(&encoder.room);
     text_release(&encoder.normal);
     return status;
@@ -122,8 +113,7 @@ static void text_stream_take_byte(struct text_stream *stream, unsigned char byte
     while (stream->count > 0) {
         uint32_t point;
         int length = utf8_next(stream->waiting, (size_t)stream->count, &point);
-        if (length == 0)
-            return;
+        if (length == 0) return;
         if (length > 0)
             text_add(out, stream->waiting, (size_t)length);
         else
@@ -140,25 +130,21 @@ void text_stream_push(struct text_stream *s, const struct tokenizer *t, int32_t 
     struct text bytes = {0};
     size_t length = 0;
     const char *token = added ? added->pattern : bpe_token(&t->bpe, id, &length);
-    if (!token || (added && added->special && skip_special))
-        return;
+    if (!token || (added && added->special && skip_special)) return;
     bpe_add_bytes(&bytes, token, added ? added->length : length);
-    for (size_t i = 0; i < bytes.count; i++)
-        text_stream_take_byte(s, (unsigned char)bytes.bytes[i], out);
+    for (size_t i = 0; i < bytes.count; i++) text_stream_take_byte(s, (unsigned char)bytes.bytes[i], out);
     text_release(&bytes);
 }
 
 void text_stream_end(struct text_stream *stream, struct text *out)
 {
-    if (stream->count > 0)
-        text_add(out, REPLACEMENT, sizeof REPLACEMENT - 1);
+    if (stream->count > 0) text_add(out, REPLACEMENT, sizeof REPLACEMENT - 1);
     stream->count = 0;
 }
 
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct text *out)
 {
     struct text_stream stream = {0};
-    for (size_t i = 0; i < count; i++)
-        text_stream_push(&stream, t, ids[i], skip_special, out);
+    for (size_t i = 0; i < count; i++) text_stream_push(&stream, t, ids[i], skip_special, out);
     text_stream_end(&stream, out);
 }

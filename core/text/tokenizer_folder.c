@@ -55,8 +55,7 @@ static enum status read_folder_json(const char *folder, const char *name, size_t
         return STATUS_OK;
     }
     TRY(fs_read_json(path, MAX_FILE, flags, out, err));
-    if (json_is_object(*out))
-        return STATUS_OK;
+    if (json_is_object(*out)) return STATUS_OK;
     json_decref(*out);
     *out = NULL;
     return error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
@@ -69,8 +68,7 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
     TRY(read_folder_json(folder->path, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &folder->values, err));
     TRY(read_folder_json(folder->path, "config.json", JSON_DECODE_INT_AS_REAL, &folder->model, err));
     folder->legacy = !json_object_get(folder->values, "added_tokens_decoder");
-    if (!folder->legacy)
-        return STATUS_OK;
+    if (!folder->legacy) return STATUS_OK;
     TRY(read_folder_json(folder->path, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL, &map, err));
     json_object_update(folder->values, map);
     json_decref(map);
@@ -104,11 +102,9 @@ static enum status tokenizer_read_lines(const char *path, json_t **out, struct e
 static bool is_class(const struct tokenizer_class *class, const char *name, const char *model)
 {
     const size_t length = strlen(class->name);
-    if (name)
-        return strncmp(name, class->name, length) == 0 && (!name[length] || strcmp(name + length, "Fast") == 0);
+    if (name) return strncmp(name, class->name, length) == 0 && (!name[length] || strcmp(name + length, "Fast") == 0);
     for (size_t i = 0; model && i < COUNT_OF(class->models); i++)
-        if (class->models[i] && strcmp(class->models[i], model) == 0)
-            return true;
+        if (class->models[i] && strcmp(class->models[i], model) == 0) return true;
     return false;
 }
 
@@ -117,12 +113,10 @@ static const struct tokenizer_class *find_class(const struct tokenizer_folder *f
                                                 const char **model)
 {
     *name = json_string_value(json_object_get(folder->values, "tokenizer_class"));
-    if (!*name)
-        *name = json_string_value(json_object_get(folder->model, "tokenizer_class"));
+    if (!*name) *name = json_string_value(json_object_get(folder->model, "tokenizer_class"));
     *model = json_string_value(json_object_get(folder->model, "model_type"));
     for (size_t i = 0; i < COUNT_OF(CLASSES); i++)
-        if (is_class(&CLASSES[i], *name, *model))
-            return &CLASSES[i];
+        if (is_class(&CLASSES[i], *name, *model)) return &CLASSES[i];
     return NULL;
 }
 
@@ -131,10 +125,8 @@ static enum status choose_class(struct tokenizer_folder *folder, struct error *e
 {
     const char *name, *model;
     folder->class = find_class(folder, &name, &model);
-    if (!name && !model)
-        folder->class = &CLASSES[0];
-    if (folder->class)
-        return STATUS_OK;
+    if (!name && !model) folder->class = &CLASSES[0];
+    if (folder->class) return STATUS_OK;
     return error_set(err, STATUS_USAGE,
                      "'%s' has vocab.json and merges.txt of a %s%.100s, and no tokenizer.json; hint: %s",
                      PRINTABLE(folder->path), name ? "" : "model of type ", PRINTABLE(name ? name : model), WRITES_ONE);
@@ -154,8 +146,7 @@ static json_t *make_parts(const struct tokenizer_folder *folder, json_t *vocabul
                               "merges", merges, "pre_tokenizer", cut, "decoder", "type", "ByteLevel", "added_tokens");
     json_t *defaults = json_loads(class->defaults, 0, NULL);
     ASSERT(parts && defaults);
-    if (class->nfc)
-        json_object_set_new(parts, "normalizer", json_pack("{s:s}", "type", "NFC"));
+    if (class->nfc) json_object_set_new(parts, "normalizer", json_pack("{s:s}", "type", "NFC"));
     json_object_update_missing(folder->values, defaults);
     json_decref(defaults);
     return parts;
@@ -168,14 +159,10 @@ static void set_prefix_space(const struct tokenizer_folder *folder, json_t *part
     json_t *cuts = json_object_get(cut, "pretokenizers"), *item;
     const char *name, *model;
     size_t i;
-    if (!json_is_boolean(space) || !find_class(folder, &name, &model))
-        return;
-    if (json_object_get(cut, "add_prefix_space"))
-        json_object_set(cut, "add_prefix_space", space);
-    json_array_foreach(cuts, i, item)
-    {
-        if (json_object_get(item, "add_prefix_space"))
-            json_object_set(item, "add_prefix_space", space);
+    if (!json_is_boolean(space) || !find_class(folder, &name, &model)) return;
+    if (json_object_get(cut, "add_prefix_space")) json_object_set(cut, "add_prefix_space", space);
+    json_array_foreach (cuts, i, item) {
+        if (json_object_get(item, "add_prefix_space")) json_object_set(item, "add_prefix_space", space);
     }
 }
 
@@ -191,8 +178,7 @@ static const char *folder_token_text(const json_t *token)
 static void folder_add_special(json_t *tokens, json_t *token)
 {
     const char *text = folder_token_text(token);
-    if (text && !json_object_get(tokens, text))
-        json_object_set(tokens, text, token);
+    if (text && !json_object_get(tokens, text)) json_object_set(tokens, text, token);
 }
 
 /* {text: token} of the named special tokens: NAMES first, then the model's own, then the list. New reference. */
@@ -201,21 +187,16 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
     json_t *tokens = json_object(), *value, *more = json_object_get(folder->values, "extra_special_tokens");
     const char *key;
     size_t i;
-    for (i = 0; i < COUNT_OF(NAMES); i++)
-        folder_add_special(tokens, json_object_get(folder->values, NAMES[i]));
-    json_object_foreach(folder->values, key, value)
-    {
-        if (fs_has_suffix(key, "_token"))
-            folder_add_special(tokens, value);
+    for (i = 0; i < COUNT_OF(NAMES); i++) folder_add_special(tokens, json_object_get(folder->values, NAMES[i]));
+    json_object_foreach (folder->values, key, value) {
+        if (fs_has_suffix(key, "_token")) folder_add_special(tokens, value);
     }
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(folder->values, "additional_special_tokens");
-    json_object_foreach(more, key, value)
-    {
+    json_object_foreach (more, key, value) {
         folder_add_special(tokens, value);
     }
-    json_array_foreach(more, i, value)
-    {
+    json_array_foreach (more, i, value) {
         folder_add_special(tokens, value);
     }
     return tokens;
@@ -233,10 +214,8 @@ struct addition {
 static void tokenizer_take_item(struct addition *addition, const char *text, json_t *item)
 {
     const json_int_t id = json_integer_value(json_object_get(item, "id"));
-    if (text)
-        json_object_set(addition->by_text, text, item);
-    if (id >= addition->next && id < INT32_MAX)
-        addition->next = id + 1;
+    if (text) json_object_set(addition->by_text, text, item);
+    if (id >= addition->next && id < INT32_MAX) addition->next = id + 1;
 }
 
 /* Adds a token, or gives one these properties. token: an object with some of them, or a text. Returns its id. */
@@ -291,8 +270,7 @@ static enum status read_declared(const struct tokenizer_folder *folder, const ch
 static enum status check_declared(const struct tokenizer_folder *folder, const struct declared *token, json_int_t id,
                                   struct error *err)
 {
-    if (token->id == id)
-        return STATUS_OK;
+    if (token->id == id) return STATUS_OK;
     return error_set(err, STATUS_DATA,
                      "'%s' gives the token '%.100s' the id %lld, and after its vocabulary and the tokens before it the "
                      "next id is %lld",
@@ -307,21 +285,18 @@ static enum status add_declared(const struct tokenizer_folder *folder, json_t *f
     const char *key;
     json_t *value;
     size_t count = 0;
-    json_object_foreach(from, key, value)
-    {
+    json_object_foreach (from, key, value) {
         TRY_END(read_declared(folder, key, value, &tokens[count++], err));
     }
     qsort(tokens, count, sizeof *tokens, addition_by_id);
     for (size_t i = 0; i < count; i++) {
         const char *text = tokens[i].text;
         const bool there = json_object_get(addition->by_text, text);
-        if (folder->legacy && there)
-            continue; /* the tokenizer.json has it, with its properties */
+        if (folder->legacy && there) continue; /* the tokenizer.json has it, with its properties */
         const bool is_new = !there && !json_object_get(addition->vocabulary, text);
         const bool named = json_object_get(special, text) || json_is_true(json_object_get(tokens[i].token, "special"));
         const json_int_t id = add_token(addition, text, tokens[i].token, named);
-        if (is_new)
-            TRY_END(check_declared(folder, &tokens[i], id, err));
+        if (is_new) TRY_END(check_declared(folder, &tokens[i], id, err));
     }
 end:
     free(tokens);
@@ -333,8 +308,7 @@ static void put_around(const struct tokenizer_folder *folder, const struct addit
                        const char *flag, json_t *pieces, json_t *tokens)
 {
     const char *text = folder_token_text(json_object_get(folder->values, key));
-    if (!text || !json_is_true(json_object_get(folder->values, flag)))
-        return;
+    if (!text || !json_is_true(json_object_get(folder->values, flag))) return;
     json_t *id = json_object_get(json_object_get(addition->by_text, text), "id");
     json_array_append_new(pieces, json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", text, "type_id", 0));
     json_object_set_new(tokens, text, json_pack("{s:s, s:[O], s:[s]}", "id", text, "ids", id, "tokens", text));
@@ -358,25 +332,20 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
     json_t *items = json_object_get(parts, "added_tokens");
     const char *text;
     size_t i;
-    if (!json_is_object(vocabulary) || (items && !json_is_null(items) && !json_is_array(items)))
-        return STATUS_OK;
-    if (!json_is_array(items))
-        json_object_set_new(parts, "added_tokens", items = json_array());
+    if (!json_is_object(vocabulary) || (items && !json_is_null(items) && !json_is_array(items))) return STATUS_OK;
+    if (!json_is_array(items)) json_object_set_new(parts, "added_tokens", items = json_array());
     if (folder->legacy)
         TRY(read_folder_json(folder->path, "added_tokens.json", 0, &from, err));
     else
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
     json_t *special = special_tokens(folder);
     struct addition addition = {items, vocabulary, json_object(), (json_int_t)json_object_size(vocabulary)};
-    json_array_foreach(items, i, item)
-    {
+    json_array_foreach (items, i, item) {
         tokenizer_take_item(&addition, folder_token_text(item), item);
     }
     const enum status status = add_declared(folder, from, special, &addition, err);
-    json_object_foreach(special, text, token)
-    {
-        if (!json_object_get(addition.by_text, text))
-            add_token(&addition, text, token, true);
+    json_object_foreach (special, text, token) {
+        if (!json_object_get(addition.by_text, text)) add_token(&addition, text, token, true);
     }
     if (folder->class)
         surround(folder, &addition, parts);
@@ -395,8 +364,7 @@ static enum status make_tokenizer(const struct tokenizer_folder *folder, json_t 
                                   struct tokenizer **out, struct error *err)
 {
     enum status status = tokenizer_folder_apply(folder, parts, err);
-    if (status == STATUS_OK)
-        status = tokenizer_from_json(parts, file, out, err);
+    if (status == STATUS_OK) status = tokenizer_from_json(parts, file, out, err);
     json_decref(parts);
     return status;
 }
@@ -429,12 +397,9 @@ static enum status open_folder(struct tokenizer_folder *folder, struct tokenizer
     TRY(fs_join(vocabulary, folder->path, "vocab.json", STATUS_DATA, err));
     TRY(fs_join(merges, folder->path, "merges.txt", STATUS_DATA, err));
     TRY(fs_join(pieces, folder->path, "tokenizer.model", STATUS_DATA, err));
-    if (fs_exists(whole))
-        return open_json(folder, whole, out, err);
-    if (fs_exists(vocabulary) && fs_exists(merges))
-        return open_pair(folder, vocabulary, merges, out, err);
-    if (!fs_exists(pieces))
-        return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json", folder->path);
+    if (fs_exists(whole)) return open_json(folder, whole, out, err);
+    if (fs_exists(vocabulary) && fs_exists(merges)) return open_pair(folder, vocabulary, merges, out, err);
+    if (!fs_exists(pieces)) return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json", folder->path);
     return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json, and its tokenizer.model is not read; hint: %s",
                      folder->path, WRITES_ONE);
 }
@@ -445,8 +410,7 @@ bool tokenizer_folder_has(const char *folder)
     char path[FS_PATH_MAX];
     struct error err;
     for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (fs_join(path, folder, files[i], STATUS_DATA, &err) == STATUS_OK && fs_exists(path))
-            return true;
+        if (fs_join(path, folder, files[i], STATUS_DATA, &err) == STATUS_OK && fs_exists(path)) return true;
     return false;
 }
 
@@ -457,8 +421,7 @@ enum status tokenizer_folder_open(const char *path, struct tokenizer **out, stru
     fs_parent(path, parent);
     struct tokenizer_folder folder = {.path = whole ? path : parent};
     enum status status = read_settings(&folder, err);
-    if (status == STATUS_OK)
-        status = whole ? open_folder(&folder, out, err) : open_json(&folder, path, out, err);
+    if (status == STATUS_OK) status = whole ? open_folder(&folder, out, err) : open_json(&folder, path, out, err);
     if (status == STATUS_OK)
         (*out)->splits_special = json_is_true(json_object_get(folder.values, "split_special_tokens"));
     json_decref(folder.values);

@@ -74,15 +74,13 @@ static enum status check_settings(const struct source *source, const json_t *mod
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     bool fallback;
     TRY(read_flag(source, model, "byte_fallback", false, &fallback));
-    if (fallback)
-        return tokenizer_refuse_part(source, "model's setting", "byte_fallback");
+    if (fallback) return tokenizer_refuse_part(source, "model's setting", "byte_fallback");
     const json_t *dropout = json_object_get(model, "dropout");
     if (json_is_number(dropout) && json_number_value(dropout) != 0)
         return tokenizer_refuse_part(source, "model's setting", "dropout");
     for (size_t i = 0; i < COUNT_OF(affixes); i++) {
         const char *affix = json_string_value(json_object_get(model, affixes[i]));
-        if (affix && affix[0])
-            return tokenizer_refuse_part(source, "model's setting", affixes[i]);
+        if (affix && affix[0]) return tokenizer_refuse_part(source, "model's setting", affixes[i]);
     }
     return STATUS_OK;
 }
@@ -92,10 +90,8 @@ static enum status read_vocabulary(const struct source *source, const json_t *vo
     const char *text;
     json_t *id;
     int32_t twice;
-    if (!json_is_object(vocabulary))
-        return damaged(source, "the model has no 'vocab'");
-    json_object_foreach((json_t *)vocabulary, text, id)
-    {
+    if (!json_is_object(vocabulary)) return damaged(source, "the model has no 'vocab'");
+    json_object_foreach ((json_t *)vocabulary, text, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > BPE_MAX_ID)
             return damaged(source, "the id of '%.100s' is no integer of 0 … %d", text, BPE_MAX_ID);
         bpe_add_token(bpe, text, strlen(text), (int32_t)json_integer_value(id));
@@ -109,13 +105,11 @@ static bool join_parts(const json_t *merge, struct text *whole, size_t *split)
     const char *first = json_string_value(merge), *second = first ? strchr(first, ' ') : NULL;
     if (second) {
         *split = (size_t)(second++ - first);
-        if (strchr(second, ' '))
-            return false;
+        if (strchr(second, ' ')) return false;
     } else {
         first = json_string_value(json_array_get(merge, 0));
         second = json_string_value(json_array_get(merge, 1));
-        if (!first || !second || json_array_size(merge) != 2)
-            return false;
+        if (!first || !second || json_array_size(merge) != 2) return false;
         *split = strlen(first);
     }
     whole->count = 0;
@@ -129,8 +123,7 @@ static enum status read_merge(const struct source *source, const json_t *merge, 
 {
     size_t split;
     int32_t ids[3];
-    if (!join_parts(merge, whole, &split))
-        return damaged(source, "merge %d does not have two parts", rank);
+    if (!join_parts(merge, whole, &split)) return damaged(source, "merge %d does not have two parts", rank);
     const size_t places[3][2] = {{0, split}, {split, whole->count}, {0, whole->count}};
     for (int i = 0; i < 3; i++) {
         const char *text = whole->bytes + places[i][0];
@@ -151,13 +144,10 @@ static enum status read_merges(const struct source *source, const json_t *merges
     int32_t rank = 0;
     struct text whole = {0};
     enum status status = STATUS_OK;
-    if (!json_is_array(merges))
-        return damaged(source, "the model has no 'merges'");
-    json_array_foreach((json_t *)merges, i, merge)
-    {
+    if (!json_is_array(merges)) return damaged(source, "the model has no 'merges'");
+    json_array_foreach ((json_t *)merges, i, merge) {
         const char *text = json_string_value(merge);
-        if (text && strncmp(text, "#version", strlen("#version")) == 0)
-            continue;
+        if (text && strncmp(text, "#version", strlen("#version")) == 0) continue;
         TRY_END(read_merge(source, merge, rank++, &whole, bpe));
     }
 end:
@@ -168,8 +158,7 @@ end:
 static enum status read_model(const struct source *source, const json_t *model, struct bpe *bpe)
 {
     const char *type = json_string_value(json_object_get(model, "type"));
-    if (!json_is_object(model))
-        return damaged(source, "there is no 'model'");
+    if (!json_is_object(model)) return damaged(source, "there is no 'model'");
     if (type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges")) /* old files do not name the type */
         return tokenizer_refuse_part(source, "model", type ? type : "?");
     TRY(check_settings(source, model));
@@ -190,14 +179,13 @@ static enum status read_normalizer(const struct source *source, const json_t *no
 {
     const json_t *members = json_object_get(normalizer, "normalizers"), *member;
     size_t i;
-    if (is_absent(normalizer))
-        return STATUS_OK;
+    if (is_absent(normalizer)) return STATUS_OK;
     if (!has_type(normalizer, "Sequence")) {
         *nfc = true;
         return has_type(normalizer, "NFC") ? STATUS_OK
                                            : tokenizer_refuse_part(source, "normalizer", type_of(normalizer));
     }
-    json_array_foreach((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
+    json_array_foreach ((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
     return STATUS_OK;
 }
 
@@ -214,8 +202,7 @@ static enum status add_cut(const struct source *source, struct tokenizer *out, s
 static enum status add_pattern(const struct source *source, const char *text, struct cut cut, struct tokenizer *out)
 {
     enum status status = pattern_compile(text, &cut.pattern, source->err);
-    if (status != STATUS_OK)
-        return error_prefix(source->err, "'%s'", source->where);
+    if (status != STATUS_OK) return error_prefix(source->err, "'%s'", source->where);
     return add_cut(source, out, cut);
 }
 
@@ -225,10 +212,8 @@ static enum status read_split(const struct source *source, const json_t *split, 
     const char *expression = json_string_value(json_object_get(json_object_get(split, "pattern"), "Regex"));
     bool invert;
     TRY(read_flag(source, split, "invert", false, &invert));
-    if (!behavior)
-        return damaged(source, "a Split without a 'behavior'");
-    if (!expression)
-        return tokenizer_refuse_part(source, "pre-tokenizer", "Split without a Regex");
+    if (!behavior) return damaged(source, "a Split without a 'behavior'");
+    if (!expression) return tokenizer_refuse_part(source, "pre-tokenizer", "Split without a Regex");
     bool removed = strcmp(behavior, "Removed") == 0;
     if (!removed && strcmp(behavior, "Isolated") != 0)
         return tokenizer_refuse_part(source, "behavior of a Split", behavior);
@@ -241,8 +226,7 @@ static enum status read_byte_level(const struct source *source, const json_t *co
     bool prefix, expression;
     TRY(read_flag(source, component, "add_prefix_space", true, &prefix));
     TRY(read_flag(source, component, "use_regex", true, &expression));
-    if (prefix)
-        TRY(add_cut(source, out, (struct cut){0}));
+    if (prefix) TRY(add_cut(source, out, (struct cut){0}));
     return expression ? add_pattern(source, GPT2_EXPRESSION, (struct cut){0}, out) : STATUS_OK;
 }
 
@@ -253,19 +237,16 @@ static enum status read_cuts(const struct source *source, const json_t *componen
     size_t i;
     bool each;
     if (has_type(component, "Sequence")) {
-        json_array_foreach((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, out));
+        json_array_foreach ((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, out));
         return STATUS_OK;
     }
-    if (*mapped)
-        return tokenizer_refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
+    if (*mapped) return tokenizer_refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
     if (has_type(component, "ByteLevel")) {
         *mapped = true;
         return read_byte_level(source, component, out);
     }
-    if (has_type(component, "Split"))
-        return read_split(source, component, out);
-    if (!has_type(component, "Digits"))
-        return tokenizer_refuse_part(source, "pre-tokenizer", type_of(component));
+    if (has_type(component, "Split")) return read_split(source, component, out);
+    if (!has_type(component, "Digits")) return tokenizer_refuse_part(source, "pre-tokenizer", type_of(component));
     TRY(read_flag(source, component, "individual_digits", false, &each));
     return add_pattern(source, each ? DIGIT : DIGIT "+", (struct cut){0}, out);
 }
@@ -273,8 +254,7 @@ static enum status read_cuts(const struct source *source, const json_t *componen
 static enum status read_pre_tokenizer(const struct source *source, const json_t *component, struct tokenizer *out)
 {
     bool mapped = false;
-    if (is_absent(component))
-        return tokenizer_refuse_part(source, "pre-tokenizer", "null");
+    if (is_absent(component)) return tokenizer_refuse_part(source, "pre-tokenizer", "null");
     TRY(read_cuts(source, component, &mapped, out));
     return mapped ? STATUS_OK : tokenizer_refuse_part(source, "pre-tokenizer without ByteLevel", type_of(component));
 }
@@ -305,10 +285,8 @@ static enum status read_added(const struct source *source, const json_t *item, i
     const json_t *id = json_object_get(item, "id");
     struct added_token token = {0};
     struct text normal = {0};
-    if (!content || !json_is_integer(id))
-        return damaged(source, "an added token without 'content' or 'id'");
-    if (!content[0])
-        return STATUS_OK; /* matches nowhere */
+    if (!content || !json_is_integer(id)) return damaged(source, "an added token without 'content' or 'id'");
+    if (!content[0]) return STATUS_OK; /* matches nowhere */
     TRY(check_id(source, out, content, json_integer_value(id), next));
     TRY(read_flag(source, item, "special", false, &token.special));
     TRY(read_flag(source, item, "single_word", false, &token.single_word));
@@ -317,8 +295,7 @@ static enum status read_added(const struct source *source, const json_t *item, i
     TRY(read_flag(source, item, "normalized", !token.special, &token.normalized));
     token.id = (int32_t)json_integer_value(id);
     token.content = memory_text(content);
-    if (token.normalized && out->nfc)
-        unicode_nfc(content, strlen(content), &normal);
+    if (token.normalized && out->nfc) unicode_nfc(content, strlen(content), &normal);
     token.pattern = normal.bytes ? normal.bytes : memory_text(content);
     token.length = strlen(token.pattern);
     added_tokens_add(&out->added, token);
@@ -330,9 +307,8 @@ static enum status read_all_added(const struct source *source, const json_t *add
     int32_t next = (int32_t)out->bpe.tokens.count;
     const json_t *item;
     size_t i;
-    if (!is_absent(added) && !json_is_array(added))
-        return damaged(source, "'added_tokens' is no list");
-    json_array_foreach((json_t *)added, i, item) TRY(read_added(source, item, &next, out));
+    if (!is_absent(added) && !json_is_array(added)) return damaged(source, "'added_tokens' is no list");
+    json_array_foreach ((json_t *)added, i, item) TRY(read_added(source, item, &next, out));
     return STATUS_OK;
 }
 
@@ -344,10 +320,8 @@ static enum status add_special(const struct source *s, const json_t *form, const
     const json_t *token = json_object_get(json_object_get(form, "special_tokens"), name ? name : "");
     const json_t *ids = json_object_get(token, "ids"), *id;
     size_t i;
-    if (!json_is_array(ids))
-        return damaged(s, "the template's token '%.100s' has no ids", name ? name : "?");
-    json_array_foreach((json_t *)ids, i, id)
-    {
+    if (!json_is_array(ids)) return damaged(s, "the template's token '%.100s' has no ids", name ? name : "?");
+    json_array_foreach ((json_t *)ids, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > BPE_MAX_ID)
             return damaged(s, "an id of the template's token '%.100s'", name);
         token_list_add(out, (int32_t)json_integer_value(id));
@@ -364,8 +338,7 @@ static enum status read_template(const struct source *source, const json_t *temp
     size_t i;
     int texts = 0;
     out->before = (struct token_list){0};
-    json_array_foreach((json_t *)pieces, i, piece)
-    {
+    json_array_foreach ((json_t *)pieces, i, piece) {
         const json_t *special = json_object_get(piece, "SpecialToken");
         const char *text = json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
         if (special)
@@ -375,8 +348,7 @@ static enum status read_template(const struct source *source, const json_t *temp
         else
             TRY_END(damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
     }
-    if (texts != 1)
-        status = damaged(source, "the template has the text %d times", texts);
+    if (texts != 1) status = damaged(source, "the template has the text %d times", texts);
     token_list_append(&out->before, &before);
 end:
     token_list_release(&before);
@@ -389,11 +361,9 @@ static enum status read_processor(const struct source *source, const json_t *pro
     size_t i;
     if (is_absent(processor) || has_type(processor, "ByteLevel")) /* trims offsets, which are not kept */
         return STATUS_OK;
-    if (has_type(processor, "TemplateProcessing"))
-        return read_template(source, processor, out);
-    if (!has_type(processor, "Sequence"))
-        return tokenizer_refuse_part(source, "post-processor", type_of(processor));
-    json_array_foreach((json_t *)members, i, member) TRY(read_processor(source, member, out));
+    if (has_type(processor, "TemplateProcessing")) return read_template(source, processor, out);
+    if (!has_type(processor, "Sequence")) return tokenizer_refuse_part(source, "post-processor", type_of(processor));
+    json_array_foreach ((json_t *)members, i, member) TRY(read_processor(source, member, out));
     return STATUS_OK;
 }
 
@@ -402,8 +372,7 @@ static enum status read_processor(const struct source *source, const json_t *pro
 static enum status read_parts(const struct source *source, const json_t *json, struct tokenizer *out)
 {
     const json_t *decoder = json_object_get(json, "decoder");
-    if (!json_is_object(json))
-        return damaged(source, "it is no JSON object");
+    if (!json_is_object(json)) return damaged(source, "it is no JSON object");
     TRY(read_model(source, json_object_get(json, "model"), &out->bpe));
     TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
     TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), out));

@@ -18,8 +18,7 @@ static bool utf8_begins_character(const unsigned char *bytes, size_t count)
         utf8proc_int32_t point;
         memset(whole, fills[i], sizeof whole);
         memcpy(whole, bytes, count);
-        if (utf8proc_iterate(whole, sizeof whole, &point) > (utf8proc_ssize_t)count)
-            return true;
+        if (utf8proc_iterate(whole, sizeof whole, &point) > (utf8proc_ssize_t)count) return true;
     }
     return false;
 }
@@ -33,8 +32,7 @@ int utf8_next(const unsigned char *bytes, size_t count, uint32_t *point)
         *point = (uint32_t)found;
         return (int)length;
     }
-    while (part < count && part + 1 < UTF8_MAX && utf8_begins_character(bytes, part + 1))
-        part++;
+    while (part < count && part + 1 < UTF8_MAX && utf8_begins_character(bytes, part + 1)) part++;
     return part == count ? 0 : part ? -(int)part : -1;
 }
 
@@ -52,8 +50,7 @@ uint32_t utf8_at(const char *text, int *length)
 
 size_t utf8_back(const char *text, size_t at)
 {
-    do
-        at--;
+    do at--;
     while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80);
     return at;
 }
@@ -64,8 +61,7 @@ size_t utf8_check(const char *text, size_t count)
     while (at < count) {
         uint32_t point;
         int length = utf8_next((const unsigned char *)text + at, count - at, &point);
-        if (length <= 0)
-            break;
+        if (length <= 0) break;
         at += (size_t)length;
     }
     return at;
@@ -192,10 +188,8 @@ static void unicode_order_marks(utf8proc_int32_t *points, size_t count, utf8proc
 static void unicode_add_normal(utf8proc_int32_t *points, size_t count, utf8proc_int32_t *spare, struct text *out)
 {
     for (size_t first = 0, end; first < count; first = end + (end == first)) {
-        for (end = first; end < count && unicode_combining_class(points[end]);)
-            end++;
-        if (end > first + 1)
-            unicode_order_marks(points + first, end - first, spare);
+        for (end = first; end < count && unicode_combining_class(points[end]);) end++;
+        if (end > first + 1) unicode_order_marks(points + first, end - first, spare);
     }
     const utf8proc_ssize_t length =
         utf8proc_normalize_utf32(points, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);

@@ -47,8 +47,7 @@ LOSS_SCALER_FUNCTION void loss_scaler_update(struct loss_scaler *scaler, const s
                                              bool overflow)
 {
     int64_t step = scaler->steps++;
-    if (!rules->dynamic)
-        return;
+    if (!rules->dynamic) return;
     if (overflow) {
         scaler->last_overflow = step;
         if (scaler->hysteresis > 1) {
@@ -61,8 +60,6 @@ LOSS_SCALER_FUNCTION void loss_scaler_update(struct loss_scaler *scaler, const s
     }
     int64_t stable = step - scaler->last_overflow - 1;
     bool grows = stable > 0 && stable % rules->window == 0;
-    if (grows || rules->consecutive_hysteresis)
-        scaler->hysteresis = rules->hysteresis;
-    if (grows)
-        scaler->scale *= 2;
+    if (grows || rules->consecutive_hysteresis) scaler->hysteresis = rules->hysteresis;
+    if (grows) scaler->scale *= 2;
 }

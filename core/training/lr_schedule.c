@@ -43,10 +43,8 @@ static double own_lr(const struct schedule_spec *s, double lr, int64_t k)
 {
     const int64_t warmup = schedule_warmup(s),
                   from = s->type == SCHEDULE_WSD ? s->total_steps - s->decay_steps : warmup;
-    if (k <= warmup)
-        return lr * (double)k / (double)warmup;
-    if (s->type == SCHEDULE_CONSTANT || (s->type == SCHEDULE_WSD && k <= from))
-        return lr;
+    if (k <= warmup) return lr * (double)k / (double)warmup;
+    if (s->type == SCHEDULE_CONSTANT || (s->type == SCHEDULE_WSD && k <= from)) return lr;
     enum decay_type decay = s->type == SCHEDULE_LINEAR   ? DECAY_LINEAR
                             : s->type == SCHEDULE_COSINE ? DECAY_COSINE
                                                          : s->decay_type;
@@ -61,8 +59,7 @@ static double own_lr(const struct schedule_spec *s, double lr, int64_t k)
 /* DeepSpeed's warm-up factor at schedule index i: "log" ln(i + 1) / ln(N), "linear" i / N, 1 from N on. */
 static double warmup_gamma(const struct schedule_spec *s, int64_t i, int64_t warmup)
 {
-    if (i >= warmup)
-        return 1.0;
+    if (i >= warmup) return 1.0;
     return s->warmup_linear ? (double)i / (double)warmup : log((double)i + 1.0) / log((double)warmup);
 }
 
@@ -72,17 +69,14 @@ static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
     const int64_t i = k - 2;
     const bool cosine = s->type == SCHEDULE_WARMUP_COSINE_LR;
     const double span = fmax(1.0, (double)(s->total_steps - warmup)), least = s->warmup_min_ratio;
-    if (i < 0)
-        return cosine ? 0.0 : s->warmup_min_lr; /* 0 whatever warmup_min_ratio is */
+    if (i < 0) return cosine ? 0.0 : s->warmup_min_lr; /* 0 whatever warmup_min_ratio is */
     double gamma = warmup_gamma(s, i, warmup);
-    if (cosine && i < warmup)
-        return lr * (least + (1.0 - least) * gamma);
+    if (cosine && i < warmup) return lr * (least + (1.0 - least) * gamma);
     if (cosine) {
         const double x = fmin(1.0, (double)(i - warmup + 1) / span);
         return lr * fmax(0.0, s->cos_min_ratio + (1.0 - s->cos_min_ratio) * ((1.0 + cos(M_PI * x)) / 2.0));
     }
-    if (s->type == SCHEDULE_WARMUP_DECAY_LR && i >= warmup)
-        gamma = fmax(0.0, (double)(s->total_steps - i) / span);
+    if (s->type == SCHEDULE_WARMUP_DECAY_LR && i >= warmup) gamma = fmax(0.0, (double)(s->total_steps - i) / span);
     const double low = s->warmup_min_lr, high = s->warmup_max_lr < 0 ? lr : s->warmup_max_lr;
     return low + (high - low) * gamma;
 }
@@ -95,8 +89,7 @@ static double cycle_height(const struct schedule_spec *s, int64_t i)
     const bool rises = at <= first;
     const int64_t stairs = rises || s->cycle.second_stairs < 0 ? s->cycle.first_stairs : s->cycle.second_stairs;
     const int64_t distance = rises ? at : first + second - at, half = rises ? first : second;
-    if (stairs > 0)
-        return floor((double)(distance * stairs) / (double)half) / (double)stairs;
+    if (stairs > 0) return floor((double)(distance * stairs) / (double)half) / (double)stairs;
     return (double)distance / (double)half;
 }
 
@@ -111,10 +104,8 @@ static int64_t steps_after_cycle(const struct schedule_spec *s, int64_t k)
 static double one_cycle_lr(const struct schedule_spec *s, int64_t k)
 {
     const int64_t after = steps_after_cycle(s, k);
-    if (!after)
-        return s->cycle.min_lr + (s->cycle.max_lr - s->cycle.min_lr) * cycle_height(s, k - 1);
-    if (!s->cycle.decay_steps)
-        return s->cycle.min_lr;
+    if (!after) return s->cycle.min_lr + (s->cycle.max_lr - s->cycle.min_lr) * cycle_height(s, k - 1);
+    if (!s->cycle.decay_steps) return s->cycle.min_lr;
     return s->cycle.min_lr / (1.0 + s->cycle.decay_lr_rate * ((double)after / (double)s->cycle.decay_steps));
 }
 

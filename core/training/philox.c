@@ -137,10 +137,8 @@ normal_blocks_avx512(uint64_t seed, uint64_t stream, uint64_t first, float out[4
 static normal_blocks_function *choose_normal_blocks(void)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return normal_blocks_avx512;
-    if (__builtin_cpu_supports("avx2"))
-        return normal_blocks_avx2;
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return normal_blocks_avx512;
+    if (__builtin_cpu_supports("avx2")) return normal_blocks_avx2;
 #endif
     return normal_blocks_plain;
 }
@@ -151,8 +149,7 @@ void philox_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count,
     while (count > 0) {
         uint64_t block = (uint64_t)first / 4;
         int64_t skip = first % 4, n = 4 * LANES - skip;
-        if (n > count)
-            n = count;
+        if (n > count) n = count;
         if (n == 4 * LANES) {
             normal_blocks(seed, stream, block, out);
         } else {

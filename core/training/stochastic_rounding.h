@@ -60,7 +60,6 @@ PHILOX_FUNCTION uint32_t rounding_bits(const uint32_t words[4], int element)
 /* The bits of an fp32 value rounded to bf16 by 16 random bits. A NaN becomes a quiet NaN; infinity stays. */
 PHILOX_FUNCTION uint16_t bf16_round_stochastically(uint32_t x, uint32_t random)
 {
-    if ((x & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(x >> 16 | 0x40u);
+    if ((x & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(x >> 16 | 0x40u);
     return (uint16_t)((x + random) >> 16);
 }

@@ -29,16 +29,13 @@ void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *
     enum { WORDS = CPU_MICRO_ROWS * CPU_MICRO_UNITS };
     const uint32_t ones = 0x3f803f80; /* two ones in bf16, about one in fp32: not a subnormal, which would be slow */
     _Alignas(64) uint32_t panels[WORDS];
-    for (size_t i = 0; i < WORDS; i++)
-        panels[i] = ones;
+    for (size_t i = 0; i < WORDS; i++) panels[i] = ones;
     cpu_micro_run *run = ops_cpu_of(kernels->isa)->micro_run;
     double widen = 0, dot = 0, tiles = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         widen = better_of(widen, run, CPU_MICRO_WIDEN, panels);
-        if (kernels->avx512_bf16)
-            dot = better_of(dot, run, CPU_MICRO_DOT, panels);
-        if (kernels->amx_bf16)
-            tiles = better_of(tiles, run, CPU_MICRO_TILES, panels);
+        if (kernels->avx512_bf16) dot = better_of(dot, run, CPU_MICRO_DOT, panels);
+        if (kernels->amx_bf16) tiles = better_of(tiles, run, CPU_MICRO_TILES, panels);
     }
     *rates = (struct cpu_bf16_rates){.products = {[CPU_BF16_WIDEN] = widen, [CPU_BF16_DOT] = dot}, .tiles = tiles};
 }

@@ -13,8 +13,7 @@ enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
     const char *words[CPU_ISA_COUNT];
     struct cpu_features features;
     int wish;
-    for (int i = 0; i < CPU_ISA_COUNT; i++)
-        words[i] = cpu_isa_name((enum cpu_isa)i);
+    for (int i = 0; i < CPU_ISA_COUNT; i++) words[i] = cpu_isa_name((enum cpu_isa)i);
     TRY(env_choice("ZTRAIN_CPU_ISA", words, CPU_ISA_COUNT, &wish, err));
     cpu_features_detect(&features);
     memset(kernels, 0, sizeof *kernels);
@@ -33,8 +32,7 @@ bool cpu_kernels_keep(struct cpu_kernels *kernels, const struct cpu_kernels *bef
 {
     const char *wish = getenv("ZTRAIN_CPU_ISA");
     struct cpu_kernels had;
-    if (wish && *wish)
-        return false;
+    if (wish && *wish) return false;
     memcpy(&had, kernels, sizeof had);
     kernels->isa = before->isa < had.isa ? before->isa : had.isa;
     kernels->avx512_bf16 = had.avx512_bf16 && before->avx512_bf16;

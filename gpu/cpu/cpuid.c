@@ -44,10 +44,8 @@ static void cpuid_detect_name(char *name, size_t size)
     brand[48] = '\0';
     const char *start = brand + strspn(brand, " ");
     size_t length = strlen(start);
-    while (length && start[length - 1] == ' ')
-        length--;
-    if (length)
-        snprintf(name, size, "%.*s", (int)length, start);
+    while (length && start[length - 1] == ' ') length--;
+    if (length) snprintf(name, size, "%.*s", (int)length, start);
 }
 
 static void cpuid_detect(struct cpu_features *f)
@@ -55,13 +53,11 @@ static void cpuid_detect(struct cpu_features *f)
     enum { SSE_AVX = 0x6, AVX512 = 0xe0, AMX = 0x60000 };
     uint32_t a, b, c, d, b7 = 0, d7 = 0, a7_1 = 0, extended = 0, states; /* states: the low half of XCR0 */
     cpuid_detect_name(f->name, sizeof f->name);
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !cpuid_bit(c, 27 /* OSXSAVE */))
-        return;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !cpuid_bit(c, 27 /* OSXSAVE */)) return;
     __asm__ volatile("xgetbv" : "=a"(states), "=d"(d) : "c"(0));
     bool fma = cpuid_bit(c, 12), f16c = cpuid_bit(c, 29), avx = cpuid_bit(c, 28), movbe = cpuid_bit(c, 22);
     uint32_t unused;
-    if (__get_cpuid_count(7, 0, &a, &b7, &c, &d7) && a >= 1)
-        __get_cpuid_count(7, 1, &a7_1, &unused, &c, &d);
+    if (__get_cpuid_count(7, 0, &a, &b7, &c, &d7) && a >= 1) __get_cpuid_count(7, 1, &a7_1, &unused, &c, &d);
     __get_cpuid(0x80000001u, &a, &b, &extended, &d);
     bool lzcnt = cpuid_bit(extended, 5), bmi = cpuid_bit(b7, 3) && cpuid_bit(b7, 8);
     if (!(avx && fma && f16c && movbe && lzcnt && bmi && cpuid_bit(b7, 5 /* AVX2 */) && (states & SSE_AVX) == SSE_AVX))
@@ -69,8 +65,7 @@ static void cpuid_detect(struct cpu_features *f)
     f->isa = CPU_ISA_AVX2;
     bool avx512 = cpuid_bit(b7, 16) && cpuid_bit(b7, 17) && cpuid_bit(b7, 28) && cpuid_bit(b7, 30) &&
                   cpuid_bit(b7, 31); /* F DQ CD BW VL */
-    if (!avx512 || (states & AVX512) != AVX512)
-        return;
+    if (!avx512 || (states & AVX512) != AVX512) return;
     f->isa = CPU_ISA_AVX512;
     f->avx512_bf16 = cpuid_bit(a7_1, 5);
     f->amx_bf16 = cpuid_bit(d7, 22) && cpuid_bit(d7, 24) && (states & AMX) == AMX && cpuid_tiles_permitted();

@@ -31,8 +31,7 @@
 static enum status cpu_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     (void)device;
-    if (host_pages_new(bytes, memory, err) == STATUS_OK)
-        return STATUS_OK;
+    if (host_pages_new(bytes, memory, err) == STATUS_OK) return STATUS_OK;
     return error_hint(err, "use a smaller micro batch or sequence, activation recomputation, a higher ZeRO stage, or "
                            "more ranks");
 }
@@ -76,10 +75,8 @@ static void *cpu_worker_main(void *argument)
 #endif
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        while (s->head == s->tail && !s->stop)
-            pthread_cond_wait(&s->work, &s->mutex);
-        if (s->head == s->tail)
-            break;
+        while (s->head == s->tail && !s->stop) pthread_cond_wait(&s->work, &s->mutex);
+        if (s->head == s->tail) break;
         struct closure *closure = &s->ring[s->head % RING_SLOTS];
         pthread_mutex_unlock(&s->mutex);
         closure->function(closure->argument);
@@ -121,8 +118,7 @@ static void cpu_submit(struct stream *stream, void (*function)(void *argument), 
     }
     ASSERT(!pthread_equal(pthread_self(), s->thread)); /* if the queue is full, it would wait for itself */
     pthread_mutex_lock(&s->mutex);
-    while (s->tail - s->head == RING_SLOTS)
-        pthread_cond_wait(&s->room, &s->mutex);
+    while (s->tail - s->head == RING_SLOTS) pthread_cond_wait(&s->room, &s->mutex);
     struct closure *closure = &s->ring[s->tail % RING_SLOTS];
     closure->function = function;
     memcpy(closure->argument, argument, size);
@@ -134,12 +130,10 @@ static void cpu_submit(struct stream *stream, void (*function)(void *argument), 
 static void cpu_stream_sync(struct stream *stream)
 {
     struct cpu_stream *s = cpu_stream_of(stream);
-    if (!s->worker)
-        return;
+    if (!s->worker) return;
     pthread_mutex_lock(&s->mutex);
     uint64_t target = s->tail;
-    while (s->head < target)
-        pthread_cond_wait(&s->room, &s->mutex);
+    while (s->head < target) pthread_cond_wait(&s->room, &s->mutex);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -252,8 +246,7 @@ static void cpu_run_record(void *argument)
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
     pthread_mutex_lock(&e->mutex);
-    if (e->done < point->ticket)
-        e->done = point->ticket;
+    if (e->done < point->ticket) e->done = point->ticket;
     e->reached_at = seconds_now();
     pthread_cond_broadcast(&e->reached);
     pthread_mutex_unlock(&e->mutex);
@@ -264,8 +257,7 @@ static void cpu_run_wait(void *argument)
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
     pthread_mutex_lock(&e->mutex);
-    while (e->done < point->ticket)
-        pthread_cond_wait(&e->reached, &e->mutex);
+    while (e->done < point->ticket) pthread_cond_wait(&e->reached, &e->mutex);
     pthread_mutex_unlock(&e->mutex);
 }
 
@@ -282,8 +274,7 @@ static void cpu_event_wait(struct stream *stream, struct event *event)
 {
     struct cpu_event *e = (struct cpu_event *)event;
     struct event_point point = {e, event_latest(e)};
-    if (point.ticket)
-        cpu_submit(stream, cpu_run_wait, &point, sizeof point);
+    if (point.ticket) cpu_submit(stream, cpu_run_wait, &point, sizeof point);
 }
 
 static void cpu_event_sync(struct event *event)
@@ -306,8 +297,7 @@ static bool cpu_event_elapsed(struct event *from, struct event *to, double *seco
 {
     double start, end;
     bool reached = event_time((struct cpu_event *)from, &start) && event_time((struct cpu_event *)to, &end);
-    if (reached)
-        *seconds = end - start;
+    if (reached) *seconds = end - start;
     return reached;
 }
 
@@ -352,11 +342,9 @@ static enum status cpu_start_team(int threads, struct error *err)
     pthread_t *started = memory_zeroed((size_t)threads, sizeof *started);
     int n = 0, code = 0;
     pthread_mutex_lock(&release);
-    while (n < threads - 1 && !(code = thread_start(&started[n], 0, cpu_wait_for_release, &release)))
-        n++;
+    while (n < threads - 1 && !(code = thread_start(&started[n], 0, cpu_wait_for_release, &release))) n++;
     pthread_mutex_unlock(&release);
-    while (n > 0)
-        pthread_join(started[--n], NULL);
+    while (n > 0) pthread_join(started[--n], NULL);
     free(started);
     pthread_mutex_destroy(&release);
     if (code)

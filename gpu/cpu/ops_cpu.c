@@ -8,10 +8,8 @@
 const struct ops_cpu *ops_cpu_of(enum cpu_isa isa)
 {
 #if defined(__x86_64__)
-    if (isa == CPU_ISA_AVX512)
-        return &ops_cpu_avx512;
-    if (isa == CPU_ISA_AVX2)
-        return &ops_cpu_avx2;
+    if (isa == CPU_ISA_AVX512) return &ops_cpu_avx512;
+    if (isa == CPU_ISA_AVX2) return &ops_cpu_avx2;
 #endif
     (void)isa;
     return &ops_cpu_baseline;

@@ -41,12 +41,9 @@ enum status autotuner_open(struct autotuner *t, struct device *device, struct au
 
 void autotuner_close(struct autotuner *t)
 {
-    if (t->start)
-        event_free(t->start);
-    if (t->end)
-        event_free(t->end);
-    if (t->stream)
-        stream_free(t->stream);
+    if (t->start) event_free(t->start);
+    if (t->end) event_free(t->end);
+    if (t->stream) stream_free(t->stream);
     device_free(t->device, t->memory, t->bytes);
 }
 
@@ -115,8 +112,7 @@ static void lay_out_trial(struct trial *t, struct arena *arena)
         char *memory = arena_take(arena, MEM_DATA, (size_t)tensor->rows * row_bytes(tensor) + 16);
         for (int k = 0; k < KEPT; k++)
             t->kept[k][i] = arena_take(arena, MEM_DATA, (size_t)samples_of(tensor) * sample_bytes(tensor));
-        if (!arena->base)
-            continue;
+        if (!arena->base) continue;
         memory += (uintptr_t)memory_of(tensor) % 16;
         memcpy(tensor->pointer, &memory, sizeof memory);
     }
@@ -141,8 +137,7 @@ static bool trial_open(struct trial *t)
         device_free(tuner->device, tuner->memory, tuner->bytes);
         tuner->memory = NULL;
         tuner->bytes = 0;
-        if (device_alloc(tuner->device, bytes, (void **)&tuner->memory, &ignored) != STATUS_OK)
-            return false;
+        if (device_alloc(tuner->device, bytes, (void **)&tuner->memory, &ignored) != STATUS_OK) return false;
         tuner->bytes = bytes;
     }
     arena_init(&arena, tuner->memory, bytes);
@@ -176,10 +171,8 @@ static void autotune_fill_tensor(const struct trial *t, int number)
 static const char *autotune_run_afresh(const struct trial *t, int candidate)
 {
     const struct autotune_problem *p = t->problem;
-    for (int i = 0; i < p->num_tensors; i++)
-        autotune_fill_tensor(t, i);
-    if (p->prepare)
-        p->prepare(p->op, t->tuner->stream, candidate);
+    for (int i = 0; i < p->num_tensors; i++) autotune_fill_tensor(t, i);
+    if (p->prepare) p->prepare(p->op, t->tuner->stream, candidate);
     return autotune_run_once(t, candidate);
 }
 
@@ -220,13 +213,11 @@ static int64_t find_difference(const struct autotune_tensor *tensor, const char 
             for (int64_t i = part; i < part + tensor->part; i++) {
                 const double x = (double)dtype_load(values, i, tensor->dtype),
                              y = (double)dtype_load(expected, i, tensor->dtype);
-                if (!(fabs(x - y) <= tensor->tolerance * (fabs(y) + near) + least))
-                    return i;
+                if (!(fabs(x - y) <= tensor->tolerance * (fabs(y) + near) + least)) return i;
             }
         }
         for (int64_t i = row + tensor->width; i < row + ld; i++)
-            if (dtype_load(values, i, tensor->dtype) != dtype_load(expected, i, tensor->dtype))
-                return i;
+            if (dtype_load(values, i, tensor->dtype) != dtype_load(expected, i, tensor->dtype)) return i;
     }
     return -1;
 }
@@ -248,8 +239,7 @@ static void compare_tensor(const struct trial *t, int result, enum kept which, s
             continue;
         }
         const int64_t at = find_difference(tensor, t->host[0], t->host[1]);
-        if (at < 0)
-            continue;
+        if (at < 0) continue;
         c->failure = AUTOTUNE_WRONG;
         c->at = row * tensor->ld + at;
         c->value = (double)dtype_load(t->host[0], at, tensor->dtype);
@@ -259,8 +249,7 @@ static void compare_tensor(const struct trial *t, int result, enum kept which, s
 
 static void compare_all(const struct trial *t, enum kept which, struct autotune_candidate *c)
 {
-    for (int i = 0; i < t->problem->num_tensors; i++)
-        compare_tensor(t, i, which, c);
+    for (int i = 0; i < t->problem->num_tensors; i++) compare_tensor(t, i, which, c);
 }
 
 static void autotune_verify(const struct trial *t, int candidate, struct autotune_candidate *c)
@@ -278,10 +267,8 @@ static void autotune_verify(const struct trial *t, int candidate, struct autotun
         snprintf(c->reason, sizeof c->reason, "%s", refusal);
         return;
     }
-    if (twice)
-        compare_all(t, OF_FIRST_RUN, c);
-    if (verified)
-        compare_all(t, OF_REFERENCE, c);
+    if (twice) compare_all(t, OF_FIRST_RUN, c);
+    if (verified) compare_all(t, OF_REFERENCE, c);
 }
 
 static enum status autotune_try(const struct trial *t, int candidate, struct autotune_candidate *c, struct error *err)
@@ -311,8 +298,7 @@ static double autotune_runs(const struct trial *t, int candidate, int repeats)
     double seconds = INFINITY;
     event_record(tuner->start, tuner->stream);
     for (int i = 0; i < repeats; i++)
-        if (autotune_run_once(t, candidate))
-            return INFINITY;
+        if (autotune_run_once(t, candidate)) return INFINITY;
     event_record(tuner->end, tuner->stream);
     event_sync(tuner->end);
     event_elapsed(tuner->start, tuner->end, &seconds);
@@ -323,10 +309,8 @@ static double autotune_runs(const struct trial *t, int candidate, int repeats)
 static void autotune_warm_up(const struct trial *t, int candidate)
 {
     const double warm_up_seconds = 0.1, begin = seconds_now();
-    while (!t->tuner->warm && seconds_now() - begin < warm_up_seconds)
-        autotune_runs(t, candidate, REPEATS);
-    if (!t->tuner->warm)
-        t->tuner->throttle = nvml_throttle_faults(NULL, t->tuner->device->id);
+    while (!t->tuner->warm && seconds_now() - begin < warm_up_seconds) autotune_runs(t, candidate, REPEATS);
+    if (!t->tuner->warm) t->tuner->throttle = nvml_throttle_faults(NULL, t->tuner->device->id);
     t->tuner->warm = true;
 }
 
@@ -343,16 +327,13 @@ static void autotune_time(const struct trial *t, struct autotune_candidate *cand
     struct autotune_candidate *runners[AUTOTUNE_CANDIDATES];
     int n = 0;
     for (int i = 0; i < count; i++)
-        if (candidates[i].failure == AUTOTUNE_GOOD)
-            runners[n++] = &candidates[i];
-    if (n == 0)
-        return;
+        if (candidates[i].failure == AUTOTUNE_GOOD) runners[n++] = &candidates[i];
+    if (n == 0) return;
     autotune_warm_up(t, (int)(runners[0] - candidates));
     for (int i = 0; i < n && n > FINALISTS; i++)
         runners[i]->seconds = autotune_runs(t, (int)(runners[i] - candidates), 1);
     qsort(runners, (size_t)n, sizeof *runners, autotune_by_seconds);
-    for (int i = 0; i < n; i++)
-        runners[i]->seconds = INFINITY;
+    for (int i = 0; i < n; i++) runners[i]->seconds = INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < n && i < FINALISTS; i++)
             runners[i]->seconds = fmin(runners[i]->seconds, autotune_runs(t, (int)(runners[i] - candidates), REPEATS));
@@ -371,13 +352,11 @@ static int keep_best(const struct trial *t, const struct autotune_candidate *can
     int best = competes ? AUTOTUNE_REFERENCE : AUTOTUNE_NONE;
     double least = best == AUTOTUNE_REFERENCE ? reference : INFINITY;
     for (int i = 0; i < count; i++) {
-        if (candidates[i].failure != AUTOTUNE_GOOD || !(candidates[i].seconds < least))
-            continue;
+        if (candidates[i].failure != AUTOTUNE_GOOD || !(candidates[i].seconds < least)) continue;
         best = i;
         least = candidates[i].seconds;
     }
-    if (best == AUTOTUNE_NONE)
-        return best;
+    if (best == AUTOTUNE_NONE) return best;
     struct autotune_config config = best == AUTOTUNE_REFERENCE ? p->reference_config : candidates[best].config;
     config.microseconds = isinf(least) ? 0 : 1e6 * least;
     autotune_cache_put(t->tuner->cache, &p->key, &config);
@@ -411,12 +390,9 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
             status = autotune_try(&t, tried, &candidates[tried], err);
             found = tuner->fixed && candidates[tried].failure == AUTOTUNE_GOOD;
         }
-        if (status == STATUS_OK && timed)
-            autotune_time(&t, candidates, count, &reference);
-        if (status == STATUS_OK)
-            status = device_check(tuner->device, err);
-        if (status == STATUS_OK)
-            *best = keep_best(&t, candidates, tried, reference);
+        if (status == STATUS_OK && timed) autotune_time(&t, candidates, count, &reference);
+        if (status == STATUS_OK) status = device_check(tuner->device, err);
+        if (status == STATUS_OK) *best = keep_best(&t, candidates, tried, reference);
         tuner->tuned[p->key.op] += timed && *best >= AUTOTUNE_REFERENCE;
     } else if (tuner->fixed) {
         status = autotune_lacks_memory(err);

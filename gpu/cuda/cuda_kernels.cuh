@@ -128,8 +128,7 @@ template <int N, typename T> __device__ __forceinline__ void load(const T *from,
     for (int i = 0; i < N; i += P) {
         pack<T, P> part = load_pack<P>(from + i);
 #pragma unroll
-        for (int j = 0; j < P; j++)
-            to[i + j] = to_float(part.at[j]);
+        for (int j = 0; j < P; j++) to[i + j] = to_float(part.at[j]);
     }
 }
 
@@ -140,8 +139,7 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     for (int i = 0; i < N; i += P) {
         pack<T, P> part;
 #pragma unroll
-        for (int j = 0; j < P; j++)
-            from_float(from[i + j], &part.at[j]);
+        for (int j = 0; j < P; j++) from_float(from[i + j], &part.at[j]);
         store_pack(to + i, part);
     }
 }
@@ -188,8 +186,7 @@ static inline unsigned grid_of(const struct stream *stream, int64_t wanted, int 
 static inline unsigned threads_for(int64_t n)
 {
     unsigned threads = 1;
-    while (threads < WARP_SIZE && threads < n)
-        threads *= 2;
+    while (threads < WARP_SIZE && threads < n) threads *= 2;
     return threads < n ? static_cast<unsigned>(ceil_div(n, WARP_SIZE) * WARP_SIZE) : threads;
 }
 
@@ -217,10 +214,8 @@ template <int N> struct width {
 /* Calls visit(width<V>, i) for each vector of V of the first `whole` elements, then visit(width<1>, i) for the rest. */
 template <int V, typename Visit> __device__ __forceinline__ void each_element(int64_t n, int64_t whole, Visit visit)
 {
-    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V)
-        visit(width<V>(), i);
-    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads())
-        visit(width<1>(), i);
+    for (int64_t i = grid_thread() * V; i < whole; i += grid_threads() * V) visit(width<V>(), i);
+    for (int64_t i = whole + grid_thread(); i < n; i += grid_threads()) visit(width<1>(), i);
 }
 
 /* Blocks of ELEMENT_THREADS threads for n elements in vectors of V. */
@@ -261,8 +256,7 @@ namespace
             float y[N];
             auto compute = [&](auto... x) {
 #pragma unroll
-                for (int v = 0; v < N; v++)
-                    y[v] = f(x.at[v]...);
+                for (int v = 0; v < N; v++) y[v] = f(x.at[v]...);
             };
             compute(load_floats<N>(from + i)...);
             store(to + i, y);
@@ -343,8 +337,7 @@ template <typename T> static inline T *cuda_scratch_take(struct cuda_scratch *sc
 /* Every lane gets the sum over its group of `lanes` neighbours (a power of two); whole warps call it. */
 template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes)
 {
-    for (int distance = lanes / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, distance);
+    for (int distance = lanes / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
     return x;
 }
 
@@ -352,12 +345,10 @@ template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes
 template <int THREADS, typename T> __device__ __forceinline__ T block_sum(T x, T *slots)
 {
     x = sum_over_lanes(x, WARP_SIZE);
-    if (threadIdx.x % WARP_SIZE == 0)
-        slots[threadIdx.x / WARP_SIZE] = x;
+    if (threadIdx.x % WARP_SIZE == 0) slots[threadIdx.x / WARP_SIZE] = x;
     __syncthreads();
     x = 0;
-    for (int warp = 0; warp < THREADS / WARP_SIZE; warp++)
-        x += slots[warp];
+    for (int warp = 0; warp < THREADS / WARP_SIZE; warp++) x += slots[warp];
     return x;
 }
 

@@ -160,16 +160,13 @@ enum status nccl_open(const struct nccl_functions **functions, struct error *err
 static void describe_version(enum cuda_library which, char *text, size_t size)
 {
     long version = 0;
-    if (which == CUDA_LIBRARY_CUBLASLT)
-        version = (long)cublaslt.cublasLtGetVersion();
+    if (which == CUDA_LIBRARY_CUBLASLT) version = (long)cublaslt.cublasLtGetVersion();
 #if ZTRAIN_HAVE_CUDNN
-    if (which == CUDA_LIBRARY_CUDNN)
-        version = (long)cudnn.cudnnGetVersion();
+    if (which == CUDA_LIBRARY_CUDNN) version = (long)cudnn.cudnnGetVersion();
 #endif
 #if ZTRAIN_HAVE_NCCL
     int number;
-    if (which == CUDA_LIBRARY_NCCL && nccl.ncclGetVersion(&number) == ncclSuccess)
-        version = number;
+    if (which == CUDA_LIBRARY_NCCL && nccl.ncclGetVersion(&number) == ncclSuccess) version = number;
 #endif
     snprintf(text, size, "%ld.%ld.%ld", version / 10000, version / 100 % 100, version % 100);
 }

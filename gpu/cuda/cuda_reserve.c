@@ -35,14 +35,12 @@ static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args
     const size_t sequence =
         (a->unordered ? all * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
     size_t most = (size_t)a->num_seqs;
-    if (sequence > memory / 16)
-        return 0;
+    if (sequence > memory / 16) return 0;
     if (a->ragged && most > 2 * (((size_t)a->M + length - 1) / length))
         most = 2 * (((size_t)a->M + length - 1) / length);
     size_t piece = most;
     for (size_t fewer = most; --fewer > 0 && piece * sequence > memory / 256;)
-        if (a->ragged || most % fewer == 0)
-            piece = fewer;
+        if (a->ragged || most % fewer == 0) piece = fewer;
     const size_t rows = (a->ragged ? piece : most) * length * (size_t)a->H;
     return 2 * rows * sizeof(float) + piece * sequence;
 }
@@ -55,11 +53,9 @@ static size_t nvls_bytes(const char *name, int world, int per_node)
         size_t node;
     } modules[] = {{"H100", 256}, {"H800", 256}, {"H200", 256}, {"H20", 256}, {"B200", 384}, {"B300", 384}};
     enum { SEVERAL_NODES = 1024 };
-    if (per_node <= 2 || strstr(name, "PCIe") || strstr(name, " NVL"))
-        return 0;
+    if (per_node <= 2 || strstr(name, "PCIe") || strstr(name, " NVL")) return 0;
     for (size_t i = 0; i < COUNT_OF(modules); i++)
-        if (strstr(name, modules[i].word))
-            return (world > per_node ? SEVERAL_NODES : modules[i].node) * mib;
+        if (strstr(name, modules[i].word)) return (world > per_node ? SEVERAL_NODES : modules[i].node) * mib;
     return 0;
 }
 
@@ -67,8 +63,7 @@ void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device
                        const struct op_limits *limits, size_t workspace)
 {
     *reserve = (struct cuda_reserve){.total = 0};
-    if (device->kind != DEVICE_CUDA)
-        return;
+    if (device->kind != DEVICE_CUDA) return;
     const struct attention_bwd_args *attention = &limits->attention_bwd;
     const bool assumed = !device->capability[0];
     reserve->parts[CUDA_RESERVE_CONTEXT] = CONTEXT_MIB * mib;
@@ -77,9 +72,7 @@ void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device
         const size_t bytes = reserve_cudnn_bytes(device->memory_bytes, attention);
         reserve->parts[CUDA_RESERVE_CUDNN] = bytes > workspace ? bytes - workspace : 0;
     }
-    if (world > 1)
-        reserve->parts[CUDA_RESERVE_NCCL] = (world == 2 ? NCCL_TWO_MIB : NCCL_MORE_MIB) * mib;
+    if (world > 1) reserve->parts[CUDA_RESERVE_NCCL] = (world == 2 ? NCCL_TWO_MIB : NCCL_MORE_MIB) * mib;
     reserve->parts[CUDA_RESERVE_NVLS] = nvls_bytes(device->name, world, per_node);
-    for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
-        reserve->total += reserve->parts[i];
+    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) reserve->total += reserve->parts[i];
 }

@@ -85,7 +85,6 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention: the sums of out * dout */
         cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
-    for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        most = max_size(sizes[i], most);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) most = max_size(sizes[i], most);
     return most;
 }

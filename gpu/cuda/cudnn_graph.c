@@ -47,8 +47,7 @@ static void describe_failure(const struct cudnn_functions *cudnn, cudnnStatus_t 
 {
     char detail[256] = "";
     cudnn->cudnnGetLastErrorString(detail, sizeof detail);
-    for (char *c = detail; *c; c++)
-        *c = *c == '\n' ? ' ' : *c;
+    for (char *c = detail; *c; c++) *c = *c == '\n' ? ' ' : *c;
     snprintf(text, size, "%s%s%s", cudnn->cudnnGetErrorString(status), *detail ? ": " : "", detail);
 }
 
@@ -60,15 +59,11 @@ static cudnnBackendDescriptor_t make_descriptor(const struct cudnn_functions *cu
     cudnnBackendDescriptor_t descriptor = NULL;
     cudnnStatus_t status = cudnn->cudnnBackendCreateDescriptor(type, &descriptor);
     for (const struct attribute *a = attributes; a < attributes + count && status == CUDNN_STATUS_SUCCESS; a++)
-        if (a->values)
-            status = cudnn->cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendFinalize(descriptor);
-    if (status == CUDNN_STATUS_SUCCESS)
-        return descriptor;
+        if (a->values) status = cudnn->cudnnBackendSetAttribute(descriptor, a->name, a->type, a->count, a->values);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnn->cudnnBackendFinalize(descriptor);
+    if (status == CUDNN_STATUS_SUCCESS) return descriptor;
     describe_failure(cudnn, status, why, size);
-    if (descriptor)
-        cudnn->cudnnBackendDestroyDescriptor(descriptor);
+    if (descriptor) cudnn->cudnnBackendDestroyDescriptor(descriptor);
     return NULL;
 }
 
@@ -84,8 +79,7 @@ static cudnnBackendDescriptor_t describe(struct cudnn_graph *g, cudnnBackendDesc
 {
     char reason[384];
     ASSERT(g->count < MAX_DESCRIPTORS);
-    if (g->failed)
-        return NULL;
+    if (g->failed) return NULL;
     cudnnBackendDescriptor_t descriptor =
         make_descriptor(g->target.cudnn, type, attributes, count, reason, sizeof reason);
     if (descriptor)
@@ -100,8 +94,7 @@ static cudnnBackendDescriptor_t add_empty(struct cudnn_graph *g, cudnnBackendDes
 {
     cudnnBackendDescriptor_t descriptor = NULL;
     ASSERT(g->count < MAX_DESCRIPTORS);
-    if (g->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor) != CUDNN_STATUS_SUCCESS)
-        return NULL;
+    if (g->target.cudnn->cudnnBackendCreateDescriptor(type, &descriptor) != CUDNN_STATUS_SUCCESS) return NULL;
     return g->all[g->count++] = descriptor;
 }
 
@@ -115,8 +108,7 @@ struct cudnn_graph *cudnn_graph_new(const struct cudnn_target *target, int rank)
 
 static void graph_free(struct cudnn_graph *g)
 {
-    while (g->count > 0)
-        g->target.cudnn->cudnnBackendDestroyDescriptor(g->all[--g->count]);
+    while (g->count > 0) g->target.cudnn->cudnnBackendDestroyDescriptor(g->all[--g->count]);
     free(g);
 }
 
@@ -159,8 +151,7 @@ struct cudnn_tensor cudnn_virtual(struct cudnn_graph *g, cudnnDataType_t type, c
 {
     struct cudnn_tensor tensor = {.type = type};
     memcpy(tensor.dims, dims, sizeof tensor.dims);
-    for (int64_t i = CUDNN_RANK - 1, stride = 1; i >= 0; stride *= dims[i--])
-        tensor.strides[i] = stride;
+    for (int64_t i = CUDNN_RANK - 1, stride = 1; i >= 0; stride *= dims[i--]) tensor.strides[i] = stride;
     make_tensor(g, VIRTUAL, FIRST_VIRTUAL + g->num_virtual++, &tensor, NULL);
     return tensor;
 }
@@ -238,8 +229,7 @@ void cudnn_matmul(struct cudnn_graph *g, const struct cudnn_tensor *a, const str
     const struct attribute type[] = {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in}};
     const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what, type, COUNT_OF(type));
     const void *of[3];
-    for (int i = 0; i < 3; i++)
-        of[i] = lengths && lengths[i] ? &lengths[i]->descriptor : NULL;
+    for (int i = 0; i < 3; i++) of[i] = lengths && lengths[i] ? &lengths[i]->descriptor : NULL;
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &a->descriptor},
         {CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b->descriptor},
@@ -304,10 +294,8 @@ static uint64_t hash_of_knobs(const struct cudnn_functions *cudnn, cudnnBackendD
     if (cudnn->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, made,
                                         &count, knobs) != CUDNN_STATUS_SUCCESS)
         count = 0;
-    for (int64_t i = 0; i < count && i < made; i++)
-        hash += hash_of_knob(cudnn, knobs[i]);
-    while (made > 0)
-        cudnn->cudnnBackendDestroyDescriptor(knobs[--made]);
+    for (int64_t i = 0; i < count && i < made; i++) hash += hash_of_knob(cudnn, knobs[i]);
+    while (made > 0) cudnn->cudnnBackendDestroyDescriptor(knobs[--made]);
     return hash;
 }
 
@@ -333,8 +321,7 @@ static bool is_deterministic(struct cudnn_graph *g, cudnnBackendDescriptor_t con
                                         MAX_NOTES, &count, notes) != CUDNN_STATUS_SUCCESS)
         return false;
     for (int64_t i = 0; i < count && i < MAX_NOTES; i++)
-        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
-            return false;
+        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
     return true;
 }
 
@@ -352,8 +339,7 @@ static int propose_engines(struct cudnn_graph *g, cudnnBackendDescriptor_t opera
     const cudnnBackendDescriptor_t d =
         describe(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what, attributes, COUNT_OF(attributes));
     int64_t made = 0;
-    while (d && made < MAX_CONFIGS && (configs[made] = add_empty(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)))
-        made++;
+    while (d && made < MAX_CONFIGS && (configs[made] = add_empty(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR))) made++;
     const cudnnStatus_t status =
         d ? g->target.cudnn->cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                                       made, &count, configs)
@@ -404,8 +390,7 @@ static cudnnBackendDescriptor_t try_config(struct cudnn_graph *g, cudnnBackendDe
     const cudnnStatus_t status = plan ? cudnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                                         CUDNN_TYPE_INT64, 1, &count, workspace)
                                       : CUDNN_STATUS_SUCCESS;
-    if (plan && status == CUDNN_STATUS_SUCCESS)
-        return plan;
+    if (plan && status == CUDNN_STATUS_SUCCESS) return plan;
     if (plan) {
         describe_failure(cudnn, status, reason, sizeof reason);
         cudnn->cudnnBackendDestroyDescriptor(plan);
@@ -423,8 +408,7 @@ struct plan_list {
 static bool cudnn_wants_kernel(const struct plan_list *list, uint64_t kernel)
 {
     for (int i = 0; i < list->count; i++)
-        if (list->plans[i]->kernel == kernel)
-            return false;
+        if (list->plans[i]->kernel == kernel) return false;
     return !list->filter->kernel || list->filter->kernel == kernel;
 }
 
@@ -439,8 +423,7 @@ static void add_plan(struct plan_list *list, struct cudnn_graph *g, cudnnBackend
     const uint64_t kernel = hash_of_kernel(g->target.cudnn, config, engine);
     cudnnBackendDescriptor_t descriptor = cudnn_wants_kernel(list, kernel) ? try_config(g, config, &workspace) : NULL;
     heartbeat_beat();
-    if (!descriptor)
-        return;
+    if (!descriptor) return;
     if (workspace < 0 || (size_t)workspace > list->filter->most_workspace) {
         snprintf(g->why, sizeof g->why, "it would need %.3f GiB of workspace", (double)workspace / (1 << 30));
         g->target.cudnn->cudnnBackendDestroyDescriptor(descriptor);
@@ -461,11 +444,9 @@ static void add_plans(struct plan_list *list, struct cudnn_graph *g, cudnnBacken
                       cudnnBackendHeurMode_t mode, int64_t first)
 {
     cudnnBackendDescriptor_t configs[MAX_CONFIGS];
-    if (list->count == list->most)
-        return;
+    if (list->count == list->most) return;
     const int count = propose_engines(g, operations, mode, configs);
-    for (int i = 0; i < count && list->count < list->most; i++)
-        add_plan(list, g, configs[i], first + i);
+    for (int i = 0; i < count && list->count < list->most; i++) add_plan(list, g, configs[i], first + i);
 }
 
 int cudnn_plans_new(struct cudnn_graph *g, const struct cudnn_filter *filter, struct cudnn_plan **plans, int most,
@@ -480,14 +461,12 @@ int cudnn_plans_new(struct cudnn_graph *g, const struct cudnn_filter *filter, st
                                                    "the graph of operations", attributes, COUNT_OF(attributes));
     if (operations && filter->engine) {
         const cudnnBackendDescriptor_t config = config_of_engine(g, operations, filter->engine);
-        if (config)
-            add_plan(&list, g, config, -1);
+        if (config) add_plan(&list, g, config, -1);
     } else if (operations) {
         add_plans(&list, g, operations, CUDNN_HEUR_MODE_A, 0);
         add_plans(&list, g, operations, CUDNN_HEUR_MODE_FALLBACK, MAX_CONFIGS);
     }
-    if (list.count > 0)
-        return list.count;
+    if (list.count > 0) return list.count;
     error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d has no plan: %s", version / 10000, version / 100 % 100, version % 100,
               *g->why ? g->why
                       : "it proposes no engine; hint: does it find libnvrtc? CUDNN_LOGLEVEL_DBG=2 and "
@@ -498,11 +477,9 @@ int cudnn_plans_new(struct cudnn_graph *g, const struct cudnn_filter *filter, st
 
 void cudnn_plan_free(struct cudnn_plan *plan)
 {
-    if (!plan)
-        return;
+    if (!plan) return;
     plan->graph->target.cudnn->cudnnBackendDestroyDescriptor(plan->descriptor);
-    if (--plan->graph->num_plans == 0)
-        graph_free(plan->graph);
+    if (--plan->graph->num_plans == 0) graph_free(plan->graph);
     free(plan);
 }
 
@@ -518,8 +495,7 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, voi
     int64_t ids[CUDNN_MAX_POINTERS + MAX_CONSTANTS], n = 0;
     const void *places[CUDNN_MAX_POINTERS + MAX_CONSTANTS];
     for (int i = 0; i < count; i++) {
-        if (!g->used[i])
-            continue;
+        if (!g->used[i]) continue;
         ids[n] = i + 1;
         places[n++] = at[i];
     }
@@ -532,15 +508,12 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, voi
                                            {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &room}};
     cudnnBackendDescriptor_t pack = make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes,
                                                     COUNT_OF(attributes), plan->why, sizeof plan->why);
-    if (!pack)
-        return plan->why;
+    if (!pack) return plan->why;
     heartbeat_device_begin();
     cudnnStatus_t status = cudnn->cudnnSetStream(g->target.handle, stream);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnn->cudnnBackendExecute(g->target.handle, plan->descriptor, pack);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnn->cudnnBackendExecute(g->target.handle, plan->descriptor, pack);
     heartbeat_device_end();
-    if (status != CUDNN_STATUS_SUCCESS)
-        describe_failure(cudnn, status, plan->why, sizeof plan->why);
+    if (status != CUDNN_STATUS_SUCCESS) describe_failure(cudnn, status, plan->why, sizeof plan->why);
     cudnn->cudnnBackendDestroyDescriptor(pack);
     return status == CUDNN_STATUS_SUCCESS ? NULL : plan->why;
 }
@@ -556,16 +529,14 @@ enum status cudnn_target_open(struct cudnn_target *target, struct error *err)
     heartbeat_slow_begin(&slow, "opening", "cuDNN", -1);
     const cudnnStatus_t status = target->cudnn->cudnnCreate(&target->handle);
     heartbeat_slow_end(&slow);
-    if (status == CUDNN_STATUS_SUCCESS)
-        return STATUS_OK;
+    if (status == CUDNN_STATUS_SUCCESS) return STATUS_OK;
     target->handle = NULL;
     return error_set(err, STATUS_DEVICE, "cannot open cuDNN: %s", target->cudnn->cudnnGetErrorString(status));
 }
 
 void cudnn_target_close(struct cudnn_target *target)
 {
-    if (target->handle)
-        target->cudnn->cudnnDestroy(target->handle);
+    if (target->handle) target->cudnn->cudnnDestroy(target->handle);
     target->handle = NULL;
 }
 

@@ -52,8 +52,7 @@ static int cuda_count_gpus(struct error *err)
 {
     int count = 0, driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count > 0)
-        return count;
+    if (code == cudaSuccess && count > 0) return count;
     cudaGetLastError();
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -77,8 +76,7 @@ static int cuda_count_gpus(struct error *err)
 
 static enum status cuda_check_capability(int index, const struct cudaDeviceProp *properties, struct error *err)
 {
-    if (10 * properties->major + properties->minor >= CUDA_CAPABILITY_LEAST)
-        return STATUS_OK;
+    if (10 * properties->major + properties->minor >= CUDA_CAPABILITY_LEAST) return STATUS_OK;
     return error_set(err, STATUS_DEVICE,
                      "GPU %d (%.60s) has compute capability %d.%d, ztrain needs %d.%d or higher (A100 and newer); "
                      "hint: choose another GPU with CUDA_VISIBLE_DEVICES, or set train.device to cpu",
@@ -122,8 +120,7 @@ static void read_driver(int cuda_version, char *text, size_t size)
 {
     FILE *file = fopen("/sys/module/nvidia/version", "re");
     bool known = file && fgets(text, (int)size, file);
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     if (known)
         text[strcspn(text, "\n")] = 0;
     else
@@ -141,14 +138,11 @@ static enum status cuda_select_gpu(int index, int *count, struct cudaDeviceProp 
     if (index >= *count)
         return error_set(err, STATUS_DEVICE, "cannot open GPU %d: this process sees %d", index, *count);
     cudaError_t code = cudaGetDeviceProperties(properties, index);
-    if (code == cudaSuccess)
-        TRY(cuda_check_capability(index, properties, err));
-    if (code == cudaSuccess)
-        code = cudaSetDevice(index);
+    if (code == cudaSuccess) TRY(cuda_check_capability(index, properties, err));
+    if (code == cudaSuccess) code = cudaSetDevice(index);
     if (code == cudaSuccess) /* waits sleep: offload's AdamW and the threads that read data have the cores */
         code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
-    if (code == cudaSuccess)
-        code = cudaFree(NULL); /* creates the context */
+    if (code == cudaSuccess) code = cudaFree(NULL); /* creates the context */
     if (code != cudaSuccess)
         return error_set(err, STATUS_DEVICE,
                          "cannot open GPU %d of %d: %s (%s); hint: nvidia-smi shows whether it is in use by others, in "
@@ -209,17 +203,12 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     struct slow_call slow; /* creating a context and loading libraries take long */
     heartbeat_slow_begin(&slow, "opening the GPU", NULL, -1);
     status = open_gpu(cuda, index, err);
-    if (status == STATUS_OK)
-        status = device_cuda_wants_tf32(&tf32, err);
-    if (status == STATUS_OK)
-        status = gemm_cuda_new(cuda, &cuda->gemm, err);
-    if (status == STATUS_OK)
-        status = attention_cudnn_new(cuda, &cuda->attention, err);
+    if (status == STATUS_OK) status = device_cuda_wants_tf32(&tf32, err);
+    if (status == STATUS_OK) status = gemm_cuda_new(cuda, &cuda->gemm, err);
+    if (status == STATUS_OK) status = attention_cudnn_new(cuda, &cuda->attention, err);
     heartbeat_slow_end(&slow);
-    if (status == STATUS_OK)
-        status = ops_cuda_load(cuda, err);
-    if (status != STATUS_OK)
-        goto fail;
+    if (status == STATUS_OK) status = ops_cuda_load(cuda, err);
+    if (status != STATUS_OK) goto fail;
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         cuda->device.peak_flops[dtype] = peaks_flops(cuda->device.name, (enum dtype)dtype, tf32);

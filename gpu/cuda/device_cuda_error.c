@@ -17,8 +17,7 @@ static const cudaError_t suspects[] = {
 bool cuda_text_is_suspect(const char *text)
 {
     for (size_t i = 0; i < COUNT_OF(suspects); i++)
-        if (strstr(text, cudaGetErrorString(suspects[i])))
-            return true;
+        if (strstr(text, cudaGetErrorString(suspects[i]))) return true;
     return false;
 }
 
@@ -37,16 +36,12 @@ static const cudaError_t ours[] = {
  * the bus, codes that newer drivers add) means that the device or its driver has failed. */
 enum status cuda_status_of(cudaError_t code)
 {
-    if (code == cudaSuccess || code == cudaErrorNotReady)
-        return STATUS_DEVICE;
-    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorCapturedEvent)
-        return STATUS_DEVICE;
+    if (code == cudaSuccess || code == cudaErrorNotReady) return STATUS_DEVICE;
+    if (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorCapturedEvent) return STATUS_DEVICE;
     for (size_t i = 0; i < COUNT_OF(ours); i++)
-        if (code == ours[i])
-            return STATUS_DEVICE;
+        if (code == ours[i]) return STATUS_DEVICE;
     for (size_t i = 0; i < COUNT_OF(suspects); i++)
-        if (code == suspects[i])
-            return STATUS_PEER;
+        if (code == suspects[i]) return STATUS_PEER;
     return STATUS_BROKEN;
 }
 
@@ -84,8 +79,7 @@ cudaError_t cuda_call_end(cudaError_t code)
 
 bool cuda_check_code(struct cuda_device *cuda, cudaError_t code, const char *what)
 {
-    if (code == cudaSuccess)
-        return true;
+    if (code == cudaSuccess) return true;
     char text[1024];
     snprintf(text, sizeof text, "%s: %s (%s)%s", what, cudaGetErrorString(code), cudaGetErrorName(code),
              cuda->capturing ? ""
@@ -100,11 +94,8 @@ enum status cuda_device_check(struct device *device, struct error *err)
     pthread_mutex_lock(&cuda->mutex);
     struct error found = cuda->error;
     pthread_mutex_unlock(&cuda->mutex);
-    if (found.code == STATUS_OK)
-        return STATUS_OK;
-    if (found.code == STATUS_PEER && device->examine)
-        device->examine(device, &found);
-    if (err)
-        *err = found;
+    if (found.code == STATUS_OK) return STATUS_OK;
+    if (found.code == STATUS_PEER && device->examine) device->examine(device, &found);
+    if (err) *err = found;
     return found.code;
 }

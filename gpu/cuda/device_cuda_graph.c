@@ -69,10 +69,8 @@ void cuda_graph_free(struct graph *graph)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     for (int i = 0; i < g->count; i++)
-        if (g->points[i])
-            CUDA_CALL(cudaEventDestroy(g->points[i]));
-    if (g->executable)
-        cuda_check(g->base.device->private_, cudaGraphExecDestroy(g->executable), "freeing a graph");
+        if (g->points[i]) CUDA_CALL(cudaEventDestroy(g->points[i]));
+    if (g->executable) cuda_check(g->base.device->private_, cudaGraphExecDestroy(g->executable), "freeing a graph");
     free(g);
 }
 
@@ -87,8 +85,7 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
     g->count = count;
     for (int i = 0; i < count; i++) {
         g->streams[i] = cuda_stream_of(streams[i]);
-        if (code == cudaSuccess)
-            code = CUDA_CALL(cudaEventCreateWithFlags(&g->points[i], cudaEventDisableTiming));
+        if (code == cudaSuccess) code = CUDA_CALL(cudaEventCreateWithFlags(&g->points[i], cudaEventDisableTiming));
     }
     if (code == cudaSuccess)
         code = CUDA_CALL(cudaStreamBeginCapture(g->streams[0]->handle, cudaStreamCaptureModeThreadLocal));
@@ -98,8 +95,7 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
         return error_set(err, STATUS_DEVICE, "cannot capture a graph on GPU %d: %s", cuda->index,
                          cudaGetErrorString(code));
     }
-    for (int i = 0; i < count; i++)
-        g->streams[i]->in_graphs = true;
+    for (int i = 0; i < count; i++) g->streams[i]->in_graphs = true;
     cuda->capture_error.code = STATUS_OK;
     set_capturing(cuda, g);
     fork_streams(g);
@@ -122,15 +118,12 @@ enum status cuda_graph_end(struct graph *graph, struct error *err)
     cudaGraph_t captured = NULL;
     join_streams(g);
     cuda_check(cuda, cudaStreamEndCapture(g->streams[0]->handle, &captured), "the end of a capture");
-    if (cuda->capture_error.code == STATUS_OK)
-        instantiate(g, captured);
-    if (captured)
-        CUDA_CALL(cudaGraphDestroy(captured));
+    if (cuda->capture_error.code == STATUS_OK) instantiate(g, captured);
+    if (captured) CUDA_CALL(cudaGraphDestroy(captured));
     set_capturing(cuda, NULL);
     join_streams(g);
     fork_streams(g);
-    if (cuda->capture_error.code == STATUS_OK)
-        return STATUS_OK;
+    if (cuda->capture_error.code == STATUS_OK) return STATUS_OK;
     cudaGetLastError(); /* a failed capture is not a failure of the device */
     error_set(err, STATUS_DEVICE, "%s", cuda->capture_error.text);
     error_prefix(err, "a graph cannot be captured");

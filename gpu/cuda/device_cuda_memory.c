@@ -30,8 +30,7 @@ static struct cuda_range range_at(struct cuda_device *cuda, const void *memory)
     struct cuda_range found = {.bytes = 0};
     pthread_mutex_lock(&cuda->mutex);
     for (int i = 0; i < cuda->num_ranges && !found.bytes; i++)
-        if (at >= cuda->ranges[i].base && at < cuda->ranges[i].base + cuda->ranges[i].bytes)
-            found = cuda->ranges[i];
+        if (at >= cuda->ranges[i].base && at < cuda->ranges[i].base + cuda->ranges[i].bytes) found = cuda->ranges[i];
     pthread_mutex_unlock(&cuda->mutex);
     return found;
 }
@@ -69,8 +68,7 @@ static cudaError_t allocate_cleared(size_t bytes, void **memory)
     cudaError_t code = cudaMalloc(memory, bytes);
     if (code == cudaSuccess) {
         code = clear_memory(*memory, bytes);
-        if (code != cudaSuccess)
-            cudaFree(*memory);
+        if (code != cudaSuccess) cudaFree(*memory);
     }
     heartbeat_slow_end(&slow);
     return code;
@@ -104,8 +102,7 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
     error_set(err, cuda_status_of(code),
               "cannot allocate %.3f GiB on GPU %d (%s): %s; %.3f GiB of its %.3f GiB were available", in_gib(bytes),
               cuda->index, device->name, cudaGetErrorString(code), in_gib(available), in_gib(total));
-    if (cuda_status_of(code) == STATUS_BROKEN)
-        return STATUS_BROKEN;
+    if (cuda_status_of(code) == STATUS_BROKEN) return STATUS_BROKEN;
     return error_hint(err, "use a smaller micro batch or sequence, activation checkpointing, a higher ZeRO stage, "
                            "or more ranks; nvidia-smi shows the other processes on the GPU");
 }
@@ -114,8 +111,7 @@ bool cuda_available(struct device *device, size_t *bytes)
 {
     size_t total;
     (void)device;
-    if (CUDA_CALL(cudaMemGetInfo(bytes, &total)) == cudaSuccess)
-        return true;
+    if (CUDA_CALL(cudaMemGetInfo(bytes, &total)) == cudaSuccess) return true;
     cudaGetLastError();
     return false;
 }
@@ -188,8 +184,7 @@ static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "allocating pinned host memory", NULL, -1);
     cudaError_t code = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
-    if (code == cudaSuccess)
-        memset(*memory, 0, bytes);
+    if (code == cudaSuccess) memset(*memory, 0, bytes);
     heartbeat_slow_end(&slow);
     if (code == cudaSuccess) {
         range_add(cuda, *memory, bytes, false);
@@ -208,8 +203,7 @@ enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, 
 {
     if (bytes >= pieces_from) {
         TRY(host_pages_new(bytes, memory, err));
-        if (cuda_pin(device, *memory, bytes, err) == STATUS_OK)
-            return STATUS_OK;
+        if (cuda_pin(device, *memory, bytes, err) == STATUS_OK) return STATUS_OK;
         host_pages_free(*memory, bytes);
         log_info("CUDA allocates %.3f GiB of pinned host memory itself: %s", in_gib(bytes), err->text);
     }

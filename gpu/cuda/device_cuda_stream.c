@@ -81,13 +81,10 @@ static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_stag
 
 static void stream_staging_free(struct cuda_device *cuda, struct cuda_staging *s)
 {
-    if (!s)
-        return;
+    if (!s) return;
     for (int i = 0; i < SLOTS + MARKERS; i++)
-        if (*event_of(s, i))
-            CUDA_CALL(cudaEventDestroy(*event_of(s, i)));
-    if (s->slots)
-        cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
+        if (*event_of(s, i)) CUDA_CALL(cudaEventDestroy(*event_of(s, i)));
+    if (s->slots) cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
     pthread_cond_destroy(&s->room);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -155,12 +152,10 @@ static bool wait_for_room(struct cuda_stream *stream)
             pthread_cond_timedwait(&s->room, &s->mutex, &until);
         }
         pthread_mutex_unlock(&s->mutex);
-        if (room)
-            return true;
+        if (room) return true;
         cudaError_t code =
             CUDA_CALL(cudaStreamQuery(stream->handle)); /* without the mutex, which host functions take */
-        if (code == cudaErrorNotReady)
-            cudaGetLastError();
+        if (code == cudaErrorNotReady) cudaGetLastError();
         if (code != cudaErrorNotReady && !cuda_check(cuda_device_of(&stream->base), code, "work of a stream"))
             return false;
     }
@@ -174,8 +169,7 @@ void cuda_submit(struct stream *stream, void (*function)(void *argument), const 
         cuda_fail(cuda_device_of(stream), "a host function cannot be captured");
         return;
     }
-    if (!wait_for_room(c))
-        return;
+    if (!wait_for_room(c)) return;
     struct closure *closure = &s->ring[s->tail % RING_SLOTS];
     closure->owner = s;
     closure->function = function;
@@ -247,8 +241,7 @@ static void staged_copy(struct stream *stream, void *dst, const void *src, size_
         const size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
         char *slot = s->slots + i * SLOT_BYTES;
         const struct host_copy filled = {slot, (const char *)src + at, n}, emptied = {(char *)dst + at, slot, n};
-        if (!in_order)
-            cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
+        if (!in_order) cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
         if (from_gpu)
             direct_copy(stream, slot, filled.src, n);
         else if (in_order)
@@ -346,10 +339,8 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
     cudaError_t code = CUDA_CALL(cudaEventQuery(end)); /* of which compute-sanitizer reports no error */
     if (code == cudaSuccess)
         code = CUDA_CALL(cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, end));
-    if (code == cudaErrorNotReady)
-        cudaGetLastError(); /* not a failure: clears CUDA's last error */
-    if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events"))
-        return false;
+    if (code == cudaErrorNotReady) cudaGetLastError(); /* not a failure: clears CUDA's last error */
+    if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events")) return false;
     *seconds = 1e-3 * (double)milliseconds;
     return true;
 }
@@ -357,8 +348,7 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
 void cuda_event_free(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
-    if (!e->capture)
-        cuda_event_sync(event);
+    if (!e->capture) cuda_event_sync(event);
     CUDA_CALL(cudaEventDestroy(e->handle));
     free(e);
 }
@@ -369,12 +359,10 @@ void cuda_event_record(struct event *event, struct stream *stream)
     struct cuda_device *cuda = cuda_device_of(stream);
     struct cuda_event *e = (struct cuda_event *)event;
     uint64_t capture = cuda_capture_number(cuda);
-    if (capture && e->timed)
-        return;
+    if (capture && e->timed) return;
     e->capture = capture;
     cuda_check(cuda, cudaEventRecord(e->handle, c->handle), "recording an event");
-    if (!capture)
-        cuda_stream_mark(c);
+    if (!capture) cuda_stream_mark(c);
 }
 
 void cuda_event_wait(struct stream *stream, struct event *event)

@@ -81,14 +81,12 @@ static void read_gpu(const struct nvml *nvml, nvml_device device, struct nvml_gp
     struct nvml_memory memory;
     unsigned long long throttle;
     *gpu = (struct nvml_gpu){0};
-    if (nvml->name(device, gpu->name, sizeof gpu->name) != NVML_OK)
-        snprintf(gpu->name, sizeof gpu->name, "unknown");
+    if (nvml->name(device, gpu->name, sizeof gpu->name) != NVML_OK) snprintf(gpu->name, sizeof gpu->name, "unknown");
     if (nvml->memory(device, &memory) == NVML_OK) {
         gpu->memory_total = memory.total;
         gpu->memory_free = memory.free;
     }
-    if (nvml->throttle(device, &throttle) == NVML_OK)
-        gpu->throttle = throttle;
+    if (nvml->throttle(device, &throttle) == NVML_OK) gpu->throttle = throttle;
     struct {
         int code;
         unsigned *value;
@@ -99,8 +97,7 @@ static void read_gpu(const struct nvml *nvml, nvml_device device, struct nvml_gp
                    {nvml->power(device, &gpu->milliwatts), &gpu->milliwatts},
                    {nvml->power_limit(device, &gpu->limit_milliwatts), &gpu->limit_milliwatts}};
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        if (numbers[i].code != NVML_OK)
-            *numbers[i].value = 0;
+        if (numbers[i].code != NVML_OK) *numbers[i].value = 0;
 }
 
 /* Opens the library and starts it; NULL: `why` (at least 256 bytes) has the reason. nvml_stop() ends what it began. */
@@ -114,8 +111,7 @@ static void *nvml_start(const char *file, struct nvml *nvml, char *why)
         return NULL;
     }
     if (bind(library, nvml, why)) {
-        if ((code = nvml->init()) == NVML_OK)
-            return library;
+        if ((code = nvml->init()) == NVML_OK) return library;
         snprintf(why, 256, "NVML does not start: error %d", code);
     }
     dlclose(library);
@@ -133,20 +129,15 @@ int nvml_read(const char *file, struct nvml_gpu *gpus, int max, char *driver, si
     struct nvml nvml;
     unsigned count = 0;
     nvml_device device;
-    if (driver_size)
-        driver[0] = '\0';
+    if (driver_size) driver[0] = '\0';
     void *library = nvml_start(file, &nvml, why);
-    if (!library)
-        return -1;
-    if (nvml.driver_version(driver, (unsigned)driver_size) != NVML_OK && driver_size)
-        driver[0] = '\0';
+    if (!library) return -1;
+    if (nvml.driver_version(driver, (unsigned)driver_size) != NVML_OK && driver_size) driver[0] = '\0';
     const int code = nvml.count(&count);
-    if (code != NVML_OK)
-        snprintf(why, 256, "NVML does not count the GPUs: error %d", code);
+    if (code != NVML_OK) snprintf(why, 256, "NVML does not count the GPUs: error %d", code);
     for (int i = 0; code == NVML_OK && i < (int)count && i < max; i++) {
         gpus[i] = (struct nvml_gpu){.name = "not accessible"};
-        if (nvml.handle((unsigned)i, &device) == NVML_OK)
-            read_gpu(&nvml, device, &gpus[i]);
+        if (nvml.handle((unsigned)i, &device) == NVML_OK) read_gpu(&nvml, device, &gpus[i]);
     }
     nvml_stop(&nvml, library);
     return code == NVML_OK ? (int)count : -1;
@@ -160,11 +151,9 @@ static void *nvml_start_for(const char *file, const char *id, struct nvml *nvml,
 {
     char uuid[64], why[256];
     void *library = strlen(id) == 32 ? nvml_start(file, nvml, why) : NULL;
-    if (!library)
-        return NULL;
+    if (!library) return NULL;
     snprintf(uuid, sizeof uuid, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", id, id + 8, id + 12, id + 16, id + 20);
-    if (nvml->find && nvml->find(uuid, device) == NVML_OK)
-        return library;
+    if (nvml->find && nvml->find(uuid, device) == NVML_OK) return library;
     nvml_stop(nvml, library);
     return NULL;
 }
@@ -173,8 +162,7 @@ static void describe_process(const struct nvml *nvml, const struct nvml_process_
 {
     char path[512] = "";
     *out = (struct nvml_process){.pid = info->pid, .bytes = info->used == ~0ull ? 0 : info->used};
-    if (!nvml->process_name || nvml->process_name(info->pid, path, sizeof path) != NVML_OK)
-        return;
+    if (!nvml->process_name || nvml->process_name(info->pid, path, sizeof path) != NVML_OK) return;
     path[sizeof path - 1] = '\0';
     path[strcspn(path, " ")] = '\0'; /* arguments */
     const char *slash = strrchr(path, '/');
@@ -190,15 +178,12 @@ int nvml_processes(const char *file, const char *id, struct nvml_process *proces
     unsigned count = MOST;
     int others = -1;
     void *library = nvml_start_for(file, id, &nvml, &device);
-    if (!library)
-        return -1;
+    if (!library) return -1;
     if (nvml.processes && nvml.processes(device, &count, infos) == NVML_OK) {
         others = 0;
         for (unsigned i = 0; i < count && i < MOST; i++) {
-            if (infos[i].pid == (unsigned)getpid())
-                continue;
-            if (others < max)
-                describe_process(&nvml, &infos[i], &processes[others]);
+            if (infos[i].pid == (unsigned)getpid()) continue;
+            if (others < max) describe_process(&nvml, &infos[i], &processes[others]);
             others++;
         }
     }
@@ -212,10 +197,8 @@ uint64_t nvml_throttle_faults(const char *file, const char *id)
     nvml_device device;
     unsigned long long reasons = 0;
     void *library = nvml_start_for(file, id, &nvml, &device);
-    if (!library)
-        return 0;
-    if (nvml.throttle(device, &reasons) != NVML_OK)
-        reasons = 0;
+    if (!library) return 0;
+    if (nvml.throttle(device, &reasons) != NVML_OK) reasons = 0;
     nvml_stop(&nvml, library);
     return reasons & NVML_THROTTLE_FAULTS;
 }
@@ -247,8 +230,7 @@ void nvml_watch_start(const char *file, const char *id)
 
 void nvml_watch_stop(void)
 {
-    if (watched.library)
-        nvml_stop(&watched.nvml, watched.library);
+    if (watched.library) nvml_stop(&watched.nvml, watched.library);
     watched.library = watched.events = NULL;
 }
 
@@ -267,8 +249,7 @@ enum nvml_finding nvml_watch_look(char *text, size_t size)
     enum { PATIENCE_MS = 500 };
     struct nvml_event event;
     unsigned long long errors = 0;
-    if (!watched.library)
-        return NVML_UNKNOWN;
+    if (!watched.library) return NVML_UNKNOWN;
     while (watched.events && watched.nvml.wait_event(watched.events, &event, PATIENCE_MS) == NVML_OK)
         if (event.type == NVML_EVENT_XID && is_xid_of_hardware(event.data)) {
             snprintf(text, size, "Xid %llu", event.data);

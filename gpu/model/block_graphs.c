@@ -43,13 +43,10 @@ struct block_graphs *block_graphs_new(int64_t blocks)
 
 void block_graphs_free(struct block_graphs *g)
 {
-    if (!g)
-        return;
-    if (g->stream)
-        stream_sync(g->stream);
+    if (!g) return;
+    if (g->stream) stream_sync(g->stream);
     for (int64_t i = 0; i < g->blocks * BLOCK_PIECES; i++)
-        for (int k = 0; k < BLOCK_GRAPHS_KEPT; k++)
-            graph_free(g->pieces[i].kept[k].graph);
+        for (int k = 0; k < BLOCK_GRAPHS_KEPT; k++) graph_free(g->pieces[i].kept[k].graph);
     free(g->pieces);
     free(g);
 }
@@ -77,12 +74,10 @@ static bool same_block_graph(const struct piece_key *a, const struct piece_key *
 static struct kept_graph *find_or_note(struct piece *piece, const struct piece_key *key)
 {
     for (int i = 0; i < BLOCK_GRAPHS_KEPT; i++)
-        if (same_block_graph(&piece->kept[i].key, key))
-            return &piece->kept[i];
+        if (same_block_graph(&piece->kept[i].key, key)) return &piece->kept[i];
     for (int i = 0; i < BLOCK_GRAPHS_KEPT; i++) {
         struct kept_graph *entry = &piece->kept[(piece->next + i) % BLOCK_GRAPHS_KEPT];
-        if (entry->graph)
-            continue;
+        if (entry->graph) continue;
         entry->key = *key;
         piece->next = (piece->next + i + 1) % BLOCK_GRAPHS_KEPT;
         break;
@@ -114,16 +109,14 @@ enum status block_run(const struct pass *pass, const struct unit *unit, int64_t 
         kept = find_or_note(&g->pieces[block * BLOCK_PIECES + which], &key);
     if (kept && !kept->graph && graph_begin(&(struct stream *){pass->stream}, 1, &kept->graph, &why) == STATUS_OK) {
         work(pass, unit, block);
-        if (graph_end(kept->graph, &why) != STATUS_OK)
-            kept->graph = NULL;
+        if (graph_end(kept->graph, &why) != STATUS_OK) kept->graph = NULL;
     }
     if (kept && kept->graph) {
         g->stream = pass->stream;
         graph_launch(kept->graph);
         return STATUS_OK;
     }
-    if (kept)
-        TRY(block_graphs_give_up(pass, &why));
+    if (kept) TRY(block_graphs_give_up(pass, &why));
     work(pass, unit, block);
     return STATUS_OK;
 }

@@ -35,8 +35,7 @@ struct generator *generator_new(struct transformer *t, int64_t capacity)
 
 void generator_free(struct generator *g)
 {
-    if (!g)
-        return;
+    if (!g) return;
     free(g->positions);
     free(g->no_targets);
     free(g->raw);
@@ -49,8 +48,7 @@ void generator_layout(struct generator *g, struct arena *arena)
     const struct transformer *t = g->transformer;
     const struct delta_desc *delta = &t->config.desc->delta;
     size_t rules = 0;
-    for (int64_t block = 0; block < t->L; block++)
-        rules += t->config.desc->layers[block].delta;
+    for (int64_t block = 0; block < t->L; block++) rules += t->config.desc->layers[block].delta;
     const size_t elements = ((size_t)t->L - rules) * (size_t)t->KV * (size_t)g->cache.capacity * (size_t)t->D;
     g->cache.inputs_bytes = rules * (size_t)(delta->taps * delta_channels(delta)) * dtype_size(t->dtype);
     g->cache.states_bytes = rules * (size_t)(delta->key_dim * delta_values(delta)) * sizeof(float);

@@ -33,8 +33,7 @@ struct sampler *sampler_new(const struct sampler_settings *settings, int64_t cou
 
 void sampler_free(struct sampler *sampler)
 {
-    if (sampler)
-        free(sampler->candidates);
+    if (sampler) free(sampler->candidates);
     free(sampler);
 }
 
@@ -54,11 +53,9 @@ static int sampler_by_weight(const void *a, const void *b)
 /* Keeps the k first of n candidates, and those that equal the last of them: the list is in order afterwards. */
 static int64_t sampler_keep_top_k(struct candidate *candidates, int64_t n, int64_t k)
 {
-    if (k == 0 || k >= n)
-        return n;
+    if (k == 0 || k >= n) return n;
     qsort(candidates, (size_t)n, sizeof *candidates, sampler_by_weight);
-    while (k < n && candidates[k].weight == candidates[k - 1].weight)
-        k++;
+    while (k < n && candidates[k].weight == candidates[k - 1].weight) k++;
     return k;
 }
 
@@ -67,10 +64,8 @@ static int64_t sampler_keep_top_k(struct candidate *candidates, int64_t n, int64
 static int64_t sampler_keep_top_p(struct candidate *candidates, int64_t n, double p)
 {
     double sum = 0, tail = 0;
-    if (p >= 1)
-        return n;
-    for (int64_t i = 0; i < n; i++)
-        sum += candidates[i].weight;
+    if (p >= 1) return n;
+    for (int64_t i = 0; i < n; i++) sum += candidates[i].weight;
     /* all that are less probable than (1 - p) / n go in any case: together they have less than 1 - p */
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -80,8 +75,7 @@ static int64_t sampler_keep_top_p(struct candidate *candidates, int64_t n, doubl
             tail += candidates[i].weight;
     }
     qsort(candidates, (size_t)kept, sizeof *candidates, sampler_by_weight);
-    while (kept > 1 && tail + candidates[kept - 1].weight <= (1 - p) * sum)
-        tail += candidates[--kept].weight;
+    while (kept > 1 && tail + candidates[kept - 1].weight <= (1 - p) * sum) tail += candidates[--kept].weight;
     return kept;
 }
 
@@ -95,12 +89,10 @@ static int64_t sampler_draw(struct candidate *candidates, int64_t n, uint64_t se
         sum += candidates[i].weight;
         in_order = in_order && (i == 0 || candidates[i - 1].token < candidates[i].token);
     }
-    if (!in_order)
-        qsort(candidates, (size_t)n, sizeof *candidates, sampler_by_token);
+    if (!in_order) qsort(candidates, (size_t)n, sizeof *candidates, sampler_by_token);
     for (int64_t i = 0; i < n; i++) {
         reached += candidates[i].weight;
-        if (uniform * sum < reached)
-            return candidates[i].token;
+        if (uniform * sum < reached) return candidates[i].token;
     }
     return candidates[n - 1].token;
 }
@@ -109,8 +101,7 @@ int64_t sampler_choose(struct sampler *s, const float *logits, uint64_t index)
 {
     int64_t best = 0, n = 0;
     for (int64_t i = 0; i < s->count; i++) {
-        if (isnan(logits[i]) || logits[i] == INFINITY)
-            return -1;
+        if (isnan(logits[i]) || logits[i] == INFINITY) return -1;
         best = logits[i] > logits[best] ? i : best;
     }
     if (s->settings.temperature == 0 || logits[best] == -INFINITY) /* so are all the others */
@@ -121,8 +112,7 @@ int64_t sampler_choose(struct sampler *s, const float *logits, uint64_t index)
         if (logits[i] > -INFINITY)
             s->candidates[n++] = (struct candidate){((double)logits[i] - highest) / s->settings.temperature, i};
     n = sampler_keep_top_k(s->candidates, n, s->settings.top_k);
-    for (int64_t i = 0; i < n; i++)
-        s->candidates[i].weight = exp(s->candidates[i].weight);
+    for (int64_t i = 0; i < n; i++) s->candidates[i].weight = exp(s->candidates[i].weight);
     n = sampler_keep_top_p(s->candidates, n, s->settings.top_p);
     return sampler_draw(s->candidates, n, s->settings.seed, index);
 }

@@ -107,8 +107,7 @@ static void lay_out_small(struct small_model *s, struct arena *arena)
     s->state = arena_take(arena, MEM_OPTIMIZER, sizeof *s->state);
     transformer_layout(s->transformer, arena);
     void *workspace = arena_take(arena, MEM_WORKSPACE, s->workspace);
-    if (arena->base)
-        stream_set_workspace(s->stream, workspace, s->workspace);
+    if (arena->base) stream_set_workspace(s->stream, workspace, s->workspace);
 }
 
 static enum status allocate_small(struct small_model *s, struct error *err)
@@ -182,8 +181,7 @@ static void self_test_step_tokens(struct small_model *s)
         targets[i] = 7 * (i + 1) % VOCABULARY;
         positions[i] = i % LENGTH;
     }
-    for (int i = 0; i <= SEQUENCES; i++)
-        seq_start[i] = i * LENGTH;
+    for (int i = 0; i <= SEQUENCES; i++) seq_start[i] = i * LENGTH;
     s->batch = (struct batch){.num_seqs = SEQUENCES,
                               .max_seq = LENGTH,
                               .num_tokens = TOKENS,
@@ -221,14 +219,11 @@ static enum status run_captured(struct small_model *s, bool *captured, struct er
 {
     struct graph *graph;
     *captured = false;
-    if (graph_begin(&s->stream, 1, &graph, why) != STATUS_OK)
-        return STATUS_OK;
+    if (graph_begin(&s->stream, 1, &graph, why) != STATUS_OK) return STATUS_OK;
     enum status status = enqueue_step(s, err), ended = graph_end(graph, why);
-    if (status != STATUS_OK || ended != STATUS_OK)
-        return status;
+    if (status != STATUS_OK || ended != STATUS_OK) return status;
     *captured = true;
-    for (int i = 0; i < STEPS; i++)
-        graph_launch(graph);
+    for (int i = 0; i < STEPS; i++) graph_launch(graph);
     stream_sync(s->stream);
     graph_free(graph);
     return device_check(s->device, err);
@@ -257,8 +252,7 @@ static enum status compare_steps(struct small_model *s, char *results[2], char *
     bool captured;
     self_test_step_begin(s);
     self_test_step_tokens(s);
-    for (int i = 0; i < STEPS; i++)
-        TRY(enqueue_step(s, err));
+    for (int i = 0; i < STEPS; i++) TRY(enqueue_step(s, err));
     self_test_step_fetch(s, results[0]);
     TRY(device_check(s->device, err));
     self_test_step_begin(s);

@@ -40,8 +40,7 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
         load_array(t, input->seq_start, batch->seq_start, ((size_t)batch->num_seqs + 1) * sizeof(int32_t), stream,
                    packed);
         ASSERT(!input->types || batch->types || !batch->tokens); /* a plan has no data */
-        if (input->types)
-            load_array(t, input->types, batch->types, bytes, stream, packed);
+        if (input->types) load_array(t, input->types, batch->types, bytes, stream, packed);
         if (input->numbers && batch->numbers)
             load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
     }
@@ -62,8 +61,7 @@ void *transformer_inputs(const struct transformer *t, size_t *bytes)
 static bool is_loaded(const struct transformer *t, const struct batch *batch)
 {
     bool found = false;
-    for (int i = 0; i < t->num_inputs && !found; i++)
-        found = batch->tokens == t->inputs[i].tokens;
+    for (int i = 0; i < t->num_inputs && !found; i++) found = batch->tokens == t->inputs[i].tokens;
     return found;
 }
 
@@ -72,8 +70,7 @@ static void pass_start(struct pass *pass, const struct batch *batch)
     struct transformer *t = pass->transformer;
     pass->M = batch->num_tokens;
     pass->batch = *batch;
-    if (!is_loaded(t, batch))
-        transformer_load(t, 0, &pass->batch, pass->stream, NULL);
+    if (!is_loaded(t, batch)) transformer_load(t, 0, &pass->batch, pass->stream, NULL);
 }
 
 /* The passes go through the units side by side, so that each finds the base of a unit where the one before it left it.
@@ -100,8 +97,7 @@ static enum status skip_backward(const struct pass *pass, int index)
 
 static enum status unit_backward(const struct pass *pass, int unit)
 {
-    if (unit < pass->transformer->first_trained)
-        return skip_backward(pass, unit);
+    if (unit < pass->transformer->first_trained) return skip_backward(pass, unit);
     return unit > 0 ? block_backward(pass, unit - 1) : embedding_backward(pass);
 }
 
@@ -109,8 +105,7 @@ static enum status body_backward(const struct pass *passes, int count)
 {
     for (int unit = (int)passes->transformer->L; unit >= 0; unit--) {
         struct span span = phase_begin(passes->stream, PHASE_BACKWARD, unit);
-        for (int i = 0; i < count; i++)
-            TRY(unit_backward(&passes[i], unit));
+        for (int i = 0; i < count; i++) TRY(unit_backward(&passes[i], unit));
         span_end(&span);
     }
     return STATUS_OK;
@@ -136,13 +131,11 @@ enum status transformer_train(const struct train_job *jobs, int count, struct st
     struct pass passes[TRAIN_JOBS];
     ASSERT(count > 0 && count <= TRAIN_JOBS);
     struct span span = phase_begin(stream, PHASE_FORWARD, UNIT_NONE);
-    for (int i = 0; i < count; i++)
-        pass_of_job(&passes[i], &jobs[i], stream, err);
+    for (int i = 0; i < count; i++) pass_of_job(&passes[i], &jobs[i], stream, err);
     TRY(body_forward(passes, count, PASS_FORWARD));
     span_end(&span);
     span = phase_begin(stream, PHASE_HEAD, UNIT_NONE);
-    for (int i = 0; i < count; i++)
-        TRY(head_train(&passes[i]));
+    for (int i = 0; i < count; i++) TRY(head_train(&passes[i]));
     span_end(&span);
     span = phase_begin(stream, PHASE_BACKWARD, UNIT_NONE);
     TRY(body_backward(passes, count));

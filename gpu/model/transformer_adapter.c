@@ -35,8 +35,7 @@ static void adapter_find_group(struct transformer *t, int unit, enum linear whic
         const struct tensor_info *base = transformer_tensor(t, unit, role);
         const struct tensor_info *a = tensor_find_part(table, unit, role, PART_LORA_A);
         const struct tensor_info *b = tensor_find_part(table, unit, role, PART_LORA_B);
-        if (a)
-            adapter->parts[adapter->count++] = (struct adapter_part){a, b, column};
+        if (a) adapter->parts[adapter->count++] = (struct adapter_part){a, b, column};
         column += base ? base->numel / t->linears[which].K : 0;
     }
 }
@@ -47,8 +46,7 @@ enum status adapter_find(struct transformer *t, struct error *err)
     int64_t most_r = 0;
     for (int i = 0; i < table->num_tensors; i++)
         most_r = max64(most_r, table->tensors[i].part == PART_LORA_B ? table->tensors[i].shape[1] : 0);
-    if (most_r == 0)
-        return STATUS_OK;
+    if (most_r == 0) return STATUS_OK;
     for (int i = 0; i < table->num_tensors; i++)
         if (table->tensors[i].part != PART_BASE &&
             (table->tensors[i].role == ROLE_WPE || table->tensors[i].role == ROLE_WSE))
@@ -57,8 +55,7 @@ enum status adapter_find(struct transformer *t, struct error *err)
                              table->tensors[i].name);
     t->adapters = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->adapters);
     for (int unit = 0; unit < t->L + 2; unit++)
-        for (int which = 0; which < LINEAR_COUNT; which++)
-            adapter_find_group(t, unit, (enum linear)which);
+        for (int which = 0; which < LINEAR_COUNT; which++) adapter_find_group(t, unit, (enum linear)which);
     t->embedding_adapter = (struct adapter_part){tensor_find_part(table, 0, ROLE_WTE, PART_LORA_A),
                                                  tensor_find_part(table, 0, ROLE_WTE, PART_LORA_B), 0};
     return STATUS_OK;
@@ -82,8 +79,7 @@ static bool adapter_drops(const struct pass *pass)
 static struct lora_piece adapter_piece(const struct linear_adapter *adapter, int begin, bool drops)
 {
     struct lora_piece piece = {.begin = begin, .end = begin};
-    do
-        piece.r += adapter->parts[piece.end++].a->shape[0];
+    do piece.r += adapter->parts[piece.end++].a->shape[0];
     while (!drops && piece.end < adapter->count &&
            adapter->parts[piece.end].a->lora_scale == adapter->parts[begin].a->lora_scale);
     return piece;
@@ -115,8 +111,7 @@ static void adapter_drop(const struct pass *pass, const struct tensor_info *a, i
     struct dropout_args args = {.dtype = t->dtype, .M = M, .C = a->shape[1], .y = y, .x = x};
     args.dropout = dropout_of(t->config.lora_dropout, t->config.dropout_seed, kind, a->unit);
     args.dropout.tokens = pass->batch.numbers ? pass->batch.numbers + first : NULL; /* a plan has none */
-    if (!pass->announces)
-        t->device->ops->dropout(pass->stream, &args);
+    if (!pass->announces) t->device->ops->dropout(pass->stream, &args);
 }
 
 static void adapter_scale(const struct pass *pass, void *rows, int64_t count, double scale)
@@ -124,8 +119,7 @@ static void adapter_scale(const struct pass *pass, void *rows, int64_t count, do
     const struct transformer *t = pass->transformer;
     struct accumulate_args args = {
         .dst_dtype = t->dtype, .src_dtype = t->dtype, .n = count, .dst = rows, .src = rows, .scale = (float)scale};
-    if (scale != 1 && !pass->announces)
-        t->device->ops->accumulate(pass->stream, &args);
+    if (scale != 1 && !pass->announces) t->device->ops->accumulate(pass->stream, &args);
 }
 
 /* Fills lora_xa; the input after dropout is piece->in. */
@@ -234,11 +228,9 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
                                           .w = adapter_param(pass, unit, a),
                                           .accumulate = adds && !apart};
     ADAPTER_PRODUCT(pass, bwd_input, &input);
-    if (drops)
-        adapter_drop(pass, a, first, M, input.dx, input.dx);
+    if (drops) adapter_drop(pass, a, first, M, input.dx, input.dx);
     struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
-    if (apart && !pass->announces)
-        t->device->ops->add(pass->stream, &sum);
+    if (apart && !pass->announces) t->device->ops->add(pass->stream, &sum);
 }
 
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
@@ -261,8 +253,7 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
                                                 .x = piece.in,
                                                 .accumulate = product->accumulate};
         ADAPTER_PRODUCT(pass, bwd_weight, &weight);
-        if (dx)
-            adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
+        if (dx) adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
         next = piece.end;
     }
 }
@@ -281,16 +272,14 @@ static void adapter_look_up(const struct pass *pass, const struct unit *unit, co
                                       .positions = pass->batch.positions,
                                       .wte = adapter_param(pass, unit, a),
                                       .scale = t->embedding_scale * (float)a->lora_scale};
-    if (!pass->announces)
-        t->device->ops->embedding_fwd(pass->stream, &args);
+    if (!pass->announces) t->device->ops->embedding_fwd(pass->stream, &args);
 }
 
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
 {
     const struct transformer *t = pass->transformer;
     const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
-    if (!a)
-        return;
+    if (!a) return;
     adapter_look_up(pass, unit, a);
     struct linear_fwd_args up = {.dtype = t->dtype,
                                  .y_dtype = t->dtype,
@@ -308,8 +297,7 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
 {
     const struct transformer *t = pass->transformer;
     const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
-    if (!a)
-        return;
+    if (!a) return;
     adapter_look_up(pass, unit, a);
     struct linear_bwd_weight_args weight = {.dtype = t->dtype,
                                             .dw_dtype = DTYPE_F32,
@@ -341,8 +329,7 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
                                       .padding = model_desc_untrained_token(t->config.desc)};
     ADAPTER_PRODUCT(pass, bwd_weight, &weight);
     ADAPTER_PRODUCT(pass, bwd_input, &input);
-    if (!pass->announces)
-        t->device->ops->embedding_bwd(pass->stream, &rows);
+    if (!pass->announces) t->device->ops->embedding_bwd(pass->stream, &rows);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -352,13 +339,11 @@ void adapter_layout(struct transformer *t, struct arena *arena)
     int64_t most_r = t->embedding_adapter.a ? t->embedding_adapter.a->shape[1] : 0, most_in = 0;
     for (int i = 0; t->adapters && i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
         int64_t r = 0;
-        for (int p = 0; p < t->adapters[i].count; p++)
-            r += t->adapters[i].parts[p].a->shape[0];
+        for (int p = 0; p < t->adapters[i].count; p++) r += t->adapters[i].parts[p].a->shape[0];
         most_r = max64(r, most_r);
         most_in = max64(r > 0 ? t->linears[i % LINEAR_COUNT].K : 0, most_in);
     }
-    if (most_r == 0)
-        return;
+    if (most_r == 0) return;
     const bool training = t->config.training, drops = training && t->config.lora_dropout > 0;
     const size_t rows = (size_t)t->config.batch.max_tokens, size = dtype_size(t->dtype);
     t->lora_xa = arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_r * size);

@@ -102,13 +102,11 @@ static void rotate(const struct pass *pass, const struct block_buffers *b, void 
     const struct transformer *t = pass->transformer;
     const struct layer_desc *layer = layer_of(t, b);
     const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
-    if (!table->cosines || layer->no_rope)
-        return;
+    if (!table->cosines || layer->no_rope) return;
     const struct rope_table *queries = t->query_rope.cosines && !layer->local_rope ? &t->query_rope : table;
     const bool together = queries == table && keys == t->H;
     block_rope(pass, queries, x, together ? t->H + t->KV : t->H, ld, inverse);
-    if (!together)
-        block_rope(pass, table, row_at(t, x, keys, t->D), t->KV, ld, inverse);
+    if (!together) block_rope(pass, table, row_at(t, x, keys, t->D), t->KV, ld, inverse);
 }
 
 /* The rows of q or of k that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
@@ -224,8 +222,7 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b)
 static void rotated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->qk_norm)
-        head_norms_forward(pass, unit, b);
+    if (t->qk_norm) head_norms_forward(pass, unit, b);
     rotate(pass, b, rotated(t, b), t->H, block_rotated_ld(t), false);
 }
 
@@ -317,8 +314,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     }
     const int64_t parts = block_parts_of_head(t);
     linear_forward(pass, unit, LINEAR_QKV, parts > 1 ? t->wide : b->qkv, attention_input(t, b), NULL);
-    if (parts > 1)
-        block_swap_heads(pass, b->qkv, t->wide, t->H, parts);
+    if (parts > 1) block_swap_heads(pass, b->qkv, t->wide, t->H, parts);
     rotated_forward(pass, unit, b);
     const struct attention_bwd_args backward = attention_args(pass, unit, b);
     struct attention_fwd_args args = attention_forward_of(&backward);
@@ -330,8 +326,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         t->device->ops->attention_fwd(pass->stream, &args);
     const struct gate_fwd_args gate = {
         t->dtype, pass->M, t->H * t->D, t->W, b->gated, b->att, row_at(t, b->qkv, t->H, t->D)};
-    if (t->G)
-        t->device->ops->gate_fwd(pass->stream, &gate);
+    if (t->G) t->device->ops->gate_fwd(pass->stream, &gate);
 }
 
 /* From datt, the gradient of mixed(), which becomes scratch, to that of the product before (M, W): in dqkv, or over
@@ -347,8 +342,7 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     const struct gate_bwd_args gate = {t->dtype, pass->M, t->H * t->D,
                                        t->W,     datt,    row_at(t, dqkv, t->H, t->D),
                                        datt,     b->att,  row_at(t, b->qkv, t->H, t->D)};
-    if (t->G)
-        t->device->ops->gate_bwd(pass->stream, &gate);
+    if (t->G) t->device->ops->gate_bwd(pass->stream, &gate);
     struct attention_bwd_args args = attention_args(pass, unit, b);
     args.dout = datt;
     args.dq = dqkv;
@@ -356,11 +350,9 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     args.dv = row_at(t, dqkv, t->H + t->G + t->KV, t->D);
     t->device->ops->attention_bwd(pass->stream, &args);
     rotate(pass, b, dqkv, t->H + t->G, t->W, true);
-    if (t->qk_norm)
-        head_norms_backward(pass, unit, b, dqkv);
+    if (t->qk_norm) head_norms_backward(pass, unit, b, dqkv);
     const int64_t parts = block_parts_of_head(t);
-    if (parts == 1)
-        return dqkv;
+    if (parts == 1) return dqkv;
     block_swap_heads(pass, b->qkv, dqkv, parts, t->H);
     return b->qkv;
 }
@@ -393,8 +385,7 @@ static void mlp_forward(const struct pass *pass, const struct unit *unit, const 
         linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), b->hidden);
     else
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
-    if (transformer_gates_again(t))
-        gated_forward(pass, b);
+    if (transformer_gates_again(t)) gated_forward(pass, b);
 }
 
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
@@ -410,13 +401,11 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
 static void block_inside(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (t->parallel && t->second_norm)
-        norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
+    if (t->parallel && t->second_norm) norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     attention_forward(pass, unit, b);
     const bool alone = t->norms_after && !t->post_norm; /* the norm is of what attention adds */
     linear_forward(pass, unit, transformer_mixes(layer_of(t, b)), alone ? b->out1 : t->delta, mixed(t, b), NULL);
-    if (alone)
-        norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
+    if (alone) norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
     drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
     if (t->post_norm)
         norm_forward(pass, unit, first_post_norm(t, b), b->res1, t->delta);
@@ -443,8 +432,7 @@ static void block_end(const struct pass *pass, const struct unit *unit, const st
 {
     const struct transformer *t = pass->transformer;
     linear_forward(pass, unit, LINEAR_DOWN, t->norms_after ? b->out2 : t->delta, b->hidden, NULL);
-    if (t->norms_after)
-        norm_forward(pass, unit, second_post_norm(t, b), NULL, NULL);
+    if (t->norms_after) norm_forward(pass, unit, second_post_norm(t, b), NULL, NULL);
 }
 
 /* Fills the buffers that are not kept: those of the policy (transformer_layout.c). */
@@ -452,10 +440,8 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
 {
     const struct transformer *t = pass->transformer;
     enum recompute policy = t->config.settings.recompute;
-    if (policy == RECOMPUTE_NONE)
-        return;
-    if (t->norms_before)
-        norm_forward(pass, unit, first_norm(b), NULL, NULL);
+    if (policy == RECOMPUTE_NONE) return;
+    if (t->norms_before) norm_forward(pass, unit, first_norm(b), NULL, NULL);
     if (policy == RECOMPUTE_BLOCK) {
         block_inside(pass, unit, b);
         if (t->post_norm) /* the next block's input is there no more: nothing reads `wide` yet */
@@ -468,8 +454,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
         attention_forward(pass, unit, b);
     else if (t->qk_norm && !layer_of(t, b)->delta)
         rotated_forward(pass, unit, b);
-    if (t->second_norm)
-        norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
+    if (t->second_norm) norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
         mlp_forward(pass, unit, b);
     else if (policy >= RECOMPUTE_MLP)
@@ -479,8 +464,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
 static const void *block_scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
-    if (t->config.desc->residual_multiplier == 1)
-        return t->dres;
+    if (t->config.desc->residual_multiplier == 1) return t->dres;
     struct accumulate_args args = {
         .dst_dtype = t->dtype,
         .src_dtype = t->dtype,
@@ -498,8 +482,7 @@ static void block_take_row_sums(const struct pass *pass, const struct unit *unit
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums sums = bias_sums(t, unit, which);
-    if (!sums.to)
-        return;
+    if (!sums.to) return;
     struct accumulate_args args = {
         .dst_dtype = DTYPE_F32,
         .src_dtype = DTYPE_F32,
@@ -519,8 +502,7 @@ static const void *block_gradient(const struct pass *pass, const struct unit *un
 {
     const struct transformer *t = pass->transformer;
     const enum dropout_kind kind = which == LINEAR_O ? DROPOUT_ATTENTION_OUTPUT : DROPOUT_MLP_OUTPUT;
-    if (!t->norms_after)
-        return drop(pass, kind, unit->index, scratch, block_scaled_gradient(pass));
+    if (!t->norms_after) return drop(pass, kind, unit->index, scratch, block_scaled_gradient(pass));
     const struct row_sums sums = bias_sums(t, unit, which);
     if (t->post_norm) { /* dbranch is the gradient of the sum: of the stream before and of the branch */
         norm_backward(pass, unit, post, t->dbranch, t->dres, NULL, sums);
@@ -592,8 +574,7 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
     const struct activation_verbs *verbs = kind == PASS_FORWARD ? pass->transformer->config.activations : NULL;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
-    if (pass->M > 0)
-        TRY(block_run(pass, &unit, block, BLOCK_FORWARD, verbs ? block_until_kept : block_whole_forward));
+    if (pass->M > 0) TRY(block_run(pass, &unit, block, BLOCK_FORWARD, verbs ? block_until_kept : block_whole_forward));
     if (pass->M > 0 && verbs) {
         verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
         TRY(block_run(pass, &unit, block, BLOCK_FORWARD_END, block_after_kept));
@@ -626,8 +607,7 @@ static void block_start_backward(const struct pass *pass, const struct unit *uni
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums of_down_before = {.to = b > t->blocks ? t->dres_sums : NULL};
-    if (t->parallel && !t->second_norm)
-        block_add_rows(pass, t->delta, t->delta, t->dbranch);
+    if (t->parallel && !t->second_norm) block_add_rows(pass, t->delta, t->delta, t->dbranch);
     if (t->parallel && t->second_norm)
         norm_backward(pass, unit, first_norm(b), t->dres, t->delta, t->dbranch, of_down_before);
     else
@@ -639,12 +619,9 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
-    if (block != t->L - 1)
-        compute_again(pass, unit, b);
-    if (t->dres_sums)
-        block_take_row_sums(pass, unit, LINEAR_DOWN);
-    if (t->dres_sums && t->parallel)
-        block_take_row_sums(pass, unit, LINEAR_O);
+    if (block != t->L - 1) compute_again(pass, unit, b);
+    if (t->dres_sums) block_take_row_sums(pass, unit, LINEAR_DOWN);
+    if (t->dres_sums && t->parallel) block_take_row_sums(pass, unit, LINEAR_O);
     block_mlp_backward(pass, unit, b);
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
     linear_backward(pass, unit, transformer_mixes(layer_of(t, b)), t->delta, dout, mixed(t, b), NULL);
@@ -652,8 +629,7 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
     const bool ends = block_ends_backward(t, unit);
     linear_backward(pass, unit, layer_of(t, b)->delta ? LINEAR_DELTA_IN : LINEAR_QKV, ends ? NULL : t->delta, dqkv,
                     attention_input(t, b), NULL);
-    if (!ends)
-        block_start_backward(pass, unit, b);
+    if (!ends) block_start_backward(pass, unit, b);
 }
 
 enum status block_backward(const struct pass *pass, int64_t block)
@@ -665,8 +641,7 @@ enum status block_backward(const struct pass *pass, int64_t block)
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0 && verbs)
         verbs->fetch(verbs->self, block, t->blocks[block].res1, block_input_bytes(pass), pass->stream);
-    if (pass->M > 0)
-        TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, block_whole_backward));
+    if (pass->M > 0) TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, block_whole_backward));
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);
 }

@@ -54,8 +54,7 @@ static struct delta_held delta_held_of(const struct pass *pass, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct delta_desc *delta = &t->config.desc->delta;
-    if (!pass->cache)
-        return (struct delta_held){NULL, NULL};
+    if (!pass->cache) return (struct delta_held){NULL, NULL};
     const int64_t place = transformer_place(t, block);
     return (struct delta_held){row_at(t, pass->cache->inputs, place, delta->taps * delta_channels(delta)),
                                pass->cache->states + place * delta->key_dim * delta_values(delta)};

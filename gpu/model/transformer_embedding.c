@@ -41,10 +41,8 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
         };
         t->device->ops->embedding_fwd(pass->stream, &args);
         adapter_embed(pass, &unit, args.out);
-        if (t->embedded)
-            norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
-        if (t->embedding_norm_weight)
-            embedding_keep_norm(pass, &unit);
+        if (t->embedded) norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
+        if (t->embedding_norm_weight) embedding_keep_norm(pass, &unit);
         drop(pass, DROPOUT_EMBEDDING, 0, t->blocks[0].res1, t->blocks[0].res1);
     }
     unit_release(pass, &unit);
@@ -56,8 +54,7 @@ enum status embedding_backward(const struct pass *pass)
     const struct transformer *t = pass->transformer;
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
     const bool acquires = t->embedding_adapter.a;
-    if (acquires)
-        TRY(unit_acquire(pass, &unit, 0, PASS_BACKWARD));
+    if (acquires) TRY(unit_acquire(pass, &unit, 0, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
         const void *dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres);
@@ -88,7 +85,6 @@ enum status embedding_backward(const struct pass *pass)
         t->device->ops->embedding_bwd(pass->stream, &args);
         adapter_embed_backward(pass, &unit, dout);
     }
-    if (acquires)
-        unit_release(pass, &unit);
+    if (acquires) unit_release(pass, &unit);
     return unit_ready(pass, &unit);
 }

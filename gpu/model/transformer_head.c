@@ -36,8 +36,7 @@ static enum status head_acquire(const struct pass *pass, struct head_units *unit
 
 static void head_release(const struct pass *pass, const struct head_units *units)
 {
-    if (units->matrix == &units->embedding)
-        unit_release(pass, &units->embedding);
+    if (units->matrix == &units->embedding) unit_release(pass, &units->embedding);
     unit_release(pass, &units->norm);
 }
 
@@ -50,8 +49,7 @@ static struct norm head_final_norm(const struct transformer *t)
 static void head_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
-    if (!t->post_norm)
-        norm_forward(pass, unit, head_final_norm(t), t->blocks[t->L - 1].res2, t->delta);
+    if (!t->post_norm) norm_forward(pass, unit, head_final_norm(t), t->blocks[t->L - 1].res2, t->delta);
 }
 
 /* Elements of dt between the rows of dlogits, which lie over the logits. */
@@ -90,8 +88,7 @@ static void head_product(const struct pass *pass, const struct unit *unit, enum 
 {
     const struct transformer *t = pass->transformer;
     t->device->ops->linear_fwd(pass->stream, product);
-    if (adapter_of(t, unit->index, which))
-        adapter_forward(pass, unit, which, first, product);
+    if (adapter_of(t, unit->index, which)) adapter_forward(pass, unit, which, first, product);
 }
 
 /* Its gradients; `input` has the product's dx. */
@@ -102,8 +99,7 @@ static void head_product_bwd(const struct pass *pass, const struct unit *unit, e
     linear_weight_gradient(pass, &weight);
     input.accumulate = adapter_of(t, unit->index, which);
     weight.accumulate = unit->to.adds || first > 0;
-    if (input.accumulate)
-        adapter_backward(pass, unit, which, first, &weight, input.dx);
+    if (input.accumulate) adapter_backward(pass, unit, which, first, &weight, input.dx);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 
@@ -113,8 +109,7 @@ static void *head_drop_pooled(const struct pass *pass, int64_t first, int64_t ro
     const struct transformer *t = pass->transformer;
     struct dropout_args args = {
         .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, DROPOUT_POOLED, t->L + 1)};
-    if (!args.dropout.threshold)
-        return x;
+    if (!args.dropout.threshold) return x;
     if (args.dropout.tokens) /* a plan has none */
         args.dropout.tokens += first;
     t->device->ops->dropout(pass->stream, &args);
@@ -126,8 +121,7 @@ static const void *head_pooler_forward(const struct pass *pass, const struct uni
 {
     const struct transformer *t = pass->transformer;
     void *normed = row_at(t, t->final_norm, first, t->C);
-    if (!t->pooled)
-        return normed;
+    if (!t->pooled) return normed;
     struct linear_fwd_args product = linear_fwd_args(t, unit, LINEAR_POOLER, rows, t->pooled, normed, NULL);
     head_product(pass, unit, LINEAR_POOLER, first, &product);
     struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
@@ -191,8 +185,7 @@ static void head_chunk_bwd(const struct pass *pass, const struct head_units *uni
     weight.accumulate = weight.accumulate_dbias = units->matrix->to.adds || first > 0;
     head_product_bwd(pass, &units->norm, LINEAR_HEAD, first, weight,
                      head_bwd_input_args(t, units->matrix, rows, t->pooled ? t->kept : dx));
-    if (t->pooled)
-        head_pooler_bwd(pass, &units->norm, first, rows, dx);
+    if (t->pooled) head_pooler_bwd(pass, &units->norm, first, rows, dx);
 }
 
 static int64_t head_chunk_rows(const struct pass *pass, int64_t first)
@@ -216,12 +209,10 @@ enum status head_evaluate(const struct pass *pass)
     int64_t copied = 0;
     ASSERT(!pass->host_logits || pass->transformer->logits_dtype == DTYPE_F32);
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
-    if (pass->M > 0)
-        head_norm_forward(pass, &units.norm);
+    if (pass->M > 0) head_norm_forward(pass, &units.norm);
     for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk) {
         head_chunk_forward(pass, &units, first, head_chunk_rows(pass, first), false);
-        if (pass->host_logits)
-            head_copy_logits(pass, first, head_chunk_rows(pass, first), &copied);
+        if (pass->host_logits) head_copy_logits(pass, first, head_chunk_rows(pass, first), &copied);
     }
     head_release(pass, &units);
     return STATUS_OK;
@@ -248,10 +239,8 @@ enum status head_train(const struct pass *pass)
     struct span span = phase_begin(pass->stream, PHASE_FORWARD, head);
     TRY(head_acquire(pass, &units, PASS_BACKWARD));
     TRY(unit_grads(pass, &units.norm));
-    if (units.matrix != &units.norm)
-        TRY(unit_grads(pass, units.matrix));
-    if (pass->M > 0)
-        head_norm_forward(pass, &units.norm);
+    if (units.matrix != &units.norm) TRY(unit_grads(pass, units.matrix));
+    if (pass->M > 0) head_norm_forward(pass, &units.norm);
     span_end(&span);
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = head_chunk_rows(pass, first);

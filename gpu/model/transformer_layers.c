@@ -85,8 +85,7 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
 void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args)
 {
     ASSERT(args->dw || !args->dbias);
-    if (args->dw)
-        pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
+    if (args->dw) pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
 }
 
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
@@ -98,8 +97,7 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
     if (args.accumulate) /* the product has a GELU: what is added to its sum goes first */
         adapter_forward(pass, unit, which, 0, &args);
     t->device->ops->linear_fwd(pass->stream, &args);
-    if (adapted && !args.accumulate)
-        adapter_forward(pass, unit, which, 0, &args);
+    if (adapted && !args.accumulate) adapter_forward(pass, unit, which, 0, &args);
     if (adapted && aux && transformer_gates(t) && !transformer_gates_again(t)) {
         args.gated = aux;
         const struct swiglu_fwd_args gate = linear_gate_fwd(&args);
@@ -114,10 +112,8 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
     linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
-    if (input.accumulate)
-        adapter_backward(pass, unit, which, 0, &weight, dx);
-    if (!dx)
-        return;
+    if (input.accumulate) adapter_backward(pass, unit, which, 0, &weight, dx);
+    if (!dx) return;
     t->device->ops->linear_bwd_input(pass->stream, &input);
     if (input.accumulate && aux && transformer_gates(t)) {
         input.gate_up = aux;
@@ -143,8 +139,7 @@ const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer,
     const struct transformer *t = pass->transformer;
     struct dropout_args args = {
         .dtype = t->dtype, .M = pass->M, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
-    if (!args.dropout.threshold)
-        return x;
+    if (!args.dropout.threshold) return x;
     t->device->ops->dropout(pass->stream, &args);
     return y;
 }

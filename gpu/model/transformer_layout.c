@@ -99,8 +99,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, t->F);
-        if (block_runs_up_again(t))
-            b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
     case RECOMPUTE_ATTENTION:
         b->qkv = take_dt(t, arena, M, widths.qkv);
@@ -112,16 +111,14 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->core_rstd = layout_take_f32(arena, widths.core_rstd, M);
         break;
     case RECOMPUTE_BLOCK:
-        if (!t->parallel)
-            b->res2 = take_dt(t, arena, M, t->C);
+        if (!t->parallel) b->res2 = take_dt(t, arena, M, t->C);
         b->out1 = take_dt(t, arena, after, t->C);
         b->out2 = take_dt(t, arena, after, t->C);
         b->post1 = layout_take_f32(arena, after, 1);
         b->post2 = layout_take_f32(arena, after, 1);
         b->post1_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         b->post2_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
-        if (!block_runs_up_again(t))
-            b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        if (!block_runs_up_again(t)) b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
         break;
     case RECOMPUTE_NONE:
     case RECOMPUTE_COUNT: break;
@@ -133,8 +130,7 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     enum recompute shared_up_to = t->config.training ? t->config.settings.recompute : RECOMPUTE_BLOCK;
     const struct activation_verbs *verbs = t->config.activations;
     struct block_buffers shared = {0};
-    if (t->parallel)
-        shared.res2 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
+    if (t->parallel) shared.res2 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
         layout_group(t, arena, (enum recompute)group, NULL, &shared);
     shared.res1 = shared.res2;
@@ -276,8 +272,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
 static enum status fill_rope_table(const struct transformer *t, const struct rope_desc *rope, struct rope_table table,
                                    double query_beta, struct stream *stream, struct error *err)
 {
-    if (!table.cosines)
-        return STATUS_OK;
+    if (!table.cosines) return STATUS_OK;
     int64_t half = t->R / 2, P = t->config.max_position;
     float magnitude = (float)rope->attention_factor;
     float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));

@@ -41,8 +41,7 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
  * has ended; that of the matrix, unless it is frozen. */
 static int linear_passes(const struct tensor_table *table, int unit, enum tensor_role role)
 {
-    if (!table)
-        return 3;
+    if (!table) return 3;
     const int head = tensor_table_head(table);
     const struct tensor_info *tensor = tensor_find(table, role == ROLE_WTE ? 0 : unit, role);
     return 1 + (unit == head || unit >= tensor_table_first_trained(table)) + (tensor && !tensor->frozen);
@@ -93,8 +92,7 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
             flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;
         for (int i = 0; i < LINEAR_COUNT; i++) {
             const bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample */
-            if (!linear_in_unit(desc, unit, head, i))
-                continue;
+            if (!linear_in_unit(desc, unit, head, i)) continue;
             flops += 2 * linear_passes(table, unit, shapes[i].weight) * (once ? 1 / (double)seq_length : 1) *
                      (double)shapes[i].N * (double)shapes[i].K;
         }
@@ -136,11 +134,9 @@ static void new_pad_vocabulary(struct transformer *t)
 {
     struct linear_shape *head = &t->linears[LINEAR_HEAD];
     const int64_t padded = round_up(t->V, VOCABULARY_ALIGN);
-    if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE || t->config.desc->head_bias)
-        return;
+    if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE || t->config.desc->head_bias) return;
     const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
-    if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel)
-        head->N = padded;
+    if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel) head->N = padded;
 }
 
 static enum status check_gpu_heads(const struct model_desc *desc, struct error *err)
@@ -167,12 +163,10 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     ASSERT(desc->num_layers > 0 && most->max_tokens > 0 && most->max_seqs > 0 && most->max_seq > 0);
     ASSERT(config->logit_chunk >= 0 && config->inputs >= 0);
     *transformer = NULL;
-    if (device->kind == DEVICE_CUDA)
-        TRY(check_gpu_heads(desc, err));
+    if (device->kind == DEVICE_CUDA) TRY(check_gpu_heads(desc, err));
     struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
-    if (!config->max_position)
-        t->config.max_position = most->max_seq;
+    if (!config->max_position) t->config.max_position = most->max_seq;
     ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= model_desc_longest(desc));
     t->logits_dtype = desc->num_labels ? DTYPE_F32 : logits == DTYPE_COUNT ? config->dtype : logits; /* labels: few */
     ASSERT(t->logits_dtype == DTYPE_F32 || t->logits_dtype == config->dtype);
@@ -219,8 +213,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
 
 void transformer_free(struct transformer *t)
 {
-    if (!t)
-        return;
+    if (!t) return;
     block_graphs_free(t->graphs);
     free(t->blocks);
     free(t->inputs);

@@ -44,10 +44,8 @@ static void prepare_matrix(const struct pass *pass, const struct unit *unit, enu
     if (unit->index < pass->transformer->first_trained) /* backward has ended */
         return;
     p->bwd_input[p->num_bwd_input++] = *input;
-    if (weight->dw)
-        p->bwd_weight[p->num_bwd_weight++] = *weight;
-    if (!adapter_of(pass->transformer, unit->index, which))
-        return;
+    if (weight->dw) p->bwd_weight[p->num_bwd_weight++] = *weight;
+    if (!adapter_of(pass->transformer, unit->index, which)) return;
     adapter_forward(pass, unit, which, 0, fwd);
     adapter_backward(pass, unit, which, 0, weight, prepare_place());
 }
@@ -73,8 +71,7 @@ static void prepare_head(const struct pass *pass, const struct unit *head, const
     const struct linear_bwd_weight_args weight = head_bwd_weight_args(t, matrix, rows, prepare_place());
     input.accumulate = adapter_of(t, head->index, LINEAR_HEAD);
     prepare_matrix(pass, head, LINEAR_HEAD, &fwd, &input, &weight);
-    if (t->config.desc->pooler)
-        prepare_linear(pass, head, LINEAR_POOLER, rows);
+    if (t->config.desc->pooler) prepare_linear(pass, head, LINEAR_POOLER, rows);
 }
 
 /* Whether the same is trained in two blocks, with adapters of the same ranks: their products are then the same. */
@@ -96,8 +93,7 @@ static void prepare_blocks(const struct pass *pass, struct unit *unit)
     const struct transformer *t = pass->transformer;
     for (unit->index = 1; unit->index <= t->L; unit->index++) {
         int before = 1;
-        while (before < unit->index && !prepare_alike(t, before, unit->index))
-            before++;
+        while (before < unit->index && !prepare_alike(t, before, unit->index)) before++;
         for (int which = 0; before == unit->index && which < LINEAR_HEAD; which++)
             if (transformer_tensor(t, unit->index, t->linears[which].weight))
                 prepare_linear(pass, unit, (enum linear)which, pass->M);
@@ -111,8 +107,7 @@ static void prepare_sums(struct products *p, const struct transformer *t, int bl
     const bool chunks = t->config.batch.max_tokens > t->chunk;
     const int once = p->num_bwd_weight;
     for (int i = 0; i < once; i++) {
-        if (!accumulates && !(i >= blocks && chunks))
-            continue;
+        if (!accumulates && !(i >= blocks && chunks)) continue;
         struct linear_bwd_weight_args *more = &p->bwd_weight[p->num_bwd_weight++];
         *more = p->bwd_weight[i];
         more->accumulate = true;
@@ -140,8 +135,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     head.index = (int)t->L + 1;
     const struct unit *matrix = t->config.desc->tied ? &unit : &head;
     prepare_head(&pass, &head, matrix, t->chunk);
-    if (last)
-        prepare_head(&pass, &head, matrix, last);
+    if (last) prepare_head(&pass, &head, matrix, last);
     prepare_sums(&p, t, blocks, accumulates);
     const struct linear_products products = {
         .fwd = p.fwd,

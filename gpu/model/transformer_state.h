@@ -168,8 +168,7 @@ static inline int64_t transformer_place(const struct transformer *t, int64_t blo
 {
     const struct layer_desc *layers = t->config.desc->layers;
     int64_t place = 0;
-    for (int64_t other = 0; other < block; other++)
-        place += layers[other].delta == layers[block].delta;
+    for (int64_t other = 0; other < block; other++) place += layers[other].delta == layers[block].delta;
     return place;
 }
 

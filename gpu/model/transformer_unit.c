@@ -19,8 +19,7 @@ enum status unit_grads(const struct pass *pass, struct unit *unit)
     struct unit_grads *to = &unit->to;
     const size_t elements = (size_t)pass->transformer->config.table->units[unit->index].numel;
     TRY(verbs->grads(verbs->self, unit->index, pass->stream, to, pass->err));
-    if (pass->M == 0 && !to->adds)
-        stream_fill_zero(pass->stream, to->grads, elements * sizeof(float));
+    if (pass->M == 0 && !to->adds) stream_fill_zero(pass->stream, to->grads, elements * sizeof(float));
     if (pass->M == 0 && to->matrix_sums && !to->matrix_adds)
         stream_fill_zero(pass->stream, to->matrix_sums, elements * dtype_size(DTYPE_BF16));
     return STATUS_OK;
@@ -34,8 +33,7 @@ enum status unit_ready(const struct pass *pass, const struct unit *unit)
 const void *unit_param(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
     const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
-    if (!tensor)
-        return NULL;
+    if (!tensor) return NULL;
     const char *params = tensor->frozen ? unit->params.frozen : unit->params.trained;
     return params + (size_t)tensor->offset * dtype_size(t->dtype);
 }
@@ -49,7 +47,6 @@ float *unit_grad(const struct transformer *t, const struct unit *unit, enum tens
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
     const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
-    if (!unit->to.matrix_sums || tensor->frozen)
-        return unit_grad(t, unit, role);
+    if (!unit->to.matrix_sums || tensor->frozen) return unit_grad(t, unit, role);
     return (char *)unit->to.matrix_sums + (size_t)tensor->offset * dtype_size(DTYPE_BF16);
 }

@@ -37,8 +37,7 @@ static double tile_estimate(const struct gpu_model *gpu, double flops, const str
     const double column = 2 * area * sms / (flops * gpu->rates.clock) * (gpu->rates.mma_sync ? 1 : tile->slower);
     const double compute = K / split * column, store = area * stored * sms / (gpu->bytes * store_share);
     double seconds = start_seconds + waves * (compute + store);
-    if (gpu->rates.mma_sync)
-        seconds = start_seconds + waves * fmax(compute, store) + fmin(compute, store);
+    if (gpu->rates.mma_sync) seconds = start_seconds + waves * fmax(compute, store) + fmin(compute, store);
     if (split > 1) {
         double parts = (double)M * (double)N * (sizeof(float) * split + out_bytes);
         seconds += start_seconds + parts / (gpu->bytes * copy_share);
@@ -51,12 +50,10 @@ double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, i
     const double flops = gpu->flops[dtype], work = 2 * (double)M * (double)N * (double)K;
     double best = INFINITY;
     const double split_bytes = (double)cuda_gemm_workspace((size_t)(gpu->memory_gib * (double)(1 << 30)));
-    if (work == 0)
-        return 0;
+    if (work == 0) return 0;
     for (size_t i = 0; i < COUNT_OF(tiles); i++) {
         for (int split = 1; split <= SPLIT_MAX; split++) {
-            if (split > 1 && (double)M * (double)N * sizeof(float) * split > split_bytes)
-                break;
+            if (split > 1 && (double)M * (double)N * sizeof(float) * split > split_bytes) break;
             best = fmin(best, tile_estimate(gpu, flops, &tiles[i], M, N, (double)K, split, out_bytes));
         }
     }

@@ -59,8 +59,7 @@ static struct op_estimate memory_bound(const struct assumed_gpu *s, enum time_ki
 {
     double bandwidth = s->gpu->bytes;
     share *= s->gpu->rates.memory;
-    if (gpu_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes)
-        share = fast_bytes;
+    if (gpu_assumes(s, ASSUME_FAST_MEMORY) && share < fast_bytes) share = fast_bytes;
     return one_part(kind, work.bytes / (ceiling_bytes * bandwidth), (work.bytes + again) / (share * bandwidth), starts);
 }
 
@@ -108,24 +107,20 @@ static enum time_kind estimate_product_kind(int64_t row_distance, bool adapter, 
 struct op_estimate op_estimate_linear_fwd(const struct assumed_gpu *s, const struct linear_fwd_args *a)
 {
     struct linear_fwd_args args = *a;
-    if (gpu_assumes(s, ASSUME_BF16_LOGITS))
-        args.y_dtype = a->dtype;
+    if (gpu_assumes(s, ASSUME_BF16_LOGITS)) args.y_dtype = a->dtype;
     const bool fused = a->gated && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     const int products = fused ? 2 : 1; /* gate, then up with the epilogue */
     double out = cost_size_of(args.y_dtype) * (a->accumulate ? 2 : 1);
     double gemm = products * gemm_estimate(s->gpu, a->dtype, a->M, a->N / products, a->K, out);
     double matrix = (double)a->M * (double)a->N * cost_size_of(a->dtype), aux = a->gelu ? matrix : 0;
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, 0, aux); /* stored next to y */
-    if (gpu_assumes(s, ASSUME_FUSED_GELU))
-        extra = 0;
-    if (fused)
-        extra = epilogue_seconds(s, matrix / 2, matrix / 2);
+    if (gpu_assumes(s, ASSUME_FUSED_GELU)) extra = 0;
+    if (fused) extra = epilogue_seconds(s, matrix / 2, matrix / 2);
     struct op_estimate estimate = product(s, estimate_product_kind(a->ld_y, a->accumulate, TIME_GEMM_FORWARD), a->dtype,
                                           op_cost_linear_fwd(&args), gemm, extra);
     estimate.parts[0].launches = products;
     const struct swiglu_fwd_args gate = linear_gate_fwd(a);
-    if (a->gated && !fused)
-        add_gate(s, &estimate, op_cost_swiglu_fwd(&gate));
+    if (a->gated && !fused) add_gate(s, &estimate, op_cost_swiglu_fwd(&gate));
     return estimate;
 }
 
@@ -136,10 +131,8 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
     const bool fused = a->gate_up && gpu_assumes(s, ASSUME_FUSED_SWIGLU);
     double matrix = (double)a->M * (double)a->K * size, aux = a->gelu_aux ? matrix : 0; /* read by older kernels */
     double extra = a->gelu_erf ? gelu_pass(s, aux) : epilogue_seconds(s, aux, 0);
-    if (gpu_assumes(s, ASSUME_FUSED_GELU))
-        extra = 0;
-    if (fused)
-        extra = epilogue_seconds(s, 2 * matrix, matrix);
+    if (gpu_assumes(s, ASSUME_FUSED_GELU)) extra = 0;
+    if (fused) extra = epilogue_seconds(s, 2 * matrix, matrix);
     const bool adapter = a->accumulate || a->ld_dx;
     struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, adapter, TIME_GEMM_DGRAD), a->dtype,
                                           op_cost_linear_bwd_input(a), gemm, extra);
@@ -148,8 +141,7 @@ struct op_estimate op_estimate_linear_bwd_input(const struct assumed_gpu *s, con
     else if (a->dbias)
         add_column_sums(s, &estimate, a->dtype, a->M, a->K);
     const struct swiglu_bwd_args gate = linear_gate_bwd(a);
-    if (a->gate_up && !fused)
-        add_gate(s, &estimate, op_cost_swiglu_bwd(&gate));
+    if (a->gate_up && !fused) add_gate(s, &estimate, op_cost_swiglu_bwd(&gate));
     return estimate;
 }
 
@@ -160,8 +152,7 @@ struct op_estimate op_estimate_linear_bwd_weight(const struct assumed_gpu *s, co
     double gemm = gemm_estimate(s->gpu, a->dtype, a->N, a->K, a->M, size * (a->accumulate ? 2 : 1));
     struct op_estimate estimate = product(s, estimate_product_kind(a->ld_dy, a->ld_x != 0, TIME_GEMM_WGRAD), a->dtype,
                                           op_cost_linear_bwd_weight(a), gemm, 0);
-    if (a->dbias)
-        add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
+    if (a->dbias) add_column_sums(s, &estimate, a->dtype, a->M, a->N - a->null_count);
     if (a->dbias && gpu_assumes(s, ASSUME_FUSED_BIAS)) /* an epilogue overwrites, so its sums are added by a kernel */
         estimate.parts[0].launches +=
             (a->accumulate_dbias ? 1 : 0) + (a->null_count ? 1 : 0); /* and null ones cleared */
@@ -197,13 +188,11 @@ static bool is_b200(const struct gpu_model *gpu)
 enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool bwd)
 {
     const bool chosen = s->attention != ATTENTION_USUAL, hopper = s->gpu->hopper;
-    if (chosen)
-        return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
+    if (chosen) return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
     if (a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
         (bwd && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
         return ATTENTION_BY_OWN;
-    if (!bwd || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold))
-        return ATTENTION_BY_CUDNN;
+    if (!bwd || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold)) return ATTENTION_BY_CUDNN;
     return a->bidirectional || a->dropout.threshold || a->num_seqs == 0 ||
                    !attention_fills_places(a->M, a->num_seqs, a->max_seq)
                ? ATTENTION_BY_OWN
@@ -213,8 +202,7 @@ enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const 
 static double attention_flops(const struct assumed_gpu *s, const struct attention_rate *rate, enum dtype dtype,
                               int64_t D, int32_t T, bool own)
 {
-    if (s->attention == ATTENTION_CUDNN && dtype == DTYPE_F32)
-        dtype = DTYPE_BF16;
+    if (s->attention == ATTENTION_CUDNN && dtype == DTYPE_F32) dtype = DTYPE_BF16;
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
     return share * s->gpu->rates.attention * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }
@@ -242,8 +230,7 @@ static double kept_seconds(const struct assumed_gpu *s, const struct attention_f
 static double dropout_seconds(const struct assumed_gpu *s, const struct attention_fwd_args *a, double weights,
                               int passes, bool own)
 {
-    if (!a->dropout.threshold || gpu_assumes(s, ASSUME_FAST_ATTENTION))
-        return 0;
+    if (!a->dropout.threshold || gpu_assumes(s, ASSUME_FAST_ATTENTION)) return 0;
     return own ? instruction_seconds(s, own_instructions * passes * weights) : kept_seconds(s, a, weights);
 }
 
@@ -253,8 +240,7 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
     double ceiling = at_ceiling(s, a->dtype, work);
     const bool own = op_estimate_attention_way(s, a, false) == ATTENTION_BY_OWN;
     double expected = work.flops / attention_flops(s, &forward_rate, a->dtype, a->D, a->max_seq, own);
-    if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
-        expected = 0;
+    if (gpu_assumes(s, ASSUME_FAST_ATTENTION)) expected = 0;
     expected += dropout_seconds(s, a, work.flops / (4 * (double)a->D), 1, own);
     return one_part(TIME_ATTENTION_FORWARD, ceiling, expected, own || !a->dropout.threshold ? 1 : 2);
 }
@@ -265,11 +251,9 @@ static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const st
     double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
     const struct attention_fwd_args forward = attention_forward_of(a);
     double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
-    if (own && a->dropout.threshold)
-        expected *= own_products;
+    if (own && a->dropout.threshold) expected *= own_products;
     double workspace = (double)a->M * (double)a->max_seq * (double)a->H * cost_size_of(a->dtype);
-    if (gpu_assumes(s, ASSUME_FAST_ATTENTION))
-        expected = ceiling;
+    if (gpu_assumes(s, ASSUME_FAST_ATTENTION)) expected = ceiling;
     if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
         if (is_b200(s->gpu)) {
             expected /= share_ordered_b200;
@@ -290,11 +274,9 @@ struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const 
     const struct attention_fwd_args forward = attention_forward_of(a);
     const enum attention_way way = op_estimate_attention_way(s, &forward, true);
     const struct op_estimate own = attention_bwd_by(s, a, true);
-    if (way == ATTENTION_BY_OWN)
-        return own;
+    if (way == ATTENTION_BY_OWN) return own;
     struct op_estimate cudnn = attention_bwd_by(s, a, false);
-    if (way == ATTENTION_BY_CUDNN)
-        return cudnn;
+    if (way == ATTENTION_BY_CUDNN) return cudnn;
     const double places = (double)(a->num_seqs * a->max_seq) / (double)a->M; /* copied there and back */
     cudnn.parts[0].expected =
         places * (cudnn.parts[0].expected + 2 * op_cost_attention_bwd(a).bytes / (share_pointwise * s->gpu->bytes));
@@ -370,10 +352,8 @@ MEMORY_BOUND(sum_ranks, TIME_EXPOSED, share_pointwise, 1) /* a part of a reducti
 static int estimate_embedding_launches(const float *table, int64_t keys, bool accumulates)
 {
     int digits = 1;
-    if (!table)
-        return 0;
-    while (keys > (int64_t)1 << (digits * CUDA_SORT_BITS))
-        digits++;
+    if (!table) return 0;
+    while (keys > (int64_t)1 << (digits * CUDA_SORT_BITS)) digits++;
     return 3 * digits + 2 + !accumulates;
 }
 
@@ -389,8 +369,7 @@ struct op_estimate op_estimate_embedding_bwd(const struct assumed_gpu *s, const 
     struct op_estimate op_estimate_##op(const struct assumed_gpu *s, const struct op##_args *a) \
     {                                                                                           \
         struct op_estimate none = {.count = 0};                                                 \
-        if (gpu_assumes(s, ASSUME_NO_OPTIMIZER))                                                \
-            return none;                                                                        \
+        if (gpu_assumes(s, ASSUME_NO_OPTIMIZER)) return none;                                   \
         return memory_bound(s, TIME_OPTIMIZER, op_cost_##op(a), 0, share_optimizer, launches);  \
     }
 OPTIMIZER(cast, 1)
@@ -408,8 +387,7 @@ struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const str
 {
     const struct op_estimate none = {.count = 0};
     const bool of_model = a->dst_dtype == a->src_dtype;
-    if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER))
-        return none;
+    if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER)) return none;
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
 }
 
@@ -419,8 +397,7 @@ struct op_estimate op_estimate_orthogonalize(const struct assumed_gpu *s, const 
     const bool tall = a->rows > a->cols;
     const int64_t n = tall ? a->cols : a->rows, k = tall ? a->rows : a->cols;
     struct op_estimate none = {.count = 0};
-    if (gpu_assumes(s, ASSUME_NO_OPTIMIZER))
-        return none;
+    if (gpu_assumes(s, ASSUME_NO_OPTIMIZER)) return none;
     const double ceiling = at_ceiling(s, DTYPE_BF16, op_cost_orthogonalize(a));
     const double products = gemm_estimate(s->gpu, DTYPE_BF16, n, n, k, sizeof(float)) +
                             gemm_estimate(s->gpu, DTYPE_BF16, n, n, n, sizeof(float)) +
@@ -443,8 +420,7 @@ static double logits_read_again(const struct gpu_model *gpu, double row)
 struct op_estimate op_estimate_cross_entropy(const struct assumed_gpu *s, const struct cross_entropy_args *a)
 {
     struct cross_entropy_args args = *a;
-    if (gpu_assumes(s, ASSUME_BF16_LOGITS))
-        args.logits_dtype = a->dtype;
+    if (gpu_assumes(s, ASSUME_BF16_LOGITS)) args.logits_dtype = a->dtype;
     const double row = (double)a->V * cost_size_of(args.logits_dtype);
     const double again = a->dlogits ? logits_read_again(s->gpu, row) * (double)a->M : 0;
     return memory_bound(s, TIME_CROSS_ENTROPY, op_cost_cross_entropy(&args), again, share_loss, 2);

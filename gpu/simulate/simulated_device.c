@@ -86,8 +86,7 @@ static void slow_beside_collectives(struct simulated_device *d, struct simulated
     const double blocks = 16, left = gpu->sms - blocks, overlap = fmin(d->beside, part->expected);
     const bool product = part->kind <= TIME_GEMM_WGRAD || part->kind == TIME_HEAD;
     d->beside -= overlap;
-    if (product && gpu->rates.sustained < gpu->rates.clock * left / gpu->sms)
-        return;
+    if (product && gpu->rates.sustained < gpu->rates.clock * left / gpu->sms) return;
     const double lost = overlap * blocks / gpu->sms;
     s->clock += lost;
     count_time(d, TIME_EXPOSED, 0, 0, lost);
@@ -187,8 +186,7 @@ static void simulated_stream_free(struct stream *stream)
 static void simulated_small_work(struct stream *stream)
 {
     struct op_estimate estimate = {.parts = {{TIME_GAPS, 0, 0, 1}}, .count = 1};
-    if (((struct simulated_stream *)stream)->kind == STREAM_COMPUTE)
-        simulated_run_estimate(stream, &estimate);
+    if (((struct simulated_stream *)stream)->kind == STREAM_COMPUTE) simulated_run_estimate(stream, &estimate);
 }
 
 /* Assumed seconds until a copy between GPU and host moves its first byte, and until a host function runs. They keep
@@ -201,8 +199,7 @@ static void simulated_copy(struct stream *stream, void *dst, const void *src, si
     struct simulated_stream *s = (struct simulated_stream *)stream;
     const bool to_device = (uintptr_t)dst >= no_memory, from_device = (uintptr_t)src >= no_memory;
     simulated_small_work(stream);
-    if (s->kind == STREAM_COMPUTE || !settings->gpu)
-        return;
+    if (s->kind == STREAM_COMPUTE || !settings->gpu) return;
     if (to_device != from_device)
         s->clock += copy_start + (double)bytes / simulated_host_link(settings);
     else if (to_device) /* read and written */
@@ -221,8 +218,7 @@ static void simulated_submit(struct stream *stream, void (*function)(void *argum
     struct simulated_device *d = simulated_device_of(stream->device);
     memcpy(copy.bytes, argument, size);
     host_stream = (struct simulated_stream *)stream;
-    if (d->settings.gpu)
-        host_stream->clock += host_function_start;
+    if (d->settings.gpu) host_stream->clock += host_function_start;
     d->disk.host_clock = &host_stream->clock;
     function(copy.bytes);
     d->disk.host_clock = NULL;
@@ -332,8 +328,7 @@ static void simulated_event_wait(struct stream *stream, struct event *event)
 {
     struct simulated_stream *s = (struct simulated_stream *)stream;
     double late = ((struct simulated_event *)event)->clock - s->clock;
-    if (late <= 0)
-        return;
+    if (late <= 0) return;
     if (s->kind == STREAM_COMPUTE) {
         struct simulated_device *d = simulated_device_of(stream->device);
         count_time(d, TIME_EXPOSED, 0, 0, late);
@@ -351,8 +346,7 @@ static bool simulated_event_elapsed(struct event *from, struct event *to, double
 static enum status simulated_graph_begin(struct stream *const *on, int count, struct graph **out, struct error *err)
 {
     struct simulated_device *d = simulated_device_of(on[0]->device);
-    if (count > 1)
-        return error_set(err, STATUS_DEVICE, "%s: no graph: it has several streams", on[0]->device->name);
+    if (count > 1) return error_set(err, STATUS_DEVICE, "%s: no graph: it has several streams", on[0]->device->name);
     struct simulated_graph *g = memory_zeroed(1, sizeof *g);
     *g = (struct simulated_graph){.base = {.device = &d->device}, .stream = on[0]};
     d->capturing = g;
@@ -377,8 +371,7 @@ static void simulated_graph_launch(struct graph *graph)
     struct simulated_graph *g = (struct simulated_graph *)graph;
     struct simulated_device *d = simulated_device_of(graph->device);
     d->launching = g;
-    for (size_t i = 0; i < g->count; i++)
-        simulated_run_estimate(g->stream, &g->ops[i]);
+    for (size_t i = 0; i < g->count; i++) simulated_run_estimate(g->stream, &g->ops[i]);
     d->launching = NULL;
     d->times.enqueued++;
 }
@@ -414,8 +407,7 @@ void simulated_device_times(struct device *device, struct simulated_times *times
     *times = simulated_device_of(device)->times;
     times->disk = simulated_device_of(device)->disk.seconds;
     times->seconds = 0;
-    for (int k = 0; k < TIME_KIND_COUNT; k++)
-        times->seconds += times->kinds[k].expected;
+    for (int k = 0; k < TIME_KIND_COUNT; k++) times->seconds += times->kinds[k].expected;
 }
 
 void simulated_device_reset(struct device *device)
@@ -476,7 +468,6 @@ struct device *simulated_device_open_timed(const struct assumed_gpu *settings)
     const struct gpu_model *gpu = settings->gpu;
     struct device *device = open_simulated(settings, gpu);
     device->peak_bytes = gpu->bytes;
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        device->peak_flops[dtype] = gpu->flops[dtype];
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) device->peak_flops[dtype] = gpu->flops[dtype];
     return device;
 }

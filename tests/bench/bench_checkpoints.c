@@ -36,12 +36,11 @@ static void die(const struct error *err)
     exit(1);
 }
 
-#define MUST(call)                 \
-    do {                           \
-        struct error err_ = {0};   \
-        struct error *err = &err_; \
-        if ((call) != STATUS_OK)   \
-            die(err);              \
+#define MUST(call)                         \
+    do {                                   \
+        struct error err_ = {0};           \
+        struct error *err = &err_;         \
+        if ((call) != STATUS_OK) die(err); \
     } while (0)
 
 /* What the manifest of a checkpoint describes, for a writer. */
@@ -69,8 +68,7 @@ static void describe(const char *folder, struct described *d)
         to->offset = t->offset;
         memcpy(to->shape, t->shape, sizeof to->shape);
         elements += t->numel;
-        if (!d->units[t->unit].num_tensors++)
-            d->units[t->unit].first_tensor = i;
+        if (!d->units[t->unit].num_tensors++) d->units[t->unit].first_tensor = i;
     }
     for (int u = 0; u < m->num_units; u++) {
         snprintf(d->units[u].name, sizeof d->units[u].name, "%s", m->units[u].name);
@@ -153,8 +151,7 @@ static void write_rank(const struct checkpoint *source, const struct described *
     file->bytes = facts.bytes;
     file->num_frames = facts.num_frames;
     file->checksum = facts.index_checksum;
-    for (int s = 0; s < m->facts.num_states; s++)
-        free(shard.data[s]);
+    for (int s = 0; s < m->facts.num_states; s++) free(shard.data[s]);
 }
 
 static void link_files(const char *from, const char *to, const struct manifest_file *files, int count)
@@ -185,8 +182,7 @@ static void write_whole(const char *folder, const char *name, const char *text, 
 static struct train_position position_of(const struct train_position *newest, int i, int count)
 {
     struct train_position position = *newest;
-    if (i == count)
-        return position;
+    if (i == count) return position;
     position.step = newest->step - count + i;
     position.optimizer_step = position.step;
     position.evaluation_due = false;
@@ -221,8 +217,7 @@ static void make(const char *from, const char *dir, int ranks, int count)
             link_files(first, folder, files, ranks);
         } else {
             strcpy(first, folder);
-            for (int r = 0; r < ranks; r++)
-                write_rank(source, &d, &layout, r, folder, &files[r]);
+            for (int r = 0; r < ranks; r++) write_rank(source, &d, &layout, r, folder, &files[r]);
         }
         MUST(manifest_encode(&writer, &position, d.manifest->facts.num_states, NULL, files, ranks, &text, &bytes, err));
         write_whole(folder, MANIFEST_NAME, text, bytes);
@@ -246,8 +241,7 @@ static void begin(const char *name)
     char line[128];
     int n = snprintf(line, sizeof line, "== %s\n", name);
     fflush(stdout);
-    if (write(STDOUT_FILENO, line, (size_t)n) != n)
-        exit(1);
+    if (write(STDOUT_FILENO, line, (size_t)n) != n) exit(1);
     began = seconds_now();
 }
 
@@ -306,8 +300,7 @@ static void measure_load(const char *newest, int world)
                          (struct state_slices){.owner = &shard, .count = d.manifest->facts.num_states, .get = slice_of},
                          err));
     end();
-    for (int s = 0; s < d.manifest->facts.num_states; s++)
-        free(shard.data[s]);
+    for (int s = 0; s < d.manifest->facts.num_states; s++) free(shard.data[s]);
     shard_layout_release(&layout);
     described_release(&d);
     checkpoint_close(checkpoint);
@@ -333,8 +326,7 @@ static void measure_publish(const char *dir, const char *work, const struct desc
     link_files(work, save.tmp, m->files, m->facts.world);
     join(save.final, dir, save.name);
     begin(name);
-    if (writer->keep.best)
-        checkpoint_is_among_best(writer->cache, dir, &writer->keep, &save.position);
+    if (writer->keep.best) checkpoint_is_among_best(writer->cache, dir, &writer->keep, &save.position);
     MUST(publish(&save, err));
     end();
     free(save.files);
@@ -379,8 +371,7 @@ static void measure(const char *dir, const char *work)
     measure_load(newest, d.manifest->facts.world / 2);
     int64_t step = d.manifest->facts.position.step;
     link_files(newest, work, d.manifest->files, d.manifest->facts.world);
-    for (size_t i = 0; i < COUNT_OF(ways); i++)
-        measure_saves(dir, work, newest, ways[i].what, &ways[i].keep, &step);
+    for (size_t i = 0; i < COUNT_OF(ways); i++) measure_saves(dir, work, newest, ways[i].what, &ways[i].keep, &step);
     described_release(&d);
 }
 

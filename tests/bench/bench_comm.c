@@ -47,16 +47,14 @@ static double node_bytes(struct comm *comm, const struct bootstrap *boot, int64_
     double all[RANKS_MAX] = {0}, most = 0;
     all[boot->node] = (double)received;
     CHECK_OK(comm_sum(comm, all, boot->num_nodes, &error));
-    for (int n = 0; n < boot->num_nodes; n++)
-        most = all[n] > most ? all[n] : most;
+    for (int n = 0; n < boot->num_nodes; n++) most = all[n] > most ? all[n] : most;
     return most;
 }
 
 static void body(struct bootstrap *boot, void *context)
 {
     const struct bench *bench = context;
-    if (bench->namespaces[boot->node])
-        enter_namespace(bench->namespaces[boot->node]);
+    if (bench->namespaces[boot->node]) enter_namespace(bench->namespaces[boot->node]);
     struct comm_config config = {.timeout_seconds = 30, .reduce_within_node = bench->within_node};
     struct comm *comm;
     struct device *device;
@@ -82,8 +80,7 @@ static void body(struct bootstrap *boot, void *context)
                 comm_reduce_scatter(comm, &(struct data_op){.send = data, .recv = own, .count = count}, stream);
             stream_sync(stream);
             enum { BARRIERS = 100 };
-            for (int n = 0; kind == 2 && n < BARRIERS; n++)
-                CHECK_OK(comm_barrier(comm, &error));
+            for (int n = 0; kind == 2 && n < BARRIERS; n++) CHECK_OK(comm_barrier(comm, &error));
             times[i] = (seconds_now() - start) / (kind == 2 ? BARRIERS : 1);
         }
         CHECK_OK(comm_status(comm, &error));
@@ -113,10 +110,8 @@ int main(int argc, char **argv)
     }
     for (char *part = strtok(argv[1], ","); part && world < RANKS_MAX; part = strtok(NULL, ","))
         nodes[world++] = atoi(part);
-    if (argc > 2)
-        bench.bytes = (size_t)(atof(argv[2]) * 1048576);
-    if (argc > 3)
-        bench.count = atoi(argv[3]);
+    if (argc > 2) bench.bytes = (size_t)(atof(argv[2]) * 1048576);
+    if (argc > 3) bench.count = atoi(argv[3]);
     int node = 0;
     for (char *part = argc > 4 ? strtok(argv[4], ",") : NULL; part; part = strtok(NULL, ","))
         bench.namespaces[node++] = part;

@@ -39,8 +39,7 @@ static void run_dd(const char *folder, bool write, double *took)
              write ? "/dev/zero" : folder, write ? "" : "/dd", write ? folder : "/dev/null", write ? "/dd" : "",
              block_kib, bytes / 1024 / block_kib, write ? "oflag" : "iflag", write ? "conv=notrunc" : "");
     double begin = seconds_now();
-    if (system(command) != 0)
-        exit(1);
+    if (system(command) != 0) exit(1);
     *took = seconds_now() - begin;
 }
 
@@ -55,8 +54,7 @@ static void run_engine(struct record_file *file, bool write, double *took)
         record_file_claim(file, 1, 0); /* forgets the record that was written */
         record_file_load(file, 0, 0);
     }
-    if (record_file_flush(file, &err) != STATUS_OK)
-        die(&err);
+    if (record_file_flush(file, &err) != STATUS_OK) die(&err);
     *took = seconds_now() - begin;
 }
 
@@ -80,18 +78,15 @@ int main(int argc, char **argv)
     const int64_t records[2] = {bytes, ASYNC_IO_ALIGN};
     const struct aio_settings settings = {.block_size = (int64_t)block_kib << 10, .queue_depth = depth};
     void *memory = aligned_alloc(ASYNC_IO_ALIGN, record_file_buffer_bytes(records, 2));
-    if (!memory)
-        return 1;
+    if (!memory) return 1;
     memset(memory, 1, record_file_buffer_bytes(records, 2));
-    if (scratch_folder_new(argv[1], 0, &folder, &err) != STATUS_OK)
-        die(&err);
+    if (scratch_folder_new(argv[1], 0, &folder, &err) != STATUS_OK) die(&err);
     for (int w = 1; w < WAYS; w++) {
         setenv("ZTRAIN_AIO", ways[w], 1);
         const struct disk_file_config config = {
             .name = ways[w], .folder = argv[1], .bytes = record_file_bytes(records, 2), .io = settings};
         struct disk_file *disk_file;
-        if (local_disk.open(&local_disk, &config, &disk_file, &err) != STATUS_OK)
-            die(&err);
+        if (local_disk.open(&local_disk, &config, &disk_file, &err) != STATUS_OK) die(&err);
         file[w] = record_file_new(disk_file, records, 2, 1);
         record_file_set_memory(file[w], memory);
         double warm;
@@ -122,8 +117,7 @@ int main(int argc, char **argv)
         printf("%-9s  write %6.2f GB/s (%3.0f %% of dd)  read %6.2f GB/s (%3.0f %% of dd)\n", ways[w], speed[1],
                100 * ratio[1], speed[0], 100 * ratio[0]);
     }
-    for (int w = 1; w < WAYS; w++)
-        record_file_free(file[w]);
+    for (int w = 1; w < WAYS; w++) record_file_free(file[w]);
     scratch_folder_free(folder);
     free(memory);
     return enough ? 0 : 1;

@@ -75,8 +75,7 @@ static pid_t leader;
 static void die(const char *what)
 {
     fprintf(stderr, "call_breaker: %s: %s\n", what, strerror(errno));
-    if (leader > 0)
-        kill(leader, SIGKILL);
+    if (leader > 0) kill(leader, SIGKILL);
     exit(98);
 }
 
@@ -109,13 +108,11 @@ static bool subject(pid_t thread, const struct call *call, const struct user_reg
     path[0] = '\0';
     if (call->where == FD) {
         char link[64];
-        if ((long)regs->rdi <= STDERR_FILENO)
-            return false;
+        if ((long)regs->rdi <= STDERR_FILENO) return false;
         snprintf(link, sizeof link, "/proc/%d/fd/%d", thread, (int)regs->rdi);
         ssize_t n = readlink(link, path, PATH_MAX - 1);
         path[n > 0 ? n : 0] = '\0';
-        if (path[0] != '/')
-            return false; /* a pipe, a socket, an eventfd */
+        if (path[0] != '/') return false; /* a pipe, a socket, an eventfd */
     } else {
         unsigned long address = call->where == PATH_0 ? regs->rdi : regs->rsi;
         struct iovec local = {path, PATH_MAX - 1}, remote = {(void *)address, 1};
@@ -124,20 +121,17 @@ static bool subject(pid_t thread, const struct call *call, const struct user_reg
         local.iov_len = remote.iov_len;
         ssize_t n = process_vm_readv(thread, &local, 1, &remote, 1, 0);
         path[n > 0 ? n : 0] = '\0';
-        if (!path[0])
-            return false; /* fstat() in disguise */
+        if (!path[0]) return false; /* fstat() in disguise */
     }
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
-        if (begins(path, foreign[i]))
-            return false;
+        if (begins(path, foreign[i])) return false;
     return true;
 }
 
 static const struct call *find_call(const struct user_regs_struct *regs)
 {
     for (int i = 0; i < NUM_CALLS; i++)
-        if (calls[i].number == (long)regs->orig_rax)
-            return &calls[i];
+        if (calls[i].number == (long)regs->orig_rax) return &calls[i];
     return NULL;
 }
 
@@ -148,10 +142,8 @@ static pid_t process_of(pid_t thread)
     snprintf(path, sizeof path, "/proc/%d/status", thread);
     FILE *file = fopen(path, "r");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "Tgid: %d", &process) == 1)
-            break;
-    if (file)
-        fclose(file);
+        if (sscanf(line, "Tgid: %d", &process) == 1) break;
+    if (file) fclose(file);
     return process;
 }
 
@@ -168,8 +160,7 @@ static void run_shell(void)
     char number[24];
     snprintf(number, sizeof number, "%ld", counted);
     setenv("N", number, 1);
-    if (system(shell) != 0)
-        die(shell);
+    if (system(shell) != 0) die(shell);
     more_wanted = strchr(more_wanted, ',');
     wanted = more_wanted ? atol(++more_wanted) : 0;
 }
@@ -185,21 +176,17 @@ static int at_call(pid_t thread)
 {
     struct user_regs_struct regs;
     char path[PATH_MAX];
-    if (ptrace(PTRACE_GETREGS, thread, 0, &regs) != 0)
-        return PTRACE_CONT;
+    if (ptrace(PTRACE_GETREGS, thread, 0, &regs) != 0) return PTRACE_CONT;
     const struct call *call = find_call(&regs);
     if (!armed) /* ztrain's main() begins with a look at descriptor 0 */
         armed = call && call->number == SYS_fcntl && regs.rdi == STDIN_FILENO && regs.rsi == F_GETFD;
-    if (!armed || !call)
-        return PTRACE_CONT;
+    if (!armed || !call) return PTRACE_CONT;
     if (call->number == SYS_fcntl && regs.rsi != F_SETLK && regs.rsi != F_SETLKW && regs.rsi != F_OFD_SETLK)
         return PTRACE_CONT;
-    if (!subject(thread, call, &regs, path))
-        return PTRACE_CONT;
+    if (!subject(thread, call, &regs, path)) return PTRACE_CONT;
     counted++;
     fprintf(trace, "%ld %s %s\n", counted, call->kind, path);
-    if (counted != wanted)
-        return PTRACE_CONT;
+    if (counted != wanted) return PTRACE_CONT;
     fputs("hit\n", trace);
     fflush(trace);
     if (action == RUN_SHELL) {
@@ -216,8 +203,7 @@ static int at_call(pid_t thread)
         end_now(thread);
         return PTRACE_CONT;
     }
-    if (call->number == SYS_close)
-        return PTRACE_SYSCALL; /* the descriptor is closed nevertheless */
+    if (call->number == SYS_close) return PTRACE_SYSCALL; /* the descriptor is closed nevertheless */
     regs.orig_rax = (unsigned long long)-1;
     regs.rax = (unsigned long long)-code;
     ptrace(PTRACE_SETREGS, thread, 0, &regs);
@@ -239,17 +225,14 @@ static void after_call(pid_t thread)
 static void start(char **command)
 {
     int go[2];
-    if (pipe2(go, O_CLOEXEC) != 0)
-        die("pipe");
+    if (pipe2(go, O_CLOEXEC) != 0) die("pipe");
     leader = fork();
-    if (leader < 0)
-        die("fork");
+    if (leader < 0) die("fork");
     if (leader == 0) {
         char byte;
         leader = -1;
         setpgid(0, 0);
-        if (read(go[0], &byte, 1) != 1)
-            _exit(98);
+        if (read(go[0], &byte, 1) != 1) _exit(98);
         filter_calls();
         execvp(command[0], command);
         die(command[0]);
@@ -257,10 +240,8 @@ static void start(char **command)
     setpgid(leader, leader);
     long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
                    PTRACE_O_TRACEVFORK | PTRACE_O_EXITKILL;
-    if (ptrace(PTRACE_SEIZE, leader, 0, options) != 0)
-        die("cannot trace");
-    if (write(go[1], "", 1) != 1)
-        die("pipe");
+    if (ptrace(PTRACE_SEIZE, leader, 0, options) != 0) die("cannot trace");
+    if (write(go[1], "", 1) != 1) die("pipe");
     close(go[0]);
     close(go[1]);
 }
@@ -279,16 +260,14 @@ static void parse_action(const char *text)
 int main(int argc, char **argv)
 {
     int status, result = 97;
-    if (argc < 5 || !(trace = fopen(argv[1], "we")))
-        return 98;
+    if (argc < 5 || !(trace = fopen(argv[1], "we"))) return 98;
     more_wanted = argv[2];
     wanted = atol(more_wanted);
     parse_action(argv[3]);
     start(argv + 4);
     for (pid_t thread; (thread = waitpid(-1, &status, __WALL)) > 0;) {
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
-            if (thread == leader)
-                result = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            if (thread == leader) result = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
             continue;
         }
         int event = status >> 16, number = WSTOPSIG(status), deliver = 0, go_on = PTRACE_CONT;

@@ -64,41 +64,33 @@ static void log_failure(long n, size_t bytes, void *const *frames, int count)
             snprintf(text + length, sizeof text - (size_t)length, " %#jx", (uintmax_t)((uintptr_t)frames[i] - program));
     text[length++] = '\n';
     int fd = log_path ? open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
-    if (fd >= 0 && write(fd, text, (size_t)length) != length)
-        abort();
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0 && write(fd, text, (size_t)length) != length) abort();
+    if (fd >= 0) close(fd);
 }
 
 /* FNV-1a over the return addresses */
 static void trace_stack(void *const *frames, int count)
 {
     uint64_t hash = 0xcbf29ce484222325;
-    for (int i = 2; i < count; i++)
-        hash = (hash ^ ((uintptr_t)frames[i] - program)) * 0x100000001b3;
-    if (write(trace, &hash, sizeof hash) != sizeof hash)
-        abort();
+    for (int i = 2; i < count; i++) hash = (hash ^ ((uintptr_t)frames[i] - program)) * 0x100000001b3;
+    if (write(trace, &hash, sizeof hash) != sizeof hash) abort();
 }
 
 /* Whether this request is to fail. */
 static __attribute__((noinline)) bool fails(size_t bytes)
 {
-    if (!atomic_load(&armed) || inside)
-        return false;
+    if (!atomic_load(&armed) || inside) return false;
     long n = atomic_fetch_add(&requests, 1) + 1;
     bool first = fail_at && n == fail_at;
     if (first || trace >= 0) {
         void *frames[MAX_FRAMES];
         inside = true;
         int count = backtrace(frames, MAX_FRAMES);
-        if (trace >= 0)
-            trace_stack(frames, count);
-        if (first)
-            log_failure(n, bytes, frames, count);
+        if (trace >= 0) trace_stack(frames, count);
+        if (first) log_failure(n, bytes, frames, count);
         inside = false;
     }
-    if (!first && !(ever && fail_at && n > fail_at))
-        return false;
+    if (!first && !(ever && fail_at && n > fail_at)) return false;
     errno = ENOMEM;
     return true;
 }
@@ -121,8 +113,7 @@ void *realloc(void *old, size_t bytes)
 void *reallocarray(void *old, size_t count, size_t bytes)
 {
     size_t all;
-    if (__builtin_mul_overflow(count, bytes, &all))
-        return errno = ENOMEM, NULL;
+    if (__builtin_mul_overflow(count, bytes, &all)) return errno = ENOMEM, NULL;
     return fails(all) ? NULL : __libc_realloc(old, all);
 }
 
@@ -138,23 +129,20 @@ void *aligned_alloc(size_t alignment, size_t bytes)
 
 int posix_memalign(void **out, size_t alignment, size_t bytes)
 {
-    if (fails(bytes) || !(*out = __libc_memalign(alignment, bytes)))
-        return ENOMEM;
+    if (fails(bytes) || !(*out = __libc_memalign(alignment, bytes))) return ENOMEM;
     return 0;
 }
 
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    if (fails(bytes))
-        return MAP_FAILED;
+    if (fails(bytes)) return MAP_FAILED;
     return (void *)syscall(SYS_mmap, address, bytes, protection, flags, fd, offset);
 }
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument)
 {
     static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
     return fails(0) ? EAGAIN : real(thread, attributes, body, argument);
 }
 
@@ -180,8 +168,7 @@ int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
     ever = getenv("ZTRAIN_FAIL_EVER") != NULL;
     log_path = getenv("ZTRAIN_FAIL_LOG");
     used = !rank || !strcmp(rank, own ? own : "-");
-    if (traced && used)
-        trace = open(traced, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (traced && used) trace = open(traced, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     dl_iterate_phdr(first_object, &program);
     backtrace(frames, 1); /* loads what it needs now */
     real_main = main;

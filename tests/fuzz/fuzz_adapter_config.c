@@ -20,8 +20,7 @@ static enum status choose_on_small_model(struct small_model *model, const struct
     json_t *config =
         json_pack("{sssisisisisisb}", "model_type", "llama", "hidden_size", 8, "num_attention_heads", 2,
                   "num_hidden_layers", 2, "vocab_size", 20, "intermediate_size", 12, "tie_word_embeddings", true);
-    if (model_desc_from_json(config, "small", &model->desc, &err) != STATUS_OK)
-        BUG("%s", err.text);
+    if (model_desc_from_json(config, "small", &model->desc, &err) != STATUS_OK) BUG("%s", err.text);
     json_decref(config);
     tensor_table_build(&model->desc, &model->table);
     model->choices = calloc((size_t)model->table.num_tensors, sizeof *model->choices);
@@ -63,8 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct adapter_config config;
     struct error err;
     json_t *json = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
-    if (!json)
-        return 0;
+    if (!json) return 0;
     if (adapter_config_from_json(json, "adapter_config.json", &config, &err) == STATUS_OK) {
         check_adapter(&config);
         adapter_config_release(&config);

@@ -43,8 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct control_rank before[2] = {block->ranks[0], block->ranks[2]};
     struct agent_inbox inbox;
     struct error err = {.code = STATUS_OK};
-    if (size < 2)
-        return 0;
+    if (size < 2) return 0;
     size_t piece = data[0] ? data[0] : 1;
     bool greet = data[1] & 1;
     agent_inbox_init(&inbox, control, 1);
@@ -62,8 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ASSERT(memcmp(&before[1], &block->ranks[2], sizeof before[1]) == 0);
     for (int r = 0; r < WORLD; r++)
         ASSERT(block->ranks[r].state <= RANK_DEAD && !strcmp(block->ranks[r].host, places[r].host));
-    if (control_status(control, &err) != STATUS_OK)
-        ASSERT(err.code >= 1 && err.code <= 255);
+    if (control_status(control, &err) != STATUS_OK) ASSERT(err.code >= 1 && err.code <= 255);
     agent_inbox_release(&inbox);
     return 0;
 }

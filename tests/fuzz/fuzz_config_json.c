@@ -26,8 +26,7 @@ static void check_description(const struct model_desc *desc)
     json_t *config = model_desc_export_config(desc, DTYPE_BF16);
     struct model_desc again;
     struct error err;
-    if (model_desc_from_json(config, "export", &again, &err) != STATUS_OK)
-        BUG("%s", err.text);
+    if (model_desc_from_json(config, "export", &again, &err) != STATUS_OK) BUG("%s", err.text);
     ASSERT(again.vocab_size == desc->vocab_size && again.head_dim == desc->head_dim);
     json_decref(config);
     model_desc_release(&again);
@@ -40,8 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct shard_layout layout;
     struct error err;
     json_t *config = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
-    if (!config)
-        return 0;
+    if (!config) return 0;
     if (model_desc_from_json(config, "config.json", &desc, &err) == STATUS_OK) {
         check_description(&desc);
         if (desc.num_layers <= 64) {

@@ -14,8 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* Puts the bytes into a file in memory, and writes its name. */
 static void put(int *fd, const uint8_t *data, size_t size, char path[32])
 {
-    if (*fd < 0)
-        *fd = memfd_create("source", 0);
+    if (*fd < 0) *fd = memfd_create("source", 0);
     ASSERT(ftruncate(*fd, 0) == 0 && pwrite(*fd, data, size, 0) == (ssize_t)size);
     snprintf(path, 32, "/proc/self/fd/%d", *fd);
 }
@@ -36,8 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char file[32], deepspeed[32];
     const uint8_t *second = size ? memchr(data, 0, size) : NULL;
     put(&fds[0], data, second ? (size_t)(second - data) : size, file);
-    if (second)
-        put(&fds[1], second + 1, size - (size_t)(second + 1 - data), deepspeed);
+    if (second) put(&fds[1], second + 1, size - (size_t)(second + 1 - data), deepspeed);
     const char *files[] = {file};
     const struct convert_request request = {
         .files = files, .num_files = 1, .deepspeed = second ? deepspeed : NULL, .world = size % 3 ? 0 : 8};

@@ -17,10 +17,8 @@ static void judge(const struct flight_record *record)
     static struct flight_view views[MOST_WORLD];
     static struct flight_verdict verdict;
     const int world = record->head.world;
-    if (world > MOST_WORLD)
-        return;
-    for (int r = 0; r < world; r++)
-        flight_view_init(&views[r], NULL, '?');
+    if (world > MOST_WORLD) return;
+    for (int r = 0; r < world; r++) flight_view_init(&views[r], NULL, '?');
     flight_view_init(&views[record->head.rank], record, record->head.process);
     flight_compare_clocks(views, world);
     flight_judge(views, world, 1e9, &verdict);
@@ -34,8 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct flight_record record;
     const uint8_t *end = size ? memchr(data, 0, size) : NULL;
     const size_t length = end ? (size_t)(end - data) : size, rest = size - length;
-    if (length > HEADS / 2 - 100)
-        return 0;
+    if (length > HEADS / 2 - 100) return 0;
     memset(file, 0, sizeof file);
     int n = snprintf(file, 100, "ztrain-flight 2 %016" PRIx64 " %zu 1\n", (uint64_t)XXH3_64bits(data, length), length);
     memcpy(file + n, data, length);
@@ -46,8 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         words[7] = flight_check(words);
         memcpy(file + HEADS + at / 56 * sizeof words, words, sizeof words);
     }
-    if (flight_record_parse(file, sizeof file, &record))
-        judge(&record);
+    if (flight_record_parse(file, sizeof file, &record)) judge(&record);
     flight_record_release(&record);
     return 0;
 }

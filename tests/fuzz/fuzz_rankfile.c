@@ -56,8 +56,7 @@ static uint64_t seal(uint8_t *data, size_t size)
         uint64_t offset;
         memcpy(&stored, entry + 20, sizeof stored);
         memcpy(&offset, entry + 24, sizeof offset);
-        if (offset > size || stored > size - offset)
-            continue;
+        if (offset > size || stored > size - offset) continue;
         checksum = XXH3_64bits(data + offset, stored);
         memcpy(entry + 32, &checksum, sizeof checksum);
     }
@@ -69,8 +68,7 @@ static uint64_t seal(uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     read_all(data, size, 0);
-    if (size < HEADER + TABLE || size > 1 << 20)
-        return 0;
+    if (size < HEADER + TABLE || size > 1 << 20) return 0;
     uint8_t *copy = malloc(size);
     memcpy(copy, data, size);
     read_all(copy, size, seal(copy, size));

@@ -73,14 +73,12 @@ static void check_header(const uint8_t *json, size_t json_bytes, int64_t file_by
 {
     struct safetensors_header header;
     struct error err;
-    if (safetensors_parse(json, json_bytes, file_bytes, "f", &header, &err) != STATUS_OK)
-        return;
+    if (safetensors_parse(json, json_bytes, file_bytes, "f", &header, &err) != STATUS_OK) return;
     for (int i = 0; i < header.count; i++) {
         const struct safetensors_entry *entry = &header.entries[i];
         ASSERT(entry->begin >= SAFETENSORS_PREFIX && entry->begin <= entry->end && entry->end <= file_bytes);
         int64_t numel = 1;
-        for (int k = 0; k < entry->ndim; k++)
-            numel *= entry->shape[k];
+        for (int k = 0; k < entry->ndim; k++) numel *= entry->shape[k];
         ASSERT(!entry->known_dtype || numel * (int64_t)dtype_size(entry->dtype) == entry->end - entry->begin);
     }
     safetensors_header_release(&header);
@@ -94,8 +92,7 @@ static void write_fuzzed(const char *path, const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!shard)
-        prepare();
+    if (!shard) prepare();
     size_t header_bytes;
     if (size >= SAFETENSORS_PREFIX && safetensors_prefix(data, (int64_t)size, "f", &header_bytes, NULL) == STATUS_OK)
         check_header(data + SAFETENSORS_PREFIX, header_bytes, (int64_t)size);

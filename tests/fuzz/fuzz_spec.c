@@ -17,8 +17,7 @@ static enum status load(const char *text, size_t size, struct run_spec **spec, s
 {
     static int fd = -1;
     char path[32];
-    if (fd < 0)
-        fd = memfd_create("run.yaml", 0);
+    if (fd < 0) fd = memfd_create("run.yaml", 0);
     ASSERT(ftruncate(fd, 0) == 0 && pwrite(fd, text, size, 0) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return spec_load(path, NULL, NULL, 0, spec, report);
@@ -27,8 +26,7 @@ static enum status load(const char *text, size_t size, struct run_spec **spec, s
 static void resolve(struct run_spec *spec)
 {
     struct error err;
-    if (spec_resolve_batch(spec, 2, "the fuzzer", &err) == STATUS_OK)
-        spec_resolve_steps(spec, 7);
+    if (spec_resolve_batch(spec, 2, "the fuzzer", &err) == STATUS_OK) spec_resolve_steps(spec, 7);
 }
 
 /* Written and read back, with every default or without; resolved as the spec is. */
@@ -43,8 +41,7 @@ static void round_trip(const struct run_spec *spec, bool all, bool resolved)
     struct run_spec *again;
     struct spec_report report = {0};
     ASSERT(load(text, size, &again, &report) == STATUS_OK);
-    if (resolved)
-        resolve(again);
+    if (resolved) resolve(again);
     json_t *a = spec_to_json(spec), *b = spec_to_json(again);
     ASSERT(json_equal(a, b));
     json_decref(a);
@@ -80,7 +77,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(report.errors.count > 0 && !spec);
     }
     spec_report_release(&report);
-    if (size && strchr("{#/", text[0]))
-        read_json(text, size);
+    if (size && strchr("{#/", text[0])) read_json(text, size);
     return 0;
 }

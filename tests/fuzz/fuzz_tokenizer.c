@@ -15,12 +15,10 @@ static void check_text(const struct tokenizer *tokenizer, const char *text, size
     struct text whole = {0}, streamed = {0};
     struct text_stream stream = {0};
     struct error err;
-    if (tokenizer_encode(tokenizer, text, bytes, true, &ids, &err) != STATUS_OK)
-        ASSERT(err.text[0]);
+    if (tokenizer_encode(tokenizer, text, bytes, true, &ids, &err) != STATUS_OK) ASSERT(err.text[0]);
     token_list_add(&ids, INT32_MAX);
     tokenizer_decode(tokenizer, ids.ids, ids.count, false, &whole);
-    for (size_t i = 0; i < ids.count; i++)
-        text_stream_push(&stream, tokenizer, ids.ids[i], false, &streamed);
+    for (size_t i = 0; i < ids.count; i++) text_stream_push(&stream, tokenizer, ids.ids[i], false, &streamed);
     text_stream_end(&stream, &streamed);
     ASSERT(whole.count == streamed.count && (!whole.count || memcmp(whole.bytes, streamed.bytes, whole.count) == 0));
     ASSERT(utf8_check(whole.count ? whole.bytes : "", whole.count) == whole.count);
@@ -36,8 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *end = size ? memchr(data, 0, size) : NULL;
     size_t length = end ? (size_t)(end - data) : size;
     json_t *json = json_loadb((const char *)data, length, JSON_REJECT_DUPLICATES, NULL);
-    if (!json)
-        return 0;
+    if (!json) return 0;
     const struct tokenizer_folder folder = {.path = ".", .values = json_object_get(json, "config")};
     if (tokenizer_folder_apply(&folder, json, &err) == STATUS_OK &&
         tokenizer_from_json(json, "tokenizer.json", &tokenizer, &err) == STATUS_OK) {

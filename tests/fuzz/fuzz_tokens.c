@@ -40,8 +40,7 @@ static void check_batch(const struct token_stream_config *config, const struct b
     int64_t targets = 0;
     CHECK(batch->num_tokens <= limits.max_tokens && batch->num_seqs <= limits.max_seqs && batch->seq_start[0] == 0);
     CHECK(batch->seq_start[batch->num_seqs] == batch->num_tokens);
-    for (int32_t i = 0; i < batch->num_seqs; i++)
-        CHECK(batch->seq_start[i] < batch->seq_start[i + 1]);
+    for (int32_t i = 0; i < batch->num_seqs; i++) CHECK(batch->seq_start[i] < batch->seq_start[i + 1]);
     for (int64_t i = 0; i < batch->num_tokens; i++) {
         CHECK(batch->tokens[i] >= 0 && batch->tokens[i] < config->vocab_size);
         CHECK(batch->targets[i] >= -1 && batch->targets[i] < config->vocab_size);
@@ -70,15 +69,13 @@ static void run_stream(struct token_set *set, const uint8_t *data)
     struct token_stream *stream;
     struct batch batch;
     bool end = false;
-    if (token_stream_open(&config, 1, &stream, &err) != STATUS_OK)
-        return;
+    if (token_stream_open(&config, 1, &stream, &err) != STATUS_OK) return;
     for (int i = 0; i < 4; i++) {
         if (token_stream_next(stream, &batch, &end, &err) != STATUS_OK) {
             CHECK(err.code == STATUS_DATA && err.text[0] != '\0');
             break;
         }
-        if (end)
-            break;
+        if (end) break;
         check_batch(&config, &batch);
     }
     token_stream_close(stream);
@@ -94,8 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         snprintf(idx_path, sizeof idx_path, "%s/x.idx", folder);
         atexit(clean_up);
     }
-    if (size < 6)
-        return 0;
+    if (size < 6) return 0;
     const uint8_t *rest = data + 4, *limit = data + size;
     unlink(idx_path);
     if (data[0] & 1) {

@@ -17,8 +17,7 @@ static struct tensor *adam8_moments(struct harness *h, const char *name, bool ze
     for (int64_t b = 0; b < blocks && !zero; b++) {
         const int32_t *codes = random_ints(h, MOMENT_BLOCK, DYNAMIC_MAP_SIZE);
         memory[b].scale = (float)(0.01 + 0.1 * fabs(random_uniform(h)));
-        for (int i = 0; i < MOMENT_BLOCK; i++)
-            memory[b].codes[i] = (uint8_t)codes[i];
+        for (int i = 0; i < MOMENT_BLOCK; i++) memory[b].codes[i] = (uint8_t)codes[i];
     }
     const int64_t bytes = h->c->N / MOMENT_BLOCK * (int64_t)sizeof *memory;
     struct tensor *t = tensor_bytes(h, name, (const uint8_t *)memory, bytes);
@@ -70,20 +69,16 @@ static void adam8_setup(struct harness *h)
 static void adam8_load(const struct tensor *t, int64_t block, struct moment_block *to)
 {
     uint8_t *bytes = (uint8_t *)to;
-    for (size_t i = 0; i < sizeof *to; i++)
-        bytes[i] = (uint8_t)t->host[block * (int64_t)sizeof *to + (int64_t)i];
+    for (size_t i = 0; i < sizeof *to; i++) bytes[i] = (uint8_t)t->host[block * (int64_t)sizeof *to + (int64_t)i];
 }
 
 static void adam8_expect(struct tensor *t, int64_t block, const float *map, const float *values)
 {
     struct moment_block to = {.scale = 1e-12f};
     const uint8_t *bytes = (const uint8_t *)&to;
-    for (int i = 0; i < MOMENT_BLOCK; i++)
-        to.scale = fmaxf(to.scale, fabsf(values[i]));
-    for (int i = 0; i < MOMENT_BLOCK; i++)
-        to.codes[i] = dynamic_map_code(map, values[i] / to.scale);
-    for (size_t i = 0; i < sizeof to; i++)
-        t->expected[block * (int64_t)sizeof to + (int64_t)i] = bytes[i];
+    for (int i = 0; i < MOMENT_BLOCK; i++) to.scale = fmaxf(to.scale, fabsf(values[i]));
+    for (int i = 0; i < MOMENT_BLOCK; i++) to.codes[i] = dynamic_map_code(map, values[i] / to.scale);
+    for (size_t i = 0; i < sizeof to; i++) t->expected[block * (int64_t)sizeof to + (int64_t)i] = bytes[i];
 }
 
 static float adam8_reference_lerp(float x, float end, float weight)
@@ -111,8 +106,7 @@ static void adam8_reference_block(struct harness *h, int64_t block, const float 
         const float root = sqrtf(vs[i]) / sqrtf(c2) + h->args.adam8.eps, way = lr * (ms[i] / c1);
         w = w - way / root;
         h->w->expected[at] = (double)w;
-        if (h->y)
-            h->y->expected[at] = (double)w;
+        if (h->y) h->y->expected[at] = (double)w;
     }
     adam8_expect(h->q, block, map_m, ms);
     adam8_expect(h->v, block, map_v, vs);

@@ -37,8 +37,7 @@ static struct dropout dropout_of_case(struct harness *h, enum dropout_kind kind)
 {
     struct dropout dropout = dropout_of(has(h, L2) ? 0.25 : 0, DROPPED_SEED, kind, DROPPED_LAYER);
     uint64_t *numbers = host_memory(h, (size_t)(h->c->M + 1) * sizeof *numbers);
-    for (int64_t i = 0; i < h->c->M; i++)
-        numbers[i] = token_number(i);
+    for (int64_t i = 0; i < h->c->M; i++) numbers[i] = token_number(i);
     dropout.tokens = device_bytes(h, numbers, (size_t)(h->c->M + 1) * sizeof *numbers);
     return dropout;
 }
@@ -172,14 +171,12 @@ static void attention_decode_setup(struct harness *h)
 static void decode_fill(const struct op_case *c, const struct tensor *cache, const struct tensor *rows, int64_t ld,
                         double *all)
 {
-    for (int64_t i = 0; i < cache->n; i++)
-        cache->expected[i] = cache->host[i];
+    for (int64_t i = 0; i < cache->n; i++) cache->expected[i] = cache->host[i];
     for (int64_t kv = 0; kv < c->KV; kv++) {
         double *head = cache->expected + kv * c->K * c->D;
         for (int64_t i = 0; i < c->M * c->D; i++)
             head[c->P * c->D + i] = rows->host[i / c->D * ld + kv * c->D + i % c->D];
-        for (int64_t i = 0; i < (c->P + c->M) * c->D; i++)
-            all[(i / c->D * c->KV + kv) * c->D + i % c->D] = head[i];
+        for (int64_t i = 0; i < (c->P + c->M) * c->D; i++) all[(i / c->D * c->KV + kv) * c->D + i % c->D] = head[i];
     }
 }
 
@@ -194,8 +191,7 @@ static void attention_decode_reference(struct harness *h)
     double *k = out + T * heads, *v = k + T * kv;
     decode_fill(c, h->dk, h->k, a->ld_k, k);
     decode_fill(c, h->dv, h->v, a->ld_v, v);
-    for (int64_t i = 0; i < c->M * heads; i++)
-        q[c->P * heads + i] = h->q->host[i / heads * a->ld_q + i % heads];
+    for (int64_t i = 0; i < c->M * heads; i++) q[c->P * heads + i] = h->q->host[i / heads * a->ld_q + i % heads];
     const struct ref_attention r = {.M = T,
                                     .H = c->H,
                                     .KV = c->KV,
@@ -213,8 +209,7 @@ static void attention_decode_reference(struct harness *h)
                                     .k = k,
                                     .v = v};
     ref_attention(&r, out, NULL);
-    for (int64_t i = 0; h->o && i < c->M * heads; i++)
-        h->o->expected[i] = out[c->P * heads + i];
+    for (int64_t i = 0; h->o && i < c->M * heads; i++) h->o->expected[i] = out[c->P * heads + i];
 }
 
 static void attention_bwd_setup(struct harness *h)
@@ -238,10 +233,8 @@ static void attention_bwd_setup(struct harness *h)
     if (!h->timing) {
         double *out = host_memory(h, (size_t)(h->o->n + h->lse->n) * sizeof *out), *lse = out + h->o->n;
         ref_attention(&r, out, lse);
-        for (int64_t i = 0; i < h->o->n; i++)
-            tensor_set(h->o, i, out[i]);
-        for (int64_t i = 0; i < h->lse->n; i++)
-            tensor_set(h->lse, i, lse[i]);
+        for (int64_t i = 0; i < h->o->n; i++) tensor_set(h->o, i, out[i]);
+        for (int64_t i = 0; i < h->lse->n; i++) tensor_set(h->lse, i, lse[i]);
     }
     h->args.attention_bwd = (struct attention_bwd_args){.dtype = h->dtype,
                                                         .M = c->M,

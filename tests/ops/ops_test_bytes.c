@@ -51,8 +51,7 @@ static double distinct(const int32_t *values, int64_t n)
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t j = 0;
-        while (j < i && values[j] != values[i])
-            j++;
+        while (j < i && values[j] != values[i]) j++;
         count += j == i;
     }
     return (double)count;
@@ -64,8 +63,7 @@ static void add_table(struct floor *floor, const struct op_case *c, const int32_
 {
     const double row = (double)c->N * sizeof(float), rows = distinct(keys, c->M);
     floor->touched -= 2 * ((double)c->M - rows) * row;
-    if (c->flags & ACCUMULATE)
-        return;
+    if (c->flags & ACCUMULATE) return;
     floor->touched -= rows * row;
     floor->again += rows * row;
 }
@@ -87,8 +85,7 @@ static void add_scales(struct floor *floor, const struct dequantize_args *a)
 {
     enum { TOGETHER = 8 };
     const int64_t block = a->format == QUANTIZED_NF4 ? a->block : MXFP4_BLOCK, size = a->scales ? sizeof(float) : 1;
-    if (a->format != QUANTIZED_FP8)
-        floor->again += (double)((block / TOGETHER - 1) * a->num_scales * size);
+    if (a->format != QUANTIZED_FP8) floor->again += (double)((block / TOGETHER - 1) * a->num_scales * size);
 }
 
 /* The same of the lanes of a warp, which has a block of moments, and its scales. */
@@ -125,8 +122,7 @@ static struct emulation_traffic count_launches(struct harness *h, int launches)
     struct emulation_traffic traffic;
     stream_sync(h->stream);
     emulation_traffic_begin();
-    for (int i = 0; i < launches; i++)
-        case_launch(h, op_of_case(h->c));
+    for (int i = 0; i < launches; i++) case_launch(h, op_of_case(h->c));
     stream_sync(h->stream);
     emulation_traffic_end(&traffic);
     return traffic;
@@ -138,10 +134,8 @@ static const char *fault_of(const struct emulation_traffic *traffic, const struc
     const double most = (1 + slack) * (floor->touched + floor->again);
     if (!(traffic->touched >= (1 - 1e-9) * floor->touched && traffic->touched <= (1 + slack) * floor->touched))
         return "it touches other bytes than its cost says";
-    if (!(traffic->shared <= slack * floor->touched))
-        return "too many bytes are read over and over";
-    if (wasteful)
-        return traffic->moved > most ? NULL : "what it reads again was not seen";
+    if (!(traffic->shared <= slack * floor->touched)) return "too many bytes are read over and over";
+    if (wasteful) return traffic->moved > most ? NULL : "what it reads again was not seen";
     return traffic->moved <= most ? NULL : "it moves more than it must";
 }
 
@@ -153,15 +147,12 @@ bool bytes_check(struct harness *h, const char *text, double cost)
     const char *fault = fault_of(&once, &floor, wasteful);
     if (!fault && !wasteful && h->dtype == DTYPE_BF16) { /* in one type: counting takes long */
         const struct emulation_traffic twice = count_launches(h, 2);
-        if (!fault_of(&twice, &floor, false))
-            fault = "a second launch was not found to be waste";
+        if (!fault_of(&twice, &floor, false)) fault = "a second launch was not found to be waste";
     }
     const double all = floor.touched + floor.again;
     printf("%-72s %10.0f bytes, moved %.3f", text, all, once.moved / all);
-    if (floor.again > 0)
-        printf(" (%.3f of what is touched)", once.moved / floor.touched);
+    if (floor.again > 0) printf(" (%.3f of what is touched)", once.moved / floor.touched);
     printf(", touched %.3f, shared %.3f\n", once.touched / floor.touched, once.shared / floor.touched);
-    if (fault)
-        printf("FAILED %s: %s\n", text, fault);
+    if (fault) printf("FAILED %s: %s\n", text, fault);
     return !fault;
 }

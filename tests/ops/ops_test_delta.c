@@ -51,8 +51,7 @@ static void causal_conv_fwd_setup(struct harness *h)
 static const double *conv_row(struct harness *h, const int32_t *starts, int64_t s, int64_t t, int64_t back)
 {
     const struct op_case *c = h->c;
-    if (t - back >= starts[s])
-        return h->x->host + (t - back) * (c->N + c->pad);
+    if (t - back >= starts[s]) return h->x->host + (t - back) * (c->N + c->pad);
     return has(h, RESIDUAL) ? h->res->host + (s * c->K + c->K + t - back - starts[s]) * c->N : NULL;
 }
 
@@ -67,8 +66,7 @@ static double *conv_sums(struct harness *h)
         for (int64_t t = starts[s]; t < starts[s + 1]; t++)
             for (int64_t j = 0; j < c->K; j++) {
                 const double *row = conv_row(h, starts, s, t, c->K - 1 - j);
-                for (int64_t i = 0; row && i < c->N; i++)
-                    sums[t * c->N + i] += h->w->host[i * c->K + j] * row[i];
+                for (int64_t i = 0; row && i < c->N; i++) sums[t * c->N + i] += h->w->host[i * c->K + j] * row[i];
             }
     return sums;
 }
@@ -79,8 +77,7 @@ static void causal_conv_fwd_reference(struct harness *h)
     const double *sums = conv_sums(h);
     int64_t count;
     const int32_t *starts = delta_sequences(h, &count);
-    for (int64_t i = 0; i < h->y->n; i++)
-        h->y->expected[i] = sums[i] * ref_sigmoid(sums[i]);
+    for (int64_t i = 0; i < h->y->n; i++) h->y->expected[i] = sums[i] * ref_sigmoid(sums[i]);
     for (int64_t i = 0; h->res && i < h->res->n; i++) {
         const int64_t s = i / (c->K * c->N), j = i / c->N % c->K;
         h->res->expected[i] = conv_row(h, starts, s, starts[s + 1] - 1, c->K - 1 - j)[i % c->N];
@@ -121,8 +118,7 @@ static void causal_conv_bwd_reference(struct harness *h)
     int64_t count;
     const int32_t *starts = delta_sequences(h, &count);
     start_sum(h, h->dw);
-    for (int64_t i = 0; i < h->dx->n; i++)
-        h->dx->expected[i] = 0;
+    for (int64_t i = 0; i < h->dx->n; i++) h->dx->expected[i] = 0;
     for (int64_t s = 0; s < count; s++)
         for (int64_t t = starts[s]; t < starts[s + 1]; t++)
             for (int64_t i = 0; i < c->N; i++) {
@@ -139,8 +135,7 @@ static double conv_loss(struct harness *h)
 {
     const double *sums = conv_sums(h);
     double loss = 0;
-    for (int64_t i = 0; i < h->dy->n; i++)
-        loss += sums[i] * ref_sigmoid(sums[i]) * h->dy->host[i];
+    for (int64_t i = 0; i < h->dy->n; i++) loss += sums[i] * ref_sigmoid(sums[i]) * h->dy->host[i];
     return loss;
 }
 
@@ -173,8 +168,7 @@ static struct delta_rule_fwd_args delta_inputs(struct harness *h)
     h->b = input(h, "b", c->M * (c->H + c->pad));
     h->w = weight(h, "a_log", c->H);
     h->aux = weight(h, "dt_bias", c->H);
-    for (int64_t i = 0; !h->timing && i < c->H; i++)
-        tensor_set(h->aux, i, h->aux->host[i] + c->offset);
+    for (int64_t i = 0; !h->timing && i < c->H; i++) tensor_set(h->aux, i, h->aux->host[i] + c->offset);
     return (struct delta_rule_fwd_args){.dtype = h->dtype,
                                         .M = c->M,
                                         .Hk = c->KV,
@@ -205,8 +199,7 @@ static void delta_rule_fwd_setup(struct harness *h)
     h->res = has(h, RESIDUAL) ? tensor_out(h, "state", DTYPE_F32, a.num_seqs * c->H * c->D * c->P, true) : NULL;
     a.out = h->o->device;
     a.state = h->res ? h->res->device : NULL;
-    if (h->res)
-        h->res->tolerance = 4e-5;
+    if (h->res) h->res->tolerance = 4e-5;
     h->o->tolerance = h->dtype == DTYPE_F32 ? 4e-5 : 0;
     h->args.delta_rule_fwd = a;
 }
@@ -221,8 +214,7 @@ struct delta_token {
 static double delta_length(const double *x, int64_t n)
 {
     double sum = 1e-6;
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
     return sqrt(sum);
 }
 
@@ -250,12 +242,9 @@ static void delta_step(const struct op_case *c, const struct delta_token *t, dou
             s[i * c->P + j] *= t->gate;
             r[j] -= s[i * c->P + j] * t->k[i] / t->k_length;
         }
-        for (int64_t i = 0; i < c->D; i++)
-            s[i * c->P + j] += t->k[i] / t->k_length * t->beta * r[j];
-        if (out)
-            out[j] = 0;
-        for (int64_t i = 0; out && i < c->D; i++)
-            out[j] += s[i * c->P + j] * t->q[i] / t->q_length;
+        for (int64_t i = 0; i < c->D; i++) s[i * c->P + j] += t->k[i] / t->k_length * t->beta * r[j];
+        if (out) out[j] = 0;
+        for (int64_t i = 0; out && i < c->D; i++) out[j] += s[i * c->P + j] * t->q[i] / t->q_length;
     }
 }
 
@@ -269,8 +258,7 @@ static void delta_values(struct harness *h, double *out, double *states)
     double *r = host_memory(h, (size_t)(c->P + size) * sizeof *r), *zero = r + c->P;
     for (int64_t i = 0; i < count * c->H; i++) {
         double *s = states ? states + i * size : zero;
-        for (int64_t j = 0; !states && j < size; j++)
-            s[j] = 0;
+        for (int64_t j = 0; !states && j < size; j++) s[j] = 0;
         for (int64_t t = starts[i / c->H]; t < starts[i / c->H + 1]; t++) {
             const struct delta_token token = delta_token_of(h, t, i % c->H);
             delta_step(c, &token, s, r, out + (t * c->H + token.head) * c->P);
@@ -280,8 +268,7 @@ static void delta_values(struct harness *h, double *out, double *states)
 
 static void delta_rule_fwd_reference(struct harness *h)
 {
-    for (int64_t i = 0; h->res && i < h->res->n; i++)
-        h->res->expected[i] = h->res->host[i];
+    for (int64_t i = 0; h->res && i < h->res->n; i++) h->res->expected[i] = h->res->host[i];
     delta_values(h, h->o->expected, h->res ? h->res->expected : NULL);
 }
 
@@ -337,10 +324,8 @@ static void delta_rule_bwd_setup(struct harness *h)
 static void delta_length_bwd(const double *x, const double *d, double length, double own, int64_t n, double *dx)
 {
     double along = 0;
-    for (int64_t i = 0; i < n; i++)
-        along += x[i] * d[i];
-    for (int64_t i = 0; i < n; i++)
-        dx[i] += (d[i] - x[i] * along / (own * own)) / length;
+    for (int64_t i = 0; i < n; i++) along += x[i] * d[i];
+    for (int64_t i = 0; i < n; i++) dx[i] += (d[i] - x[i] * along / (own * own)) / length;
 }
 
 /* The gradients of one token; `before` is the state before it, after the state, ds its gradient, which becomes that of

@@ -27,16 +27,14 @@ static uint8_t code_byte(const struct harness *h, int64_t i)
 static uint8_t scale_byte(const struct harness *h, int64_t i)
 {
     static const uint8_t extreme[] = {0, 1, 2, 254, 255};
-    if (h->c->K != QUANTIZED_MXFP4)
-        return byte_at(i, 2);
+    if (h->c->K != QUANTIZED_MXFP4) return byte_at(i, 2);
     return has(h, EXTREME) ? extreme[i % (int)sizeof extreme] : (uint8_t)(120 + byte_at(i, 2) % 16);
 }
 
 static const uint8_t *byte_operand(struct harness *h, uint8_t (*at)(const struct harness *h, int64_t i), int64_t n)
 {
     uint8_t *bytes = memory_alloc((size_t)n + 1);
-    for (int64_t i = 0; i < n; i++)
-        bytes[i] = at(h, i);
+    for (int64_t i = 0; i < n; i++) bytes[i] = at(h, i);
     const uint8_t *memory = device_bytes(h, bytes, (size_t)n);
     free(bytes);
     return memory;
@@ -58,8 +56,7 @@ static void dequantize_setup(struct harness *h)
                                   .block = block,
                                   .num_scales = c->K == QUANTIZED_FP8 ? across * down : (n + block - 1) / block};
     a->codes = byte_operand(h, code_byte, a->code_bytes);
-    if (nested || c->K == QUANTIZED_MXFP4)
-        a->scale_codes = byte_operand(h, scale_byte, a->num_scales);
+    if (nested || c->K == QUANTIZED_MXFP4) a->scale_codes = byte_operand(h, scale_byte, a->num_scales);
     if (nested) {
         a->nested_block = NESTED;
         a->num_nested = (a->num_scales + NESTED - 1) / NESTED;
@@ -83,8 +80,7 @@ static double reference_fp8(int code)
 
 static double reference_scale(const struct harness *h, int64_t block)
 {
-    if (!has(h, TYPES))
-        return h->x->host[block];
+    if (!has(h, TYPES)) return h->x->host[block];
     const float product = (float)(h->b->host[scale_byte(h, block)] * h->w->host[block / NESTED]);
     return (double)(float)((double)product + h->aux->host[0]);
 }
@@ -96,8 +92,7 @@ static double reference_value(const struct harness *h, int64_t i)
     const int byte = code_byte(h, a->format == QUANTIZED_FP8 ? i : i / 2);
     const int high = a->format == QUANTIZED_NF4 ? i % 2 == 0 : i % 2 == 1, code = high ? byte >> 4 : byte & 15;
     const int64_t row = i / a->cols, col = i % a->cols;
-    if (a->format == QUANTIZED_NF4)
-        return (double)(float)((double)nf4_value(code) * reference_scale(h, i / a->block));
+    if (a->format == QUANTIZED_NF4) return (double)(float)((double)nf4_value(code) * reference_scale(h, i / a->block));
     if (a->format == QUANTIZED_MXFP4)
         return ldexp(code & 8 ? -fp4[code & 7] : fp4[code & 7], scale_byte(h, i / 32) - 127);
     return (double)(float)(reference_fp8(byte) * h->x->host[row / 128 * ((a->cols + 127) / 128) + col / 128]);

@@ -79,8 +79,7 @@ static void linear_fwd_setup(struct harness *h)
 static double *dense_rows(struct harness *h, const double *rows, int64_t n, int64_t pad)
 {
     double *dense = host_memory(h, (size_t)(h->c->M * n) * sizeof *dense);
-    for (int64_t i = 0; i < h->c->M; i++)
-        memcpy(dense + i * n, rows + i * (n + pad), (size_t)n * sizeof *dense);
+    for (int64_t i = 0; i < h->c->M; i++) memcpy(dense + i * n, rows + i * (n + pad), (size_t)n * sizeof *dense);
     return dense;
 }
 
@@ -94,13 +93,11 @@ static void linear_fwd_reference(struct harness *h)
     for (int64_t i = 0; i < c->M; i++) {
         for (int64_t j = 0; j < c->N; j++) {
             double v = y[i * c->N + j] + (has(h, ADDED) ? h->y->host[i * ld + j] : 0);
-            if (h->aux)
-                h->aux->expected[i * c->N + j] = v;
+            if (h->aux) h->aux->expected[i * c->N + j] = v;
             h->y->expected[i * ld + j] = h->aux ? ref_gelu(v, has(h, ERF)) : v;
         }
     }
-    if (h->q)
-        gate_values(h, c->N / 2, h->y->expected, h->q->expected);
+    if (h->q) gate_values(h, c->N / 2, h->y->expected, h->q->expected);
 }
 
 static double *dense_dy(struct harness *h)
@@ -135,8 +132,7 @@ static void linear_bwd_input_setup(struct harness *h)
         gate_setup(h);
     else
         h->x = input(h, has(h, GELU) ? "gelu_aux" : "x", c->M * ld);
-    if (!gated)
-        h->dx = tensor_out(h, "dx", h->dtype, c->M * ld, has(h, ADDED));
+    if (!gated) h->dx = tensor_out(h, "dx", h->dtype, c->M * ld, has(h, ADDED));
     h->dx->accumulated = false; /* the loss knows what is added to */
     sums_setup(h, c->K);
     h->args.linear_bwd_input = (struct linear_bwd_input_args){.dtype = h->dtype,
@@ -249,8 +245,7 @@ static double linear_weight_loss(struct harness *h)
     const struct op_case *c = h->c;
     double loss = linear_loss(h);
     for (int64_t i = 0; h->db && i < c->M; i++)
-        for (int64_t j = c->H; j < c->H + c->KV; j++)
-            loss -= h->dy->host[i * (c->N + c->pad) + j] * h->b->host[j];
+        for (int64_t j = c->H; j < c->H + c->KV; j++) loss -= h->dy->host[i * (c->N + c->pad) + j] * h->b->host[j];
     return loss;
 }
 
@@ -259,18 +254,15 @@ static void linear_bwd_weight_reference(struct harness *h)
     const struct op_case *c = h->c;
     int64_t ld = c->N + c->pad;
     start_sum(h, h->dw);
-    if (h->db)
-        start_sum(h, h->db);
-    for (int64_t j = 0; h->db && !h->args.linear_bwd_weight.accumulate_dbias && j < c->N; j++)
-        h->db->expected[j] = 0;
+    if (h->db) start_sum(h, h->db);
+    for (int64_t j = 0; h->db && !h->args.linear_bwd_weight.accumulate_dbias && j < c->N; j++) h->db->expected[j] = 0;
     for (int64_t i = 0; i < c->M; i++) {
         for (int64_t j = 0; j < c->N; j++) {
             double d = h->dy->host[i * ld + j];
             for (int64_t l = 0; l < c->K; l++)
                 h->dw->expected[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] +=
                     d * h->x->host[i * (c->K + c->gap) + l];
-            if (h->db && !is_null(c, j))
-                h->db->expected[j] += d;
+            if (h->db && !is_null(c, j)) h->db->expected[j] += d;
         }
     }
 }
@@ -350,8 +342,7 @@ static void swap_heads_reference(struct harness *h)
                 for (int64_t d = 0; d < c->D; d++)
                     h->y->expected[i * width + (inner * c->H + outer) * c->D + d] =
                         h->x->host[i * width + (outer * c->N + inner) * c->D + d];
-        for (int64_t j = heads; j < width; j++)
-            h->y->expected[i * width + j] = h->x->host[i * width + j];
+        for (int64_t j = heads; j < width; j++) h->y->expected[i * width + j] = h->x->host[i * width + j];
     }
 }
 
@@ -466,16 +457,14 @@ static void tanh_fwd_setup(struct harness *h)
 
 static void tanh_fwd_reference(struct harness *h)
 {
-    for (int64_t i = 0; i < h->c->N; i++)
-        h->y->expected[i] = tanh(h->x->host[i]);
+    for (int64_t i = 0; i < h->c->N; i++) h->y->expected[i] = tanh(h->x->host[i]);
 }
 
 static void tanh_bwd_setup(struct harness *h)
 {
     h->x = tensor_in(h, "forward x", DTYPE_F32, h->c->N, 2); /* for the gradient check only */
     h->w = tensor_in(h, "y", h->dtype, h->c->N, 1);
-    for (int64_t i = 0; !h->timing && i < h->c->N; i++)
-        tensor_set(h->w, i, tanh(h->x->host[i]));
+    for (int64_t i = 0; !h->timing && i < h->c->N; i++) tensor_set(h->w, i, tanh(h->x->host[i]));
     h->dy = input(h, "dy", h->c->N);
     h->dx = output_over(h, h->dy, "dx", h->c->N);
     h->args.tanh_bwd = (struct tanh_bwd_args){h->dtype, h->c->N, h->dx->device, h->dy->device, h->w->device};
@@ -483,15 +472,13 @@ static void tanh_bwd_setup(struct harness *h)
 
 static void tanh_bwd_reference(struct harness *h)
 {
-    for (int64_t i = 0; i < h->c->N; i++)
-        h->dx->expected[i] = h->dy->host[i] * (1 - h->w->host[i] * h->w->host[i]);
+    for (int64_t i = 0; i < h->c->N; i++) h->dx->expected[i] = h->dy->host[i] * (1 - h->w->host[i] * h->w->host[i]);
 }
 
 static double tanh_loss(struct harness *h)
 {
     double loss = 0;
-    for (int64_t i = 0; i < h->c->N; i++)
-        loss += tanh(h->x->host[i]) * h->dy->host[i];
+    for (int64_t i = 0; i < h->c->N; i++) loss += tanh(h->x->host[i]) * h->dy->host[i];
     return loss;
 }
 

@@ -36,8 +36,7 @@ static void cross_entropy_setup(struct harness *h)
     int64_t ld = c->N + c->pad, bytes = (int64_t)dtype_size(wide_dtype(h));
     int64_t ld_dlogits = has(h, IN_PLACE) ? ld * bytes / (int64_t)dtype_size(h->dtype) : c->N;
     h->index_a = random_ints(h, c->M, c->N);
-    for (int64_t i = 2; i < c->M; i += 5)
-        h->index_a[i] = -1;
+    for (int64_t i = 2; i < c->M; i += 5) h->index_a[i] = -1;
     h->x = tensor_in(h, "logits", wide_dtype(h), c->M * ld, has(h, EXTREME) ? 80 : 4);
     h->loss = tensor_double(h, "loss_sum", 0.5);
     h->k = tensor_in(h, "loss_scale, step_scale", DTYPE_F32, 2, 1);
@@ -85,10 +84,8 @@ static double mapped_logit(const struct op_case *c, double x, double *slope)
 static double row_lse(const struct op_case *c, const double *x)
 {
     double highest = -INFINITY, sum = 0, slope;
-    for (int64_t j = 0; j < c->N; j++)
-        highest = fmax(highest, mapped_logit(c, x[j], &slope));
-    for (int64_t j = 0; j < c->N; j++)
-        sum += exp(mapped_logit(c, x[j], &slope) - highest);
+    for (int64_t j = 0; j < c->N; j++) highest = fmax(highest, mapped_logit(c, x[j], &slope));
+    for (int64_t j = 0; j < c->N; j++) sum += exp(mapped_logit(c, x[j], &slope) - highest);
     return highest + log(sum);
 }
 
@@ -115,8 +112,7 @@ static void cross_entropy_reference(struct harness *h)
             double p = exp(mapped_logit(c, row[j], &slope) - lse);
             dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (p - cross_entropy_wanted(h, i, j)) * slope;
         }
-        for (int64_t j = c->N; j < c->K; j++)
-            dx[j] = 0;
+        for (int64_t j = c->N; j < c->K; j++) dx[j] = 0;
     }
 }
 
@@ -143,8 +139,7 @@ static void add_setup(struct harness *h)
 
 static void add_reference(struct harness *h)
 {
-    for (int64_t i = 0; i < h->c->N; i++)
-        h->y->expected[i] = h->x->host[i] + h->w->host[i];
+    for (int64_t i = 0; i < h->c->N; i++) h->y->expected[i] = h->x->host[i] + h->w->host[i];
 }
 
 /* fp32 to the case's dtype; with WIDE_OUT back; with IN_PLACE from the dtype to itself (not really in place); with
@@ -153,8 +148,7 @@ static void cast_setup(struct harness *h)
 {
     enum dtype src = has(h, WIDE_OUT) || has(h, IN_PLACE) ? h->dtype : DTYPE_F32;
     enum dtype dst = has(h, WIDE_OUT) ? DTYPE_F32 : h->dtype;
-    if (has(h, HALVES) && h->dtype != DTYPE_F32)
-        src = h->dtype == DTYPE_BF16 ? DTYPE_F16 : DTYPE_BF16;
+    if (has(h, HALVES) && h->dtype != DTYPE_F32) src = h->dtype == DTYPE_BF16 ? DTYPE_F16 : DTYPE_BF16;
     h->x = tensor_in(h, "src", src, h->c->N, has(h, EXTREME) ? 3.3e38 : 1);
     for (int64_t i = 3; has(h, EXTREME) && !h->timing && i < h->c->N; i += 7)
         tensor_set(h->x, i, i % 2 ? NAN : INFINITY);
@@ -165,8 +159,7 @@ static void cast_setup(struct harness *h)
 
 static void cast_reference(struct harness *h)
 {
-    for (int64_t i = 0; i < h->c->N; i++)
-        h->y->expected[i] = tensor_round(h->y, h->x->host[i]);
+    for (int64_t i = 0; i < h->c->N; i++) h->y->expected[i] = tensor_round(h->y, h->x->host[i]);
 }
 
 /* fp32 into the case's dtype; with WIDE_OUT the other way. */
@@ -207,8 +200,7 @@ static void sum_ranks_setup(struct harness *h)
         const double scale = ldexp(1, (int)(i * 7 % 23) - 11);
         const bool own = i / n == c->K;
         tensor_set(h->x, pad + i, own ? NAN : scale * h->x->host[pad + i]);
-        if (own)
-            tensor_set(h->w, pad + i % n, scale * h->w->host[pad + i % n]);
+        if (own) tensor_set(h->w, pad + i % n, scale * h->w->host[pad + i % n]);
     }
     h->y = in_place ? h->w : tensor_out(h, "out", DTYPE_F32, n + pad, has(h, ACCUMULATE));
     h->y->output = h->y->exact = true;
@@ -265,8 +257,7 @@ static void decide_step_setup(struct harness *h)
     const struct op_case *c = h->c;
     bool scaled = !has(h, LOSS_ONLY);
     h->x = tensor_doubles_in(h, "reports", c->K * (c->M + 1));
-    if (has(h, EXTREME) && !h->timing)
-        tensor_set(h->x, (c->K - 1) * (c->M + 1) + c->M / 2, INFINITY);
+    if (has(h, EXTREME) && !h->timing) tensor_set(h->x, (c->K - 1) * (c->M + 1) + c->M / 2, INFINITY);
     struct step_state state = {.optimizer_step = has(h, ACCUMULATE) ? 8 : 7,
                                .scaler = {.scale = scaled ? 64 : 1, .steps = 9, .last_overflow = 5, .hysteresis = 1}};
     struct step_state *device = device_bytes(h, &state, sizeof state);
@@ -290,8 +281,7 @@ static void decide_step_reference(struct harness *h)
     const struct decide_step_args *a = &h->args.decide_step;
     double sum = 0, loss = 0, scale = a->scaler.dynamic ? 64 : 1;
     for (int r = 0; r < a->world; r++) {
-        for (int u = 0; u < a->units; u++)
-            sum += h->x->host[r * (a->units + 1) + u];
+        for (int u = 0; u < a->units; u++) sum += h->x->host[r * (a->units + 1) + u];
         loss += h->x->host[r * (a->units + 1) + a->units];
     }
     const struct step_rates *rates = &schedule.rates[has(h, ACCUMULATE) ? 1 : 0];
@@ -322,8 +312,7 @@ static void find_nonfinite_setup(struct harness *h)
 
 static void find_nonfinite_reference(struct harness *h)
 {
-    if (!has(h, LOSS_ONLY))
-        h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
+    if (!has(h, LOSS_ONLY)) h->y->expected[0] = (double)(has(h, EXTREME) ? h->c->N / 2 : h->c->N);
 }
 
 /* TYPES: five segments of weight decay, in elements 0 … n - 1; the second and the fourth have it. */

@@ -71,8 +71,7 @@ void case_launch(struct harness *h, int op)
 int op_of_case(const struct op_case *c)
 {
     for (int op = 0; op < OPS_COUNT; op++)
-        if (strcmp(op_drivers[op]->op, c->op) == 0)
-            return op;
+        if (strcmp(op_drivers[op]->op, c->op) == 0) return op;
     BUG("a case names the op '%s'", c->op);
 }
 
@@ -100,8 +99,7 @@ void case_setup(struct harness *h, const struct op_case *c, enum dtype dtype, in
         memset(scratch, 0xff, workspace);
     stream_set_workspace(h->stream, scratch, workspace);
     for (int i = 0; i < h->count; i++)
-        if (!h->tensors[i].alias)
-            h->timing ? fill_for_timing(h, &h->tensors[i]) : upload(h, &h->tensors[i]);
+        if (!h->tensors[i].alias) h->timing ? fill_for_timing(h, &h->tensors[i]) : upload(h, &h->tensors[i]);
 }
 
 static double mean_square_root(const double *x, int64_t n)
@@ -125,11 +123,9 @@ static int64_t first_wrong(const struct tensor *t, double tolerance)
         t->absolute + (t->output && !t->exact && t->dtype == DTYPE_F16 ? 0x1p-24 : 0); /* the smallest fp16 number */
     for (int64_t i = 0; i < t->n; i++) {
         double e = t->expected[i], a = t->actual[i];
-        if (isnan(e) && t->alias)
-            continue;
+        if (isnan(e) && t->alias) continue;
         bool right = isfinite(e) ? fabs(a - e) <= tolerance * (fabs(e) + rms) + absolute : isnan(e) ? isnan(a) : a == e;
-        if (!right)
-            return i;
+        if (!right) return i;
     }
     return -1;
 }
@@ -138,8 +134,7 @@ static int64_t first_wrong(const struct tensor *t, double tolerance)
 static double tolerance_of(const struct tensor *t)
 {
     static const double by_dtype[DTYPE_COUNT] = {[DTYPE_F32] = 2e-5, [DTYPE_BF16] = 1.6e-2, [DTYPE_F16] = 2e-3};
-    if (!t->output || t->exact)
-        return 0;
+    if (!t->output || t->exact) return 0;
     return t->tolerance ? t->tolerance : t->is_double ? 1e-5 : by_dtype[t->dtype];
 }
 
@@ -181,8 +176,7 @@ static bool run_test(struct harness *h, const struct op_case *c, enum dtype dtyp
             printf("FAILED %s: wrote outside of %s\n", text, t->name);
             right = false;
         }
-        if (overwritten)
-            continue;
+        if (overwritten) continue;
         int64_t wrong = first_wrong(t, tolerance_of(t));
         if (wrong >= 0 && right) {
             printf("FAILED %s: %s[%lld] is %.9g, expected %.9g (rms %.3g)\n", text, t->name, (long long)wrong,
@@ -216,10 +210,8 @@ static bool run_grad(struct harness *h, const struct op_case *c, enum dtype dtyp
             const int blocks = host_blocks();
             const int64_t i = *random_ints(h, 1, gradient->n);
             double before = input->host[i], actual = gradient->actual[i];
-            if (isnan(gradient->host[i]) && isnan(actual) && (c->pad || c->gap))
-                continue; /* between rows */
-            if (gradient->accumulated)
-                actual -= gradient->host[i];
+            if (isnan(gradient->host[i]) && isnan(actual) && (c->pad || c->gap)) continue; /* between rows */
+            if (gradient->accumulated) actual -= gradient->host[i];
             input->host[i] = before + step;
             double above = op_drivers[op]->loss(h);
             input->host[i] = before - step;
@@ -241,8 +233,7 @@ static bool run_bytes(struct harness *h, const struct op_case *c, enum dtype dty
     struct error err;
     const double cost = case_prepare(h, c, dtype).bytes;
     const bool right = bytes_check(h, text, cost);
-    if (device_check(h->device, &err) == STATUS_OK)
-        return right;
+    if (device_check(h->device, &err) == STATUS_OK) return right;
     printf("FAILED %s: %s\n", text, err.text);
     return false;
 }
@@ -274,10 +265,8 @@ static bool options_parse(int argc, char **argv, struct options *o, const char *
 {
     *o = (struct options){.kind = DEVICE_CPU, .op = "", .dtype = ""};
     *wrong = "no mode";
-    while (o->mode < MODE_COUNT && (argc < 2 || strcmp(argv[1], mode_names[o->mode]) != 0))
-        o->mode++;
-    if (o->mode == MODE_COUNT)
-        return false;
+    while (o->mode < MODE_COUNT && (argc < 2 || strcmp(argv[1], mode_names[o->mode]) != 0)) o->mode++;
+    if (o->mode == MODE_COUNT) return false;
     for (int i = 2; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         *wrong = argv[i];
@@ -306,8 +295,7 @@ static void run_case(struct harness *h, const struct options *o, const struct op
     char text[256];
     bool passed;
     case_describe(c, dtype, text, sizeof text);
-    if (!strstr(text, o->op) || (o->except && strstr(text, o->except)) || !strstr(dtype_name(dtype), o->dtype))
-        return;
+    if (!strstr(text, o->op) || (o->except && strstr(text, o->except)) || !strstr(dtype_name(dtype), o->dtype)) return;
     if (o->mode == MODE_LIST) {
         printf("%s%s\n", text,
                !perf                 ? ""
@@ -349,16 +337,13 @@ static enum status run_self_test(struct harness *h, const struct options *o, str
     char differs[256];
     setenv("ZTRAIN_CPU_ISA", "baseline", 1);
     enum status status = device_open(DEVICE_CPU, 0, o->threads, &baseline, err);
-    if (status == STATUS_OK)
-        status = self_test_new(h->device, baseline, &checker, err);
+    if (status == STATUS_OK) status = self_test_new(h->device, baseline, &checker, err);
     for (int op = 0; status == STATUS_OK && op < OPS_COUNT; op++) {
         char text[64];
         snprintf(text, sizeof text, "%s self-test", op_name(op));
-        if (!strstr(text, o->op) || (o->except && strstr(text, o->except)))
-            continue;
+        if (!strstr(text, o->op) || (o->except && strstr(text, o->except))) continue;
         status = self_test_op(checker, op, differs, sizeof differs, err);
-        if (*differs)
-            printf("FAILED %s: %s\n", text, differs);
+        if (*differs) printf("FAILED %s: %s\n", text, differs);
         score->passed += !*differs;
         score->failed += *differs != 0;
     }
@@ -398,16 +383,14 @@ static int run_on_device(struct harness *h, const struct options *o)
         printf("ceiling: a large copy %.1f GB/s\n", 1e-9 * ceilings.copy);
         print_bf16_rates(h->device);
     }
-    if (o->mode == MODE_FAULT)
-        run_fault(h, &score);
+    if (o->mode == MODE_FAULT) run_fault(h, &score);
     run_cases(h, o, &ceilings, &score);
     if (o->mode == MODE_TEST && !*o->dtype && run_self_test(h, o, &score, &err) != STATUS_OK) {
         printf("FAILED self-test: %s\n", err.text);
         score.failed++;
     }
     ops_describe(h->device, text, sizeof text);
-    if (*text)
-        printf("%s\n", text);
+    if (*text) printf("%s\n", text);
     printf("%d passed, %d failed\n", score.passed, score.failed);
     stream_free(h->stream);
     device_free(h->device, memory, capacity);
@@ -421,10 +404,8 @@ int main(int argc, char **argv)
     struct options options;
     const char *wrong;
     setvbuf(stdout, NULL, _IOLBF, 0); /* lines before a crash are seen */
-    if (!options_parse(argc, argv, &options, &wrong))
-        return usage(wrong);
-    if (options.mode != MODE_LIST)
-        return run_on_device(&h, &options);
+    if (!options_parse(argc, argv, &options, &wrong)) return usage(wrong);
+    if (options.mode != MODE_LIST) return run_on_device(&h, &options);
     run_cases(&h, &options, NULL, NULL);
     return 0;
 }

@@ -84,18 +84,14 @@ static void embedding_bwd_reference(struct harness *h)
 {
     int64_t C = h->c->N;
     start_sum(h, h->dw);
-    if (h->db)
-        start_sum(h, h->db);
-    if (h->dtypes)
-        start_sum(h, h->dtypes);
+    if (h->db) start_sum(h, h->db);
+    if (h->dtypes) start_sum(h, h->dtypes);
     for (int64_t i = 0; i < h->c->M; i++) {
         for (int64_t j = 0; j < C; j++) {
-            if (h->dtypes)
-                h->dtypes->expected[h->index_c[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
+            if (h->dtypes) h->dtypes->expected[h->index_c[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
             if (h->index_a[i] != h->args.embedding_bwd.padding)
                 h->dw->expected[h->index_a[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
-            if (h->db)
-                h->db->expected[h->index_b[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
+            if (h->db) h->db->expected[h->index_b[i] * C + j] += factor_of(h->c) * h->dout->host[i * C + j];
         }
     }
 }
@@ -114,10 +110,8 @@ static int embedding_pairs(struct harness *h, struct gradient_pair *pairs)
 {
     int count = 0;
     pairs[count++] = (struct gradient_pair){h->w, h->dw};
-    if (h->db)
-        pairs[count++] = (struct gradient_pair){h->b, h->db};
-    if (h->dtypes)
-        pairs[count++] = (struct gradient_pair){h->types, h->dtypes};
+    if (h->db) pairs[count++] = (struct gradient_pair){h->b, h->db};
+    if (h->dtypes) pairs[count++] = (struct gradient_pair){h->types, h->dtypes};
     return count;
 }
 
@@ -132,8 +126,7 @@ static enum norm_kind norm_kind_of(struct harness *h)
 static const double *norm_factors(struct harness *h)
 {
     double *factors = host_memory(h, (size_t)h->w->n * sizeof *factors);
-    for (int64_t i = 0; i < h->w->n; i++)
-        factors[i] = h->w->host[i] + h->c->offset;
+    for (int64_t i = 0; i < h->w->n; i++) factors[i] = h->w->host[i] + h->c->offset;
     return factors;
 }
 
@@ -199,8 +192,7 @@ static void norm_bwd_setup(struct harness *h)
         double *y = host_memory(h, (size_t)(n + 2 * c->M) * sizeof *y), *mean = y + n, *rstd = mean + c->M;
         ref_norm(has(h, RMS), c->M, c->N, 1e-3f, h->x->host, norm_factors(h), NULL, y, mean, rstd);
         for (int64_t i = 0; i < c->M; i++) {
-            if (h->mean)
-                tensor_set(h->mean, i, mean[i]);
+            if (h->mean) tensor_set(h->mean, i, mean[i]);
             tensor_set(h->rstd, i, rstd[i]);
         }
     }
@@ -226,13 +218,11 @@ static void norm_bwd_setup(struct harness *h)
 static void norm_bwd_reference(struct harness *h)
 {
     start_sum(h, h->dw);
-    if (h->db)
-        start_sum(h, h->db);
+    if (h->db) start_sum(h, h->db);
     ref_norm_bwd(has(h, RMS), h->c->M, h->c->N, h->x->host, norm_factors(h), h->dy->host,
                  h->mean ? h->mean->host : NULL, h->rstd->host, h->dx->expected, h->dw->expected,
                  h->db ? h->db->expected : NULL);
-    for (int64_t i = 0; h->res && i < h->dx->n; i++)
-        h->dx->expected[i] += h->res->host[i];
+    for (int64_t i = 0; h->res && i < h->dx->n; i++) h->dx->expected[i] += h->res->host[i];
     sums_reference(h, h->c->M, h->dx->expected);
 }
 
@@ -250,15 +240,13 @@ static double norm_loss(struct harness *h)
 static void dense_rows(const struct op_case *c, const double *from, double *dense)
 {
     int64_t n = c->H * c->D;
-    for (int64_t i = 0; i < c->M; i++)
-        memcpy(dense + i * n, from + i * (n + c->pad), (size_t)n * sizeof *dense);
+    for (int64_t i = 0; i < c->M; i++) memcpy(dense + i * n, from + i * (n + c->pad), (size_t)n * sizeof *dense);
 }
 
 static void spread_rows(const struct op_case *c, const double *dense, double *to)
 {
     int64_t n = c->H * c->D;
-    for (int64_t i = 0; i < c->M; i++)
-        memcpy(to + i * (n + c->pad), dense + i * n, (size_t)n * sizeof *dense);
+    for (int64_t i = 0; i < c->M; i++) memcpy(to + i * (n + c->pad), dense + i * n, (size_t)n * sizeof *dense);
 }
 
 /* y (M · H · D) times silu(gate), if the case has a gate. */
@@ -324,8 +312,7 @@ static void head_norm_bwd_setup(struct harness *h)
         double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *y = x + n, *rstd = y + n;
         dense_rows(c, h->x->host, x);
         ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, rstd);
-        for (int64_t i = 0; i < c->M * c->H; i++)
-            tensor_set(h->rstd, i, rstd[i]);
+        for (int64_t i = 0; i < c->M * c->H; i++) tensor_set(h->rstd, i, rstd[i]);
     }
     h->args.head_norm_bwd = (struct head_norm_bwd_args){.dtype = h->dtype,
                                                         .M = c->M,

@@ -17,13 +17,11 @@ static double best_seconds(struct harness *h, void (*work)(struct harness *h, in
     double best = 1e30, start = seconds_now();
     for (int i = 0, batch = 1; i < 3 || (i < 200 && seconds_now() - start < limit); i++) {
         double before = seconds_now();
-        for (int j = 0; j < batch; j++)
-            work(h, op);
+        for (int j = 0; j < batch; j++) work(h, op);
         stream_sync(h->stream);
         double seconds = (seconds_now() - before) / batch;
         best = i > 0 && seconds < best ? seconds : best; /* the first warms up */
-        if (seconds * batch < 5e-3 && batch < 64)
-            batch *= 4;
+        if (seconds * batch < 5e-3 && batch < 64) batch *= 4;
     }
     return best;
 }
@@ -48,14 +46,11 @@ struct op_profile case_prepare(struct harness *h, const struct op_case *c, enum 
     h->timing = true;
     case_setup(h, c, dtype, op);
     h->timing = false;
-    if (announce(h, op, &err) != STATUS_OK)
-        printf("FAILED: %s\n", err.text);
+    if (announce(h, op, &err) != STATUS_OK) printf("FAILED: %s\n", err.text);
     struct ops_profiler *profiler;
-    if (ops_profiler_new(h->device, &profiler, &err) != STATUS_OK)
-        BUG("no profile: %s", err.text);
+    if (ops_profiler_new(h->device, &profiler, &err) != STATUS_OK) BUG("no profile: %s", err.text);
     case_launch(h, op);
-    if (ops_profiler_read(profiler, &work, 1) != 1)
-        BUG("a profile without '%s'", c->op);
+    if (ops_profiler_read(profiler, &work, 1) != 1) BUG("a profile without '%s'", c->op);
     ops_profiler_free(profiler);
     return work;
 }
@@ -97,8 +92,7 @@ void print_bf16_rates(const struct device *device)
     struct cpu_bf16_rates rates;
     struct error err;
     char text[CPU_BF16_TEXT];
-    if (device->kind != DEVICE_CPU || cpu_kernels_detect(&has, &err) != STATUS_OK)
-        return;
+    if (device->kind != DEVICE_CPU || cpu_kernels_detect(&has, &err) != STATUS_OK) return;
     cpu_bf16_measure(&has, &rates);
     printf("ceiling: bf16 from the caches: %s\n", cpu_bf16_rates_text(&rates, text));
 }

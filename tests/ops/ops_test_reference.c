@@ -11,15 +11,13 @@ double ref_sigmoid(double x)
 
 double ref_gelu(double x, bool erf_form)
 {
-    if (erf_form)
-        return 0.5 * x * erfc(-x / sqrt(2));
+    if (erf_form) return 0.5 * x * erfc(-x / sqrt(2));
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 double ref_gelu_grad(double x, bool erf_form)
 {
-    if (erf_form)
-        return 0.5 * erfc(-x / sqrt(2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+    if (erf_form) return 0.5 * erfc(-x / sqrt(2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
     double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
@@ -30,8 +28,7 @@ void ref_linear(int64_t M, int64_t N, int64_t K, bool in_out, const double *x, c
     for (int64_t i = 0; i < M; i++) {
         for (int64_t j = 0; j < N; j++) {
             double sum = b ? b[j] : 0;
-            for (int64_t l = 0; l < K; l++)
-                sum += x[i * K + l] * (in_out ? w[l * N + j] : w[j * K + l]);
+            for (int64_t l = 0; l < K; l++) sum += x[i * K + l] * (in_out ? w[l * N + j] : w[j * K + l]);
             y[i * N + j] = sum;
         }
     }
@@ -43,17 +40,12 @@ void ref_norm(bool rms, int64_t M, int64_t C, double eps, const double *x, const
     for (int64_t i = 0; i < M; i++) {
         const double *row = x + i * C;
         double m = 0, v = 0;
-        for (int64_t j = 0; j < C && !rms; j++)
-            m += row[j] / (double)C;
-        for (int64_t j = 0; j < C; j++)
-            v += (row[j] - m) * (row[j] - m) / (double)C;
+        for (int64_t j = 0; j < C && !rms; j++) m += row[j] / (double)C;
+        for (int64_t j = 0; j < C; j++) v += (row[j] - m) * (row[j] - m) / (double)C;
         double r = 1 / sqrt(v + eps);
-        for (int64_t j = 0; j < C; j++)
-            y[i * C + j] = (row[j] - m) * r * w[j] + (b ? b[j] : 0);
-        if (mean)
-            mean[i] = m;
-        if (rstd)
-            rstd[i] = r;
+        for (int64_t j = 0; j < C; j++) y[i * C + j] = (row[j] - m) * r * w[j] + (b ? b[j] : 0);
+        if (mean) mean[i] = m;
+        if (rstd) rstd[i] = r;
     }
 }
 
@@ -67,8 +59,7 @@ void ref_norm_bwd(bool rms, int64_t M, int64_t C, const double *x, const double 
             sum_g += rms ? 0 : d * w[j];
             sum_gn += d * w[j] * n;
             dw[j] += d * n;
-            if (db)
-                db[j] += d;
+            if (db) db[j] += d;
         }
         for (int64_t j = 0; j < C; j++) {
             double n = (x[i * C + j] - m) * rstd[i];
@@ -104,8 +95,7 @@ static double capped(const struct ref_attention *a, double score)
 static double capped_slope(const struct ref_attention *a, const double *q, const double *k)
 {
     double score = 0;
-    for (int64_t j = 0; j < a->D; j++)
-        score += q[j] * k[j];
+    for (int64_t j = 0; j < a->D; j++) score += q[j] * k[j];
     double c = a->cap > 0 ? cosh(score * a->scale / a->cap) : 1;
     return a->scale / (c * c);
 }
@@ -127,15 +117,12 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
     for (int64_t key = *first; key <= last; key++) {
         const double *k = a->k + key * a->ld_k + kv * a->D;
         double score = 0;
-        for (int64_t j = 0; j < a->D; j++)
-            score += q[j] * k[j];
+        for (int64_t j = 0; j < a->D; j++) score += q[j] * k[j];
         p[key - *first] = capped(a, score);
         highest = fmax(highest, p[key - *first]);
     }
-    for (int64_t key = *first; key <= last; key++)
-        sum += exp(p[key - *first] - highest);
-    for (int64_t key = *first; key <= last; key++)
-        p[key - *first] = exp(p[key - *first] - highest) / sum;
+    for (int64_t key = *first; key <= last; key++) sum += exp(p[key - *first] - highest);
+    for (int64_t key = *first; key <= last; key++) p[key - *first] = exp(p[key - *first] - highest) / sum;
     return highest + log(sum);
 }
 
@@ -153,10 +140,8 @@ void ref_attention(const struct ref_attention *a, double *out, double *lse)
                 int64_t first, last = last_key(a, s, row), kv = h / (a->H / a->KV);
                 double *o = out + row * a->ld_o + h * a->D;
                 double l = probabilities(a, a->seq_start[s], row, last, h, &first, p);
-                if (lse)
-                    lse[h * a->M + row] = l;
-                for (int64_t key = first; key <= last; key++)
-                    p[key - first] *= kept(a, a->seq_start[s], row, key, h);
+                if (lse) lse[h * a->M + row] = l;
+                for (int64_t key = first; key <= last; key++) p[key - first] *= kept(a, a->seq_start[s], row, key, h);
                 for (int64_t j = 0; j < a->D; j++) {
                     o[j] = 0;
                     for (int64_t key = first; key <= last; key++)
@@ -172,10 +157,8 @@ void ref_attention_bwd(const struct ref_attention *a, const double *dout, double
 {
     double *p = malloc((size_t)(2 * a->M + 2) * sizeof *p), *dp = p + a->M + 1;
     for (int64_t i = 0; i < a->M; i++) {
-        for (int64_t j = 0; j < a->H * a->D; j++)
-            dq[i * a->ld_q + j] = 0;
-        for (int64_t j = 0; j < a->KV * a->D; j++)
-            dk[i * a->ld_k + j] = dv[i * a->ld_v + j] = 0;
+        for (int64_t j = 0; j < a->H * a->D; j++) dq[i * a->ld_q + j] = 0;
+        for (int64_t j = 0; j < a->KV * a->D; j++) dk[i * a->ld_k + j] = dv[i * a->ld_v + j] = 0;
     }
     for (int s = 0; s < a->num_seqs; s++) {
         for (int64_t row = a->seq_start[s]; row < a->seq_start[s + 1]; row++) {

@@ -34,8 +34,7 @@ int host_blocks(void)
 
 void host_release_from(int first)
 {
-    while (num_blocks > first)
-        free(blocks[--num_blocks]);
+    while (num_blocks > first) free(blocks[--num_blocks]);
 }
 
 static uint64_t random_bits(struct harness *h)
@@ -54,8 +53,7 @@ double random_uniform(struct harness *h)
 int32_t *random_ints(struct harness *h, int64_t n, int64_t below)
 {
     int32_t *ints = host_memory(h, (size_t)n * sizeof *ints);
-    for (int64_t i = 0; i < n; i++)
-        ints[i] = (int32_t)(random_bits(h) % (uint64_t)below);
+    for (int64_t i = 0; i < n; i++) ints[i] = (int32_t)(random_bits(h) % (uint64_t)below);
     return ints;
 }
 
@@ -68,8 +66,7 @@ size_t tensor_element_size(const struct tensor *t)
 
 double tensor_round(const struct tensor *t, double x)
 {
-    if (t->is_double || t->is_index || t->is_byte)
-        return x;
+    if (t->is_double || t->is_index || t->is_byte) return x;
     switch (t->dtype) {
     case DTYPE_F32: return (double)(float)x;
     case DTYPE_BF16: return (double)bf16_to_f32(bf16_from_f32((float)x));
@@ -104,8 +101,7 @@ static struct tensor *tensor_new(struct harness *h, const char *name, enum dtype
 struct tensor *tensor_in(struct harness *h, const char *name, enum dtype dtype, int64_t n, double scale)
 {
     struct tensor *t = tensor_new(h, name, dtype, n, false);
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, scale * random_uniform(h));
+    for (int64_t i = 0; !h->timing && i < n; i++) tensor_set(t, i, scale * random_uniform(h));
     return t;
 }
 
@@ -114,8 +110,7 @@ struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype,
     struct tensor *t = tensor_new(h, name, dtype, n, false);
     t->output = true;
     t->accumulated = accumulate;
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, accumulate ? random_uniform(h) : NAN);
+    for (int64_t i = 0; !h->timing && i < n; i++) tensor_set(t, i, accumulate ? random_uniform(h) : NAN);
     return t;
 }
 
@@ -123,16 +118,14 @@ struct tensor *tensor_double(struct harness *h, const char *name, double value)
 {
     struct tensor *t = tensor_new(h, name, DTYPE_F32, 1, true);
     t->output = true;
-    if (!h->timing)
-        t->host[0] = value;
+    if (!h->timing) t->host[0] = value;
     return t;
 }
 
 struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n)
 {
     struct tensor *t = tensor_new(h, name, DTYPE_F32, n, true);
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(t, i, fabs(random_uniform(h)));
+    for (int64_t i = 0; !h->timing && i < n; i++) tensor_set(t, i, fabs(random_uniform(h)));
     return t;
 }
 
@@ -156,8 +149,7 @@ struct tensor *tensor_bytes(struct harness *h, const char *name, const uint8_t *
 {
     struct tensor *t = tensor_new(h, name, DTYPE_F32, n, false); /* four times as much memory as it needs */
     t->is_byte = t->output = t->exact = true;
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        t->host[i] = bytes[i];
+    for (int64_t i = 0; !h->timing && i < n; i++) t->host[i] = bytes[i];
     return t;
 }
 
@@ -204,8 +196,7 @@ static double decode(const struct tensor *t, const unsigned char *from)
         memcpy(&value, from, sizeof value);
         return value;
     }
-    if (t->is_byte)
-        return *from;
+    if (t->is_byte) return *from;
     if (t->is_index) {
         memcpy(&index, from, sizeof index);
         return (double)index;
@@ -223,8 +214,7 @@ void upload(struct harness *h, const struct tensor *t)
     size_t size = tensor_element_size(t), bytes = (size_t)t->n * size;
     unsigned char *staging = host_memory(h, bytes + 2 * DEVICE_GUARD);
     memset(staging, GUARD_BYTE, bytes + 2 * DEVICE_GUARD);
-    for (int64_t i = 0; i < t->n; i++)
-        encode(t, t->host[i], staging + DEVICE_GUARD + (size_t)i * size);
+    for (int64_t i = 0; i < t->n; i++) encode(t, t->host[i], staging + DEVICE_GUARD + (size_t)i * size);
     stream_copy(h->stream, (char *)t->device - DEVICE_GUARD, staging, bytes + 2 * DEVICE_GUARD);
     stream_sync(h->stream);
 }
@@ -244,8 +234,7 @@ bool download(struct harness *h, struct tensor *t)
     unsigned char *staging = host_memory(h, bytes + 2 * guard);
     stream_copy(h->stream, staging, (char *)t->device - guard, bytes + 2 * guard);
     stream_sync(h->stream);
-    for (int64_t i = 0; i < t->n; i++)
-        t->actual[i] = decode(t, staging + guard + (size_t)i * size);
+    for (int64_t i = 0; i < t->n; i++) t->actual[i] = decode(t, staging + guard + (size_t)i * size);
     bool whole = true;
     for (size_t i = 0; i < guard; i++)
         whole = whole && staging[i] == GUARD_BYTE && staging[guard + bytes + i] == GUARD_BYTE;

@@ -14,16 +14,14 @@ static struct decay_segment decay_segment_of(int64_t n, int s)
 static const struct decay_segment *decay_segments_of(struct harness *h)
 {
     struct decay_segment segments[DECAY_SEGMENTS];
-    for (int s = 0; s < DECAY_SEGMENTS; s++)
-        segments[s] = decay_segment_of(h->c->N, s);
+    for (int s = 0; s < DECAY_SEGMENTS; s++) segments[s] = decay_segment_of(h->c->N, s);
     return has(h, TYPES) ? device_bytes(h, segments, sizeof segments) : NULL;
 }
 
 static double decay_of_element(const struct harness *h, int64_t i, float weight_decay)
 {
     int s = 0;
-    while (has(h, TYPES) && i >= decay_segment_of(h->c->N, s).end)
-        s++;
+    while (has(h, TYPES) && i >= decay_segment_of(h->c->N, s).end) s++;
     return (double)(has(h, TYPES) ? decay_segment_of(h->c->N, s).weight_decay : weight_decay);
 }
 
@@ -40,8 +38,7 @@ static void adam_setup(struct harness *h)
     h->w = tensor_in(h, "master", master, n, 1);
     h->q = tensor_in(h, "m", moment, n, 0.1);
     h->v = tensor_in(h, "v", moment, n, 0.1);
-    for (int64_t i = 0; !h->timing && i < n; i++)
-        tensor_set(h->v, i, fabs(h->v->host[i]) * 0.1);
+    for (int64_t i = 0; !h->timing && i < n; i++) tensor_set(h->v, i, fabs(h->v->host[i]) * 0.1);
     h->x = tensor_in(h, "grad", exact || (!narrow && !has(h, IN_PLACE)) ? DTYPE_F32 : DTYPE_BF16, n, 1);
     h->y = has(h, LOSS_ONLY) || narrow ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
     h->w->output = h->q->output = h->v->output = true;
@@ -82,8 +79,7 @@ static double adam_rounded(const struct harness *h, const struct tensor *t, uint
     const uint32_t counter[4] = {(uint32_t)(place / 8), 0, state << 24 | ROUNDED_UNIT, ROUNDED_STEP};
     uint32_t words[4], bits;
     float x = (float)value;
-    if (t->dtype == DTYPE_F32)
-        return value;
+    if (t->dtype == DTYPE_F32) return value;
     philox4x32(keys, counter, words);
     memcpy(&bits, &x, sizeof bits);
     bits += words[place % 8 / 2] >> 16 * (place % 2) & 0xffff;
@@ -107,8 +103,7 @@ static void adam_reference(struct harness *h)
         h->w->expected[i] = adam_rounded(h, h->w, STATE_MASTER, i, w);
         h->q->expected[i] = adam_rounded(h, h->q, STATE_EXP_AVG, i, m);
         h->v->expected[i] = adam_rounded(h, h->v, STATE_EXP_AVG_SQ, i, v);
-        if (h->y)
-            h->y->expected[i] = w;
+        if (h->y) h->y->expected[i] = w;
     }
 }
 
@@ -127,8 +122,7 @@ static void momentum_setup(struct harness *h)
     }
     h->y = has(h, LOSS_ONLY) ? NULL : tensor_out(h, "param", wide_dtype(h), n, false);
     h->w->output = true;
-    if (h->q)
-        h->q->output = true;
+    if (h->q) h->q->output = true;
     const struct step_state step = {.optimizer_step = has(h, ACCUMULATE) ? 1 : 2,
                                     .lr = 1e-2,
                                     .beta1 = 0.9,
@@ -170,10 +164,8 @@ static void momentum_reference(struct harness *h)
             w -= lr * (!h->q ? g : a->nesterov ? g + momentum * m : m);
         }
         h->w->expected[i] = w;
-        if (h->q)
-            h->q->expected[i] = m;
-        if (h->y)
-            h->y->expected[i] = w;
+        if (h->q) h->q->expected[i] = m;
+        if (h->y) h->y->expected[i] = w;
     }
 }
 
@@ -211,8 +203,7 @@ static void orthogonalize_setup(struct harness *h)
     const int64_t numel = h->c->M * h->c->N, n = h->c->M < h->c->N ? h->c->M : h->c->N;
     h->x = tensor_in(h, "x", DTYPE_BF16, numel, has(h, EXTREME) ? 0 : 3);
     h->y = h->x;
-    if (!has(h, IN_PLACE))
-        h->y = tensor_out(h, "y", DTYPE_BF16, numel, false);
+    if (!has(h, IN_PLACE)) h->y = tensor_out(h, "y", DTYPE_BF16, numel, false);
     h->y->output = true;
     h->y->tolerance = 0.03; /* a value that rounds the other way changes all that follow */
     h->args.orthogonalize = (struct orthogonalize_args){
@@ -261,8 +252,7 @@ static void muon_update_reference(struct harness *h)
         w -= 0.05 * 0.25 * w;
         w -= 0.05 * 1.75 * h->x->host[i];
         h->w->expected[i] = w;
-        if (h->y)
-            h->y->expected[i] = w;
+        if (h->y) h->y->expected[i] = w;
     }
 }
 

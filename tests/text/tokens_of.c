@@ -13,15 +13,13 @@
 
 static void print_ids(const struct token_list *ids)
 {
-    for (size_t i = 0; i < ids->count; i++)
-        printf("%" PRId32 " ", ids->ids[i]);
+    for (size_t i = 0; i < ids->count; i++) printf("%" PRId32 " ", ids->ids[i]);
     fputs("|", stdout);
 }
 
 static void stop_on(enum status status, const struct error *err)
 {
-    if (status == STATUS_OK)
-        return;
+    if (status == STATUS_OK) return;
     fprintf(stderr, "%s\n", err->text);
     exit((int)status);
 }
@@ -31,8 +29,7 @@ static void print_text(const struct tokenizer *tokenizer, const struct token_lis
     struct text whole = {0}, streamed = {0};
     struct text_stream stream = {0};
     tokenizer_decode(tokenizer, ids->ids, ids->count, false, &whole);
-    for (size_t i = 0; i < ids->count; i++)
-        text_stream_push(&stream, tokenizer, ids->ids[i], false, &streamed);
+    for (size_t i = 0; i < ids->count; i++) text_stream_push(&stream, tokenizer, ids->ids[i], false, &streamed);
     text_stream_end(&stream, &streamed);
     if (whole.count != streamed.count || (whole.count && memcmp(whole.bytes, streamed.bytes, whole.count) != 0)) {
         fputs("the stream differs\n", stderr);
@@ -50,14 +47,12 @@ int main(int argc, char **argv)
     struct tokenizer *tokenizer;
     struct error err;
     char line[32];
-    if (argc != 2)
-        return 2;
+    if (argc != 2) return 2;
     stop_on(tokenizer_folder_open(argv[1], &tokenizer, &err), &err);
     while (fgets(line, sizeof line, stdin)) {
         size_t bytes = strtoull(line, NULL, 10);
         char *text = malloc(bytes + 1);
-        if (!text || fread(text, 1, bytes, stdin) != bytes)
-            return 1;
+        if (!text || fread(text, 1, bytes, stdin) != bytes) return 1;
         struct token_list special = {0}, plain = {0};
         stop_on(tokenizer_encode(tokenizer, text, bytes, true, &special, &err), &err);
         stop_on(tokenizer_encode(tokenizer, text, bytes, false, &plain, &err), &err);

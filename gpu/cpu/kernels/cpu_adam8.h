@@ -56,8 +56,7 @@ static ALWAYS_INLINE vf adam8_fma(vf a, vf b, vf c)
 #if defined(__AVX2__) || defined(__aarch64__)
     return vf_fma(a, b, c);
 #else
-    for (int i = 0; i < VF; i++)
-        c[i] = fmaf(a[i], b[i], c[i]);
+    for (int i = 0; i < VF; i++) c[i] = fmaf(a[i], b[i], c[i]);
     return c;
 #endif
 }
@@ -70,8 +69,7 @@ static ALWAYS_INLINE vf adam8_lerp(vf x, vf end, float weight)
 
 static ALWAYS_INLINE void adam8_decode(const struct moment_block *block, const struct adam8_map *map, float *values)
 {
-    for (int i = 0; i < MOMENT_BLOCK; i++)
-        values[i] = map->values[block->codes[i]] * block->scale;
+    for (int i = 0; i < MOMENT_BLOCK; i++) values[i] = map->values[block->codes[i]] * block->scale;
 }
 
 static ALWAYS_INLINE void adam8_encode(float *values, const struct adam8_map *map, struct moment_block *block)
@@ -84,8 +82,7 @@ static ALWAYS_INLINE void adam8_encode(float *values, const struct adam8_map *ma
     block->scale = vf_max_lane(most);
     for (int i = 0; i < MOMENT_BLOCK; i += VF)
         vf_store(values, i, vf_load(values, i, DTYPE_F32) / vf_set(block->scale), DTYPE_F32);
-    for (int i = 0; i < MOMENT_BLOCK; i++)
-        block->codes[i] = dynamic_lookup_code(&map->lookup, values[i]);
+    for (int i = 0; i < MOMENT_BLOCK; i++) block->codes[i] = dynamic_lookup_code(&map->lookup, values[i]);
 }
 
 static ALWAYS_INLINE void adam8_block(const struct adam8_args *a, const struct adam8_maps *maps,
@@ -108,8 +105,7 @@ static ALWAYS_INLINE void adam8_block(const struct adam8_args *a, const struct a
         vf_store(ms, i, m, DTYPE_F32);
         vf_store(vs, i, v, DTYPE_F32);
         vf_store(a->master, first + i, w, DTYPE_F32);
-        if (a->param)
-            vf_store(a->param, first + i, w, param_dtype);
+        if (a->param) vf_store(a->param, first + i, w, param_dtype);
     }
     adam8_encode(ms, &maps->m, &a->m[block]);
     adam8_encode(vs, &maps->v, &a->v[block]);
@@ -130,8 +126,7 @@ static void op_adam8(struct stream *stream, const struct adam8_args *a)
     (void)stream;
     heartbeat_beat();
     ASSERT(a->n % MOMENT_BLOCK == 0);
-    if (a->step->skipped || a->n == 0)
-        return;
+    if (a->step->skipped || a->n == 0) return;
     struct adam8_maps maps;
     dynamic_map_signed(maps.m.values);
     dynamic_map_unsigned(maps.v.values);

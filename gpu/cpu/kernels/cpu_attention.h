@@ -122,8 +122,7 @@ static void attention_tile(int64_t units, const float *panel, const float *x, fl
 static void multiply_rows(float *out, const float *panels, const float *lanes, int64_t rows, const struct attention *a)
 {
     const int64_t units = units_of(a, a->D);
-    for (int64_t i = 0; i < rows; i += MR)
-        attention_tile(units, panels + i * units, lanes, out + i * NR, a);
+    for (int64_t i = 0; i < rows; i += MR) attention_tile(units, panels + i * units, lanes, out + i * NR, a);
 }
 
 #if GEMM_HAS_PAIRS
@@ -150,8 +149,7 @@ static void add_columns(float *sum, const float *columns, float *weights, int64_
 {
     _Alignas(64) float tile[MR * NR];
 #if GEMM_HAS_PAIRS
-    if (a->kind == UNIT_PAIR)
-        pair_weights(weights, count);
+    if (a->kind == UNIT_PAIR) pair_weights(weights, count);
 #endif
     for (int64_t j = 0; j < a->padded_d; j += MR) {
         attention_tile(units_of(a, count), columns + j * units_of(a, length) + units_of(a, row) * MR, weights, tile, a);
@@ -159,8 +157,7 @@ static void add_columns(float *sum, const float *columns, float *weights, int64_
             float *to = sum + (j + i) * NR;
             for (int64_t l = 0; l < NR; l += VF) {
                 vf before = vf_load(to, l, DTYPE_F32);
-                if (keep)
-                    before *= vf_load(keep, l, DTYPE_F32);
+                if (keep) before *= vf_load(keep, l, DTYPE_F32);
                 vf_store(to, l, before + vf_load(tile, i * NR + l, DTYPE_F32), DTYPE_F32);
             }
         }
@@ -178,8 +175,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
     for (int64_t j = 0; j < a->padded_d; j += 4) { /* four columns of the result at a time */
         uint32_t quads[4 * NR];
         pack_panel(quads, sum + j * NR, NR, 1, 4, 4, NR, UNIT_F32);
-        for (int64_t i = 0; i < NR; i++)
-            memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
+        for (int64_t i = 0; i < NR; i++) memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
     }
     for (int64_t i = 0; i < min64(NR, count); i++) {
         void *to = at(x, i * ld, a->dtype);
@@ -194,8 +190,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
 static ALWAYS_INLINE vi lane_tokens(int64_t first, int64_t v)
 {
     vi tokens;
-    for (int l = 0; l < VF; l++)
-        tokens[l] = l;
+    for (int l = 0; l < VF; l++) tokens[l] = l;
     return tokens + (int32_t)(first + v * VF);
 }
 
@@ -221,8 +216,7 @@ static struct range keys_of(int64_t q_first, int64_t q_last, const struct attent
 /* The queries [first, end) that see keys k_first … k_last of a unit; `first` is a multiple of MR. */
 static struct range queries_of(int64_t first, int64_t last, const struct attention_unit *u, const struct attention *a)
 {
-    if (a->bidirectional)
-        return (struct range){0, u->length};
+    if (a->bidirectional) return (struct range){0, u->length};
     return (struct range){first / MR * MR, a->window > 0 ? min64(u->length, last + a->window) : u->length};
 }
 
@@ -234,8 +228,7 @@ static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, boo
                          const struct attention_unit *u, const struct attention *a)
 {
     const struct dropout *d = &a->dropout;
-    if (!d->threshold)
-        return;
+    if (!d->threshold) return;
     const int64_t row_block = by_key ? DROPOUT_QUERIES : DROPOUT_KEYS, lane_block = DROPOUT_BLOCK / row_block;
     const int64_t row = by_key ? query : key, lane = by_key ? key : query;
     const uint64_t token = d->tokens[u->start];
@@ -247,8 +240,7 @@ static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, boo
             for (int e = 0; e < DROPOUT_BLOCK; e++) {
                 const int64_t i = first - row + (by_key ? e / DROPOUT_KEYS : e % DROPOUT_KEYS);
                 const int64_t j = l + (by_key ? e % DROPOUT_KEYS : e / DROPOUT_KEYS);
-                if (i >= 0 && i < rows)
-                    x[i * NR + j] = dropout_keeps(d, words, e) ? x[i * NR + j] * d->scale : 0;
+                if (i >= 0 && i < rows) x[i * NR + j] = dropout_keeps(d, words, e) ? x[i * NR + j] * d->scale : 0;
             }
         }
     }
@@ -313,8 +305,7 @@ static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t
         vi queries = lane_tokens(query, v);
         for (int64_t i = 0; i < count; i++) {
             vf x = score_of(vf_load(scores, i * NR + v * VF, DTYPE_F32), a, capped);
-            if (masked)
-                x = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
+            if (masked) x = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
             vf_store(scores, i * NR + v * VF, x, DTYPE_F32);
             top = vf_max(x, top);
         }
@@ -378,8 +369,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
     const struct attention a = attention_of(stream, args);
     ASSERT(!a.bidirectional || a.window == 0);
     heartbeat_beat();
-    if (a.M == 0)
-        return;
+    if (a.M == 0) return;
     struct scratch scratch = scratch_of(stream);
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
@@ -405,8 +395,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
             for (int64_t item = 0; item < count * a.group * blocks; item++) {
                 int64_t i = item % count, query = (blocks - 1 - item / (count * a.group)) * NR;
                 struct attention_unit u = attention_unit_at(&a, first + i);
-                if (query >= u.length)
-                    continue;
+                if (query >= u.length) continue;
                 float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
                 attention_fwd_block(args, &a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
             }
@@ -428,8 +417,7 @@ static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products
         for (int64_t i = 0; i < count; i++) {
             int64_t at_lane = i * NR + v * VF;
             vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
-            if (masked)
-                p = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
+            if (masked) p = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
             vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
             vf_store(scores, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
@@ -596,8 +584,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
     const struct attention a = attention_of(stream, &forward);
     ASSERT(!a.bidirectional || a.window == 0);
     heartbeat_beat();
-    if (a.M == 0)
-        return;
+    if (a.M == 0) return;
     struct scratch scratch = scratch_of(stream);
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D), unit_floats = bwd_unit_floats(&a);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
@@ -626,8 +613,7 @@ static void op_attention_bwd(struct stream *stream, const struct attention_bwd_a
                 struct attention_unit u = attention_unit_at(&a, first + i);
                 float *unit = packed + i * unit_floats;
                 if (rest < blocks) {
-                    if (rest * NR < u.length)
-                        attention_bwd_keys(args, &a, &u, rest * NR, unit, mine);
+                    if (rest * NR < u.length) attention_bwd_keys(args, &a, &u, rest * NR, unit, mine);
                     continue;
                 }
                 rest -= blocks;

@@ -18,8 +18,7 @@ static void decode_store(const struct attention_decode_args *a, void *cache, con
 static ALWAYS_INLINE float decode_dot(const void *x, const float *y, int64_t n, enum dtype dtype)
 {
     vf sum = vf_zero();
-    for (int64_t j = 0; j < n; j += VF)
-        sum += vf_get(x, j, n, dtype) * vf_get(y, j, n, DTYPE_F32);
+    for (int64_t j = 0; j < n; j += VF) sum += vf_get(x, j, n, dtype) * vf_get(y, j, n, DTYPE_F32);
     return vf_sum(sum);
 }
 
@@ -34,13 +33,11 @@ static ALWAYS_INLINE void decode_block(const struct attention_decode_args *a, co
                                        const void *values, int64_t count, float *scores, struct decode_sums *sums,
                                        enum dtype dtype)
 {
-    for (int64_t i = 0; i < count; i++)
-        scores[i] = decode_dot(at(keys, i * a->D, dtype), q, a->D, dtype) * a->scale;
+    for (int64_t i = 0; i < count; i++) scores[i] = decode_dot(at(keys, i * a->D, dtype), q, a->D, dtype) * a->scale;
     for (int64_t i = 0; i < count && a->softcap > 0; i += VF)
         vf_put(scores, i, count, a->softcap * vf_tanh(vf_get(scores, i, count, DTYPE_F32) / a->softcap), DTYPE_F32);
     float top = sums->highest;
-    for (int64_t i = 0; i < count; i++)
-        top = scores[i] > top ? scores[i] : top;
+    for (int64_t i = 0; i < count; i++) top = scores[i] > top ? scores[i] : top;
     const float keep = sums->highest == -INFINITY ? 0 : expf(sums->highest - top);
     vf total = vf_zero();
     for (int64_t i = 0; i < count; i += VF) {
@@ -51,8 +48,7 @@ static ALWAYS_INLINE void decode_block(const struct attention_decode_args *a, co
     }
     for (int64_t j = 0; j < a->D; j += VF) {
         vf sum = vf_get(sums->values, j, a->D, DTYPE_F32) * keep;
-        for (int64_t i = 0; i < count; i++)
-            sum += scores[i] * vf_get(at(values, i * a->D, dtype), j, a->D, dtype);
+        for (int64_t i = 0; i < count; i++) sum += scores[i] * vf_get(at(values, i * a->D, dtype), j, a->D, dtype);
         vf_put(sums->values, j, a->D, sum, DTYPE_F32);
     }
     sums->highest = top;
@@ -85,8 +81,7 @@ static void op_attention_decode(struct stream *stream, const struct attention_de
     heartbeat_beat();
     decode_store(a, a->k_cache, a->k, a->ld_k);
     decode_store(a, a->v_cache, a->v, a->ld_v);
-    if (!a->q)
-        return;
+    if (!a->q) return;
     struct scratch scratch = scratch_of(stream);
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a->D); /* more than enough */
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);

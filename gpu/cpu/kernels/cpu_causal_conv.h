@@ -69,14 +69,11 @@ static ALWAYS_INLINE void conv_fwd_rows(const struct causal_conv_fwd_args *a, st
     conv_weights(w, a->weight, c, a->C, a->K, dtype);
     conv_window(x, a->x, a->ld_x, rows.first, a->seq_start[s], c, a->C, dtype);
     for (int64_t i = rows.first; i < rows.end; i++) {
-        for (; i >= a->seq_start[s + 1]; s++)
-            conv_window(x, a->x, a->ld_x, i, i, c, a->C, dtype);
-        if (i == a->seq_start[s])
-            conv_state(a, s, x, c, false, dtype);
+        for (; i >= a->seq_start[s + 1]; s++) conv_window(x, a->x, a->ld_x, i, i, c, a->C, dtype);
+        if (i == a->seq_start[s]) conv_state(a, s, x, c, false, dtype);
         vf y = conv_step(x, w, vf_get(at(a->x, i * a->ld_x, dtype), c, a->C, dtype));
         vf_put(at(a->y, i * a->ld_y, dtype), c, a->C, y * vf_sigmoid(y, dtype != DTYPE_F32), dtype);
-        if (i + 1 == a->seq_start[s + 1])
-            conv_state(a, s, x, c, true, dtype);
+        if (i + 1 == a->seq_start[s + 1]) conv_state(a, s, x, c, true, dtype);
     }
 }
 
@@ -103,31 +100,25 @@ static ALWAYS_INLINE void conv_bwd_rows(const struct causal_conv_bwd_args *a, st
     conv_weights(w, a->weight, c, a->C, a->K, dtype);
     conv_window(x, a->x, a->ld_x, rows.first, a->seq_start[s], c, a->C, dtype);
     for (int64_t i = rows.first; i < rows.end + CONV_TAPS - 1; i++) {
-        for (int j = 0; j + 1 < CONV_TAPS; j++)
-            d[j] = d[j + 1];
+        for (int j = 0; j + 1 < CONV_TAPS; j++) d[j] = d[j + 1];
         d[CONV_TAPS - 1] = vf_zero();
         if (i < a->M) {
-            for (; i >= a->seq_start[s + 1]; s++)
-                conv_window(x, a->x, a->ld_x, i, i, c, a->C, dtype);
+            for (; i >= a->seq_start[s + 1]; s++) conv_window(x, a->x, a->ld_x, i, i, c, a->C, dtype);
             vf y = conv_step(x, w, vf_get(at(a->x, i * a->ld_x, dtype), c, a->C, dtype));
             vf g = vf_sigmoid(y, false); /* dweight is fp32 */
             vf dy = vf_get(at(a->dy, i * a->ld_dy, dtype), c, a->C, dtype) * g * (1.0f + y * (1.0f - g));
             d[CONV_TAPS - 1] = dy;
-            for (int j = 0; j < CONV_TAPS && i < rows.end; j++)
-                dw[j] += dy * x[j];
+            for (int j = 0; j < CONV_TAPS && i < rows.end; j++) dw[j] += dy * x[j];
         }
         const int64_t row = i - (CONV_TAPS - 1);
-        if (row < rows.first)
-            continue;
+        if (row < rows.first) continue;
         vf dx = vf_zero();
-        while (row >= a->seq_start[written + 1])
-            written++;
+        while (row >= a->seq_start[written + 1]) written++;
         for (int64_t j = 0; j < CONV_TAPS && row + j < a->seq_start[written + 1]; j++)
             dx += w[CONV_TAPS - 1 - j] * d[j];
         vf_put(at(a->dx, row * a->ld_dx, dtype), c, a->C, dx, dtype);
     }
-    for (int j = 0; j < CONV_TAPS; j++)
-        vf_put(dweight + j * stride, c, a->C, dw[j], DTYPE_F32);
+    for (int j = 0; j < CONV_TAPS; j++) vf_put(dweight + j * stride, c, a->C, dw[j], DTYPE_F32);
 }
 
 static void op_causal_conv_bwd(struct stream *stream, const struct causal_conv_bwd_args *a)
@@ -152,8 +143,7 @@ static void op_causal_conv_bwd(struct stream *stream, const struct causal_conv_b
             float sum = 0;
             for (int64_t part = 0; part < parts && a->dweight && a->M; part++)
                 sum += partial[(part * CONV_TAPS + CONV_TAPS - a->K + i % a->K) * stride + i / a->K];
-            if (a->dweight)
-                a->dweight[i] = a->accumulate ? a->dweight[i] + sum : sum;
+            if (a->dweight) a->dweight[i] = a->accumulate ? a->dweight[i] + sum : sum;
         }
     }
 }

@@ -60,12 +60,9 @@ static void delta_place(struct delta_task *t, float *next)
                                            &t->dq, &t->dk, &t->dq_head,  &t->dk_head};
     struct delta_matrix *const by_value[] = {&t->x, &t->out, &t->dout, &t->dout_scaled, &t->dr, &t->x_scaled};
     struct delta_matrix *const square[] = {&t->kk, &t->qk, &t->decay, &t->lower, &t->weights, &t->d_kk, &t->d_qk};
-    for (size_t i = 0; i < COUNT_OF(by_key); i++)
-        *by_key[i] = delta_take(&next, n, Dk);
-    for (size_t i = 0; i < COUNT_OF(by_value); i++)
-        *by_value[i] = delta_take(&next, n, Dv);
-    for (size_t i = 0; i < COUNT_OF(square); i++)
-        *square[i] = delta_take(&next, n, n);
+    for (size_t i = 0; i < COUNT_OF(by_key); i++) *by_key[i] = delta_take(&next, n, Dk);
+    for (size_t i = 0; i < COUNT_OF(by_value); i++) *by_value[i] = delta_take(&next, n, Dv);
+    for (size_t i = 0; i < COUNT_OF(square); i++) *square[i] = delta_take(&next, n, n);
     t->k_turned = delta_take(&next, Dk, n);
     t->x_turned = delta_take(&next, Dv, n);
     t->dstate_turned = delta_take(&next, Dv, Dk);
@@ -114,11 +111,9 @@ static void delta_turn(struct delta_matrix to, struct delta_matrix from, int64_t
     for (int64_t i = 0; i < rows; i += 4) {
         for (int64_t j = 0; j < columns; j += 4) {
             quad q[4];
-            for (int l = 0; l < 4; l++)
-                memcpy(&q[l], from.at + (i + l) * from.ld + j, sizeof q[l]);
+            for (int l = 0; l < 4; l++) memcpy(&q[l], from.at + (i + l) * from.ld + j, sizeof q[l]);
             quad_transpose(q);
-            for (int l = 0; l < 4; l++)
-                memcpy(to.at + (j + l) * to.ld + i, &q[l], sizeof q[l]);
+            for (int l = 0; l < 4; l++) memcpy(to.at + (j + l) * to.ld + i, &q[l], sizeof q[l]);
         }
     }
 }
@@ -138,11 +133,9 @@ static void delta_solve(const struct delta_task *t, struct delta_matrix x, bool 
                 const float *row = x.at + j * x.ld + column;
                 if (width == WIDE) {
 #pragma GCC unroll 8
-                    for (int l = 0; l < WIDE; l++)
-                        sum[l] += factor * vf_load(row, l * VF, DTYPE_F32);
+                    for (int l = 0; l < WIDE; l++) sum[l] += factor * vf_load(row, l * VF, DTYPE_F32);
                 } else {
-                    for (int64_t l = 0; l < width; l++)
-                        sum[l] += factor * vf_load(row, l * VF, DTYPE_F32);
+                    for (int64_t l = 0; l < width; l++) sum[l] += factor * vf_load(row, l * VF, DTYPE_F32);
                 }
             }
             float *to = x.at + i * x.ld + column;
@@ -184,8 +177,7 @@ static void delta_load(const struct delta_task *t, struct delta_matrix to, const
         const void *from = at(x, (t->start + t->first + min64(i, t->count - 1)) * ld + head * D, dtype);
         for (int64_t j = 0; j < D; j += VF) {
             vf value = vf_zero();
-            if (i < t->count)
-                WITH_DTYPE(dtype, value = vf_get(from, j, D, DT));
+            if (i < t->count) WITH_DTYPE(dtype, value = vf_get(from, j, D, DT));
             vf_store(to.at, i * to.ld + j, value, DTYPE_F32);
         }
     }
@@ -273,8 +265,7 @@ static void delta_forward(struct delta_task *t, int64_t head, bool with_out)
     const int64_t h = t->head * t->group + head, n = t->rows;
     float minus[DELTA_CHUNK];
     delta_gates(t, h);
-    for (int64_t i = 0; i < n; i++)
-        minus[i] = -t->beta[i] * t->from_start[i];
+    for (int64_t i = 0; i < n; i++) minus[i] = -t->beta[i] * t->from_start[i];
     delta_load(t, t->x, a->v, a->ld_qkv, h, a->Dv);
     delta_scale(t, t->x, t->x, t->beta, a->Dv, false);
     delta_scale(t, t->k_scaled, t->k, minus, a->Dk, false);
@@ -294,8 +285,7 @@ static void delta_forward(struct delta_task *t, int64_t head, bool with_out)
 static void delta_states(const struct delta_task *t, int64_t sequence, bool save)
 {
     const struct delta_rule_fwd_args *a = t->a;
-    if (!save)
-        memset(t->states.at, 0, (size_t)(t->group * round_up(a->Dk, 4) * t->states.ld) * sizeof *t->states.at);
+    if (!save) memset(t->states.at, 0, (size_t)(t->group * round_up(a->Dk, 4) * t->states.ld) * sizeof *t->states.at);
     for (int64_t i = 0; a->state && i < t->group * a->Dk; i++) {
         float *own = delta_state_of(t, t->states, i / a->Dk).at + i % a->Dk * t->states.ld;
         float *op = a->state + ((sequence * a->Hv + t->head * t->group) * a->Dk + i) * a->Dv;
@@ -322,8 +312,7 @@ static void delta_fwd_task(const struct delta_rule_fwd_args *a, int64_t item, fl
     delta_states(&t, item / a->Hk, false);
     for (int64_t chunk = 0; chunk < t.chunks; chunk++) {
         delta_chunk(&t, chunk, true);
-        for (int64_t head = 0; head < t.group; head++)
-            delta_forward(&t, head, true);
+        for (int64_t head = 0; head < t.group; head++) delta_forward(&t, head, true);
     }
     delta_states(&t, item / a->Hk, true);
 }
@@ -335,8 +324,7 @@ static void op_delta_rule_fwd(struct stream *stream, const struct delta_rule_fwd
     const int64_t floats = delta_thread_floats(a, false);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * floats) * sizeof *threads);
 #pragma omp parallel for schedule(dynamic) if (a->M * a->Hv * a->Dk * a->Dv > WORTH_THREADS)
-    for (int64_t item = 0; item < a->num_seqs * a->Hk; item++)
-        delta_fwd_task(a, item, threads + team_rank() * floats);
+    for (int64_t item = 0; item < a->num_seqs * a->Hk; item++) delta_fwd_task(a, item, threads + team_rank() * floats);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -406,15 +394,12 @@ static void delta_backward(struct delta_task *t, int64_t head, int64_t chunk, do
     delta_bwd_squares(t);
     delta_product(t->dq_head, t->dout_scaled, false, state_turned, n, Dk, Dv, 0);
     delta_product(t->dq_head, t->d_qk, false, t->k, n, Dk, n, 1);
-    for (int64_t i = 0; i < n; i++)
-        minus[i] = -t->beta[i] * t->from_start[i];
+    for (int64_t i = 0; i < n; i++) minus[i] = -t->beta[i] * t->from_start[i];
     delta_scale(t, t->x_scaled, t->dr, minus, Dv, false); /* the gradient of K S */
     delta_product(t->dk_head, t->x_scaled, false, state_turned, n, Dk, Dv, 0);
     delta_product(t->dk_head, t->d_kk, false, t->k, n, Dk, n, 1);
-    for (int64_t i = 0; i < n; i++)
-        left[i] = delta_dot(t->k, t->dk_head, i, Dk);
-    if (!last)
-        delta_turn(t->dstate_turned, dstate, round_up(Dk, 4), Dv);
+    for (int64_t i = 0; i < n; i++) left[i] = delta_dot(t->k, t->dk_head, i, Dk);
+    if (!last) delta_turn(t->dstate_turned, dstate, round_up(Dk, 4), Dv);
     delta_product(dstate, t->q, true, t->dout_scaled, round_up(Dk, 4), Dv, n, last ? 0 : t->from_start[n - 1]);
     delta_product(dstate, t->k, true, t->x_scaled, round_up(Dk, 4), Dv, n, 1);
     if (!last) {
@@ -430,8 +415,7 @@ static void delta_backward(struct delta_task *t, int64_t head, int64_t chunk, do
     delta_scale(t, t->dr, t->dr, t->beta, Dv, false);
     delta_save(t, b->dv, b->ld_qkv, h, Dv, t->dr);
     delta_load(t, t->out, b->v, b->ld_qkv, h, Dv);
-    for (int64_t i = 0; i < n; i++)
-        left[i] += delta_dot(t->out, t->dr, i, Dv);
+    for (int64_t i = 0; i < n; i++) left[i] += delta_dot(t->out, t->dr, i, Dv);
     delta_bwd_gates(t, h, dsums, left, sums);
     delta_scale(t, t->dq, t->dq_head, NULL, Dk, head > 0);
     delta_scale(t, t->dk, t->dk_head, NULL, Dk, head > 0);
@@ -477,8 +461,7 @@ static void delta_bwd_task(const struct delta_rule_bwd_args *b, const struct del
     memset(sums, 0, (size_t)(2 * t.group) * sizeof *sums);
     for (int64_t chunk = t.chunks - 1; chunk >= 0; chunk--) {
         delta_chunk(&t, chunk, true);
-        for (int64_t head = 0; head < t.group; head++)
-            delta_backward(&t, head, chunk, sums + 2 * head);
+        for (int64_t head = 0; head < t.group; head++) delta_backward(&t, head, chunk, sums + 2 * head);
         delta_bwd_length(&t, t.dq, t.q, t.q_length, 1 / sqrtf((float)a->Dk));
         delta_bwd_length(&t, t.dk, t.k, t.k_length, 1);
         delta_save(&t, b->dq, b->ld_qkv, t.head, a->Dk, t.dq);
@@ -500,9 +483,7 @@ static void op_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd
     float *const to[] = {b->da_log, b->ddt_bias};
     for (int64_t i = 0; i < 2 * a.Hv; i++) {
         double sum = 0;
-        for (int64_t s = 0; s < a.num_seqs; s++)
-            sum += sums[s * a.Hv * 2 + i];
-        if (to[i % 2])
-            to[i % 2][i / 2] = (b->accumulate ? to[i % 2][i / 2] : 0) + (float)sum;
+        for (int64_t s = 0; s < a.num_seqs; s++) sum += sums[s * a.Hv * 2 + i];
+        if (to[i % 2]) to[i % 2][i / 2] = (b->accumulate ? to[i % 2][i / 2] : 0) + (float)sum;
     }
 }

@@ -10,10 +10,8 @@ static ALWAYS_INLINE void embedding_fwd_rows(const struct embedding_fwd_args *a,
         const void *type = a->wse ? at(a->wse, a->types[i] * a->C, dtype) : NULL;
         for (int64_t j = 0; j < a->C; j += VF) {
             vf x = vf_get(token, j, a->C, dtype);
-            if (position)
-                x += vf_get(position, j, a->C, dtype);
-            if (type)
-                x += vf_get(type, j, a->C, dtype);
+            if (position) x += vf_get(position, j, a->C, dtype);
+            if (type) x += vf_get(type, j, a->C, dtype);
             vf_put(out, j, a->C, x * a->scale, dtype);
         }
     }
@@ -32,12 +30,9 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
         float *type = a->dwse ? a->dwse + a->types[i] * a->C : NULL;
         for (int64_t j = columns.first; j < columns.end; j += VF) {
             vf d = vf_get(dout, j, columns.end, dtype) * a->scale;
-            if (token)
-                vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
-            if (position)
-                vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
-            if (type)
-                vf_put(type, j, columns.end, vf_get(type, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (token) vf_put(token, j, columns.end, vf_get(token, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (position) vf_put(position, j, columns.end, vf_get(position, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
+            if (type) vf_put(type, j, columns.end, vf_get(type, j, columns.end, DTYPE_F32) + d, DTYPE_F32);
         }
     }
 }
@@ -47,8 +42,7 @@ static void embedding_zero_floats(float *x, int64_t n)
 #pragma omp parallel if (n > WORTH_THREADS)
     {
         struct range part = range_mine(n, 1024);
-        if (part.end > part.first)
-            memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x);
+        if (part.end > part.first) memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x);
     }
 }
 
@@ -56,12 +50,9 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
 {
     (void)stream;
     heartbeat_beat();
-    if (a->dwte && !a->accumulate_wte)
-        embedding_zero_floats(a->dwte, a->V * a->C);
-    if (a->dwpe && !a->accumulate_wpe)
-        embedding_zero_floats(a->dwpe, a->P * a->C);
-    if (a->dwse && !a->accumulate_wse)
-        embedding_zero_floats(a->dwse, a->S * a->C);
+    if (a->dwte && !a->accumulate_wte) embedding_zero_floats(a->dwte, a->V * a->C);
+    if (a->dwpe && !a->accumulate_wpe) embedding_zero_floats(a->dwpe, a->P * a->C);
+    if (a->dwse && !a->accumulate_wse) embedding_zero_floats(a->dwse, a->S * a->C);
 #pragma omp parallel if (a->M * a->C > WORTH_THREADS)
     {
         struct range columns = range_mine(a->C, 16);

@@ -46,12 +46,9 @@ static ALWAYS_INLINE void epilogue_row(const struct epilogue *e, const float *su
     void *c = at(e->c, row * e->ldc + column, c_dtype);
     for (int64_t j = 0; j < n; j += VF) {
         vf x = vf_get(sum, j, n, DTYPE_F32);
-        if (before)
-            x += vf_get(before, j, n, DTYPE_F32);
-        if (e->accumulate)
-            x += vf_get(c, j, n, c_dtype);
-        if (e->bias)
-            x += vf_get(at(e->bias, column, dtype), j, n, dtype);
+        if (before) x += vf_get(before, j, n, DTYPE_F32);
+        if (e->accumulate) x += vf_get(c, j, n, c_dtype);
+        if (e->bias) x += vf_get(at(e->bias, column, dtype), j, n, dtype);
         if (e->aux) {
             vf_put(at(e->aux, row * e->ld_aux + column, dtype), j, n, x, dtype);
             x = e->gelu_erf ? vf_gelu_erf(x, dtype != DTYPE_F32) : vf_gelu(x, dtype != DTYPE_F32);
@@ -130,11 +127,9 @@ static ALWAYS_INLINE void tile_turn(float *to, const float *tile, int64_t m, int
     for (int64_t i = 0; i < m; i += 4) {
         for (int64_t j = 0; j < NR; j += 4) {
             quad q[4];
-            for (int l = 0; l < 4; l++)
-                memcpy(&q[l], tile + (i + l) * NR + j, sizeof q[l]);
+            for (int l = 0; l < 4; l++) memcpy(&q[l], tile + (i + l) * NR + j, sizeof q[l]);
             quad_transpose(q);
-            for (int l = 0; l < 4; l++)
-                memcpy(to + (j + l) * mr + i, &q[l], sizeof q[l]);
+            for (int l = 0; l < 4; l++) memcpy(to + (j + l) * mr + i, &q[l], sizeof q[l]);
         }
     }
 }
@@ -151,8 +146,7 @@ static ALWAYS_INLINE void tile_store(const struct epilogue *e, const struct bloc
         float *p = partial + i * block->ld_partial;
         for (int64_t l = 0; l < n; l += VF) {
             vf x = vf_get(sums + i * ld_sums, l, n, DTYPE_F32);
-            if (!block->first)
-                x += vf_get(p, l, n, DTYPE_F32);
+            if (!block->first) x += vf_get(p, l, n, DTYPE_F32);
             vf_put(p, l, n, x, DTYPE_F32);
         }
     }
@@ -224,8 +218,7 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
 {
     const int64_t n = min64(n_step, p->n - column), size = (int64_t)dtype_size(dtype);
     const int64_t count = min64(k_step, p->k - k);
-    if (n <= 0)
-        return (struct ahead){0};
+    if (n <= 0) return (struct ahead){0};
     const struct range panels = range_mine((n + NR - 1) / NR, 1);
     const int64_t first = column + panels.first * NR, columns = min64(panels.end * NR, n) - panels.first * NR;
     if (p->transpose_b)
@@ -235,8 +228,7 @@ static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t 
 
 static enum unit_kind gemm_block_kind(const struct cpu_kernels *kernels, enum dtype dtype)
 {
-    if (dtype != DTYPE_BF16)
-        return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
+    if (dtype != DTYPE_BF16) return dtype == DTYPE_F32 ? UNIT_F32 : UNIT_F16;
     return GEMM_HAS_PAIRS && kernels->bf16 == CPU_BF16_DOT ? UNIT_PAIR : UNIT_WIDENED;
 }
 
@@ -336,8 +328,7 @@ static void gemm_pack(const struct gemm_job *job, uint32_t *dst, const struct bl
 static struct ahead ahead_after(const struct gemm_job *job, const struct block *block)
 {
     const struct cuts *c = &job->cuts;
-    if (!c->whole_a)
-        return (struct ahead){0};
+    if (!c->whole_a) return (struct ahead){0};
     if (!block->last)
         return ahead_of(job->p, job->finish.dtype, block->column, c->n_step, block->k_first + c->k_step, c->k_step);
     return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c->n_step, 0, c->k_step);
@@ -363,8 +354,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
         int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
         gemm_task(&job->finish, block, &packed, i, row_panels, j, &ahead);
     }
-    if (job->finish.streamed)
-        vf_stream_end();
+    if (job->finish.streamed) vf_stream_end();
     *tasks_before += tasks + team_size(); /* every thread has drawn one number too many */
 #pragma omp barrier
     heartbeat_beat();
@@ -374,8 +364,7 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
 static float *block_partial(const struct gemm_job *job, const struct block *block, int64_t row)
 {
     const int64_t ld = block->ld_partial;
-    if (job->cuts.wait_apart)
-        return job->partial + (job->turned ? row : row * ld);
+    if (job->cuts.wait_apart) return job->partial + (job->turned ? row : row * ld);
     return (float *)job->finish.c + (job->turned ? block->column * ld + block->row : block->row * ld + block->column);
 }
 
@@ -406,8 +395,7 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
                     block.m = min64(c->m_step, m_end - row);
                     block.partial = block_partial(job, &block, row - outer);
                     uint32_t *a = c->whole_a ? job->a + k / panel_elements_of_unit(c->kind) * c->padded_m : job->a;
-                    if (c->whole_a ? column == 0 : packed_row != row || packed_k != k)
-                        gemm_pack(job, a, &block, true);
+                    if (c->whole_a ? column == 0 : packed_row != row || packed_k != k) gemm_pack(job, a, &block, true);
                     packed_row = row;
                     packed_k = k;
                     multiply_block(job, &block, a, &tasks_before);
@@ -424,8 +412,7 @@ static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const stru
     struct gemm_job job = {.p = &computed, .cuts = cuts_of(kind, &computed, e), .finish = *e, .turned = turned};
     job.a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *job.a);
     job.b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *job.b);
-    if (job.cuts.wait_apart)
-        job.partial = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *job.partial);
+    if (job.cuts.wait_apart) job.partial = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *job.partial);
     /* fp32 sums wait in C between blocks of k, and earlier contents of C count as a first block of k; sums of half
      * precision wait in scratch, a block of C at a time */
     const bool c_is_f32 = e->c_dtype == DTYPE_F32;

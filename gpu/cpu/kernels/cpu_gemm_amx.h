@@ -24,23 +24,19 @@ static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t m_stride,
     for (int64_t unit = 0; 2 * unit < k; unit += TILE_UNITS, dst += TILE_MR * TILE_UNITS) {
         const bool whole = rows == TILE_MR && 2 * (unit + TILE_UNITS) <= k;
         if (whole && k_stride == 1) {
-            for (int r = 0; r < TILE_MR; r++)
-                memcpy(dst + r * TILE_UNITS, src + r * m_stride + 2 * unit, TILE_BYTES);
+            for (int r = 0; r < TILE_MR; r++) memcpy(dst + r * TILE_UNITS, src + r * m_stride + 2 * unit, TILE_BYTES);
         } else if (whole && m_stride == 1) {
             uint32_t units[TILE_UNITS][TILE_MR];
             for (int u = 0; u < TILE_UNITS; u++) {
                 const uint16_t *low = src + 2 * (unit + u) * k_stride, *high = low + k_stride;
-                for (int r = 0; r < TILE_MR; r++)
-                    units[u][r] = low[r] | (uint32_t)high[r] << 16;
+                for (int r = 0; r < TILE_MR; r++) units[u][r] = low[r] | (uint32_t)high[r] << 16;
             }
             for (int u = 0; u < TILE_UNITS; u += 4) {
                 for (int r = 0; r < TILE_MR; r += 4) {
                     quad q[4];
-                    for (int i = 0; i < 4; i++)
-                        memcpy(&q[i], &units[u + i][r], sizeof q[i]);
+                    for (int i = 0; i < 4; i++) memcpy(&q[i], &units[u + i][r], sizeof q[i]);
                     quad_transpose(q);
-                    for (int i = 0; i < 4; i++)
-                        memcpy(dst + (r + i) * TILE_UNITS + u, &q[i], sizeof q[i]);
+                    for (int i = 0; i < 4; i++) memcpy(dst + (r + i) * TILE_UNITS + u, &q[i], sizeof q[i]);
                 }
             }
         } else {
@@ -107,8 +103,7 @@ static void amx_begin(enum unit_kind kind)
 {
     (void)kind;
 #if GEMM_HAS_TILES
-    if (kind == UNIT_TILE)
-        tiles_configure();
+    if (kind == UNIT_TILE) tiles_configure();
 #endif
 }
 
@@ -116,7 +111,6 @@ static void amx_end(enum unit_kind kind)
 {
     (void)kind;
 #if GEMM_HAS_TILES
-    if (kind == UNIT_TILE)
-        tiles_release();
+    if (kind == UNIT_TILE) tiles_release();
 #endif
 }

@@ -22,22 +22,19 @@ static ALWAYS_INLINE void micro_f32_with(int64_t units, const uint32_t *a, int64
         __builtin_prefetch(b + 8 * ld_b);
         __builtin_prefetch(b + 8 * ld_b + NR / 2);
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            columns[j] = vf_load(b, j * VF, DTYPE_F32);
+        for (int j = 0; j < nv; j++) columns[j] = vf_load(b, j * VF, DTYPE_F32);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             float row;
             memcpy(&row, a + i * row_step, sizeof row);
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++)
-                sums[i][j] += row * columns[j];
+            for (int j = 0; j < nv; j++) sums[i][j] += row * columns[j];
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
+        for (int j = 0; j < nv; j++) vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
 }
 
 static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
@@ -65,28 +62,24 @@ TARGET_PAIRS static ALWAYS_INLINE void micro_pairs_with(int64_t units, const uin
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            sums[i][j] = _mm512_setzero_ps();
+        for (int j = 0; j < nv; j++) sums[i][j] = _mm512_setzero_ps();
     for (int64_t unit = 0; unit < units; unit++, a += step, b += NR) {
         __m512bh columns[NV];
         __builtin_prefetch(b + 8 * NR);
         __builtin_prefetch(b + 8 * NR + NR / 2);
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
+        for (int j = 0; j < nv; j++) columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             __m512bh row = (__m512bh)_mm512_set1_epi32((int)a[i * row_step]);
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++)
-                sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
+            for (int j = 0; j < nv; j++) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++)
-            _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
+        for (int j = 0; j < nv; j++) _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
 }
 
 TARGET_PAIRS static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)

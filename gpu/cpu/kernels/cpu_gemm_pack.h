@@ -31,32 +31,27 @@ static ALWAYS_INLINE void pack_panel(uint32_t *dst, const void *src, int64_t row
             if (kind == UNIT_F32)
                 memcpy(dst, (const float *)src + unit * k_stride, (size_t)width * sizeof *dst);
             else if (kind == UNIT_WIDENED)
-                for (int r = 0; r < width; r++)
-                    dst[r] = (uint32_t)half[r] << 16;
+                for (int r = 0; r < width; r++) dst[r] = (uint32_t)half[r] << 16;
             else if (kind == UNIT_F16)
                 for (int r = 0; r < width; r += 4) {
                     quad q = quad_from_f16(half + r);
                     memcpy(dst + r, &q, sizeof q);
                 }
             else
-                for (int r = 0; r < width; r++)
-                    dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
+                for (int r = 0; r < width; r++) dst[r] = half[r] | (uint32_t)half[k_stride + r] << 16;
         }
     } else if (rows == width && k_stride == 1) {
         for (; unit + 4 <= whole; unit += 4, dst += 4 * width) {
             for (int r = 0; r < width; r += 4) {
                 quad q[4];
-                for (int i = 0; i < 4; i++)
-                    q[i] = quad_of(src, (r + i) * row_stride, unit, kind);
+                for (int i = 0; i < 4; i++) q[i] = quad_of(src, (r + i) * row_stride, unit, kind);
                 quad_transpose(q);
-                for (int i = 0; i < 4; i++)
-                    memcpy(dst + i * width + r, &q[i], sizeof q[i]);
+                for (int i = 0; i < 4; i++) memcpy(dst + i * width + r, &q[i], sizeof q[i]);
             }
         }
     }
     for (; unit < units; unit++, dst += width)
-        for (int r = 0; r < width; r++)
-            dst[r] = r < rows ? unit_of(src, row_stride, k_stride, r, unit, k, kind) : 0;
+        for (int r = 0; r < width; r++) dst[r] = r < rows ? unit_of(src, row_stride, k_stride, r, unit, k, kind) : 0;
 }
 
 /* Rows first … first+count of op(X) (X is A or B), k elements of each from k_first on; element (row, k) is at

@@ -25,8 +25,7 @@ static double rates_run(enum cpu_micro_kernel kernel, int calls, const uint32_t 
         break;
     }
     amx_begin(kind);
-    for (int i = 0; run && i < calls; i++)
-        run(CPU_MICRO_UNITS, a, b, tile);
+    for (int i = 0; run && i < calls; i++) run(CPU_MICRO_UNITS, a, b, tile);
     amx_end(kind);
     const int64_t elements = CPU_MICRO_UNITS * panel_elements_of_unit(kind);
     return run ? 2.0 * calls * (double)(panel_rows(kind) * NR * elements) : 0;

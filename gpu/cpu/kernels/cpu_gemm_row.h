@@ -13,26 +13,21 @@ static ALWAYS_INLINE void row_dots_of(float *sums, const float *x, const void *w
     int64_t k = 0;
     for (; k + VF <= K; k += VF) {
         const vf values = vf_load(x, k, DTYPE_F32);
-        for (int i = 0; i < rows; i++)
-            sum[i] = vf_fma(values, vf_load(w, i * K + k, dtype), sum[i]);
+        for (int i = 0; i < rows; i++) sum[i] = vf_fma(values, vf_load(w, i * K + k, dtype), sum[i]);
     }
     if (k < K) {
         const vf values = vf_load_part(x, k, K - k, DTYPE_F32);
-        for (int i = 0; i < rows; i++)
-            sum[i] = vf_fma(values, vf_load_part(w, i * K + k, K - k, dtype), sum[i]);
+        for (int i = 0; i < rows; i++) sum[i] = vf_fma(values, vf_load_part(w, i * K + k, K - k, dtype), sum[i]);
     }
-    for (int i = 0; i < rows; i++)
-        sums[i] = vf_sum(sum[i]);
+    for (int i = 0; i < rows; i++) sums[i] = vf_sum(sum[i]);
 }
 
 static ALWAYS_INLINE void row_dots(float *sums, const float *x, const void *w, int64_t count, int64_t K,
                                    enum dtype dtype)
 {
     int64_t n = 0;
-    for (; n + ROW_DOTS <= count; n += ROW_DOTS)
-        row_dots_of(sums + n, x, at(w, n * K, dtype), ROW_DOTS, K, dtype);
-    for (; n < count; n++)
-        row_dots_of(sums + n, x, at(w, n * K, dtype), 1, K, dtype);
+    for (; n + ROW_DOTS <= count; n += ROW_DOTS) row_dots_of(sums + n, x, at(w, n * K, dtype), ROW_DOTS, K, dtype);
+    for (; n < count; n++) row_dots_of(sums + n, x, at(w, n * K, dtype), 1, K, dtype);
 }
 
 /* sums[0 … count) = x (K) · W, whose K rows begin at w, ld apart. */

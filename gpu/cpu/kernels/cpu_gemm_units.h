@@ -104,8 +104,7 @@ static ALWAYS_INLINE quad quad_of(const void *src, int64_t row_start, int64_t un
         const uint16_t *half = (const uint16_t *)src + row_start + unit;
         return (quad){half[0], half[1], half[2], half[3]} << 16;
     }
-    if (kind == UNIT_F16)
-        return quad_from_f16((const uint16_t *)src + row_start + unit);
+    if (kind == UNIT_F16) return quad_from_f16((const uint16_t *)src + row_start + unit);
     if (kind == UNIT_F32)
         memcpy(&q, (const float *)src + row_start + unit, sizeof q);
     else

@@ -4,8 +4,7 @@
 static void linear_product(struct stream *stream, const struct product *p, const struct epilogue *e)
 {
     heartbeat_beat();
-    if (p->m == 0 || p->n == 0)
-        return;
+    if (p->m == 0 || p->n == 0) return;
     gemm_builtin(scratch_of(stream), gemm_product_kind(device_cpu_kernels(stream->device), e->dtype), p, e);
 }
 
@@ -59,8 +58,7 @@ static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_i
     ASSERT(!a->gate_up || !a->accumulate);
     ASSERT(e.ldc == a->K || (!a->gelu_aux && !a->gate_up));
     linear_product(stream, &p, &e);
-    if (a->dbias)
-        linear_sum_columns(a->dbias, a->dx, e.ldc, a->M, a->K, a->dtype, a->accumulate_dbias);
+    if (a->dbias) linear_sum_columns(a->dbias, a->dx, e.ldc, a->M, a->K, a->dtype, a->accumulate_dbias);
     if (a->gate_up) {
         const struct swiglu_bwd_args gate = linear_gate_bwd(a);
         op_swiglu_bwd(stream, &gate);
@@ -74,16 +72,14 @@ static void bias_gradient(const struct linear_bwd_weight_args *a, int64_t ld_dy)
     const bool adds = a->accumulate_dbias;
     linear_sum_columns(a->dbias, a->dy, ld_dy, a->M, first, a->dtype, adds);
     linear_sum_columns(a->dbias + end, at(a->dy, end, a->dtype), ld_dy, a->M, a->N - end, a->dtype, adds);
-    if (!adds && end > first)
-        memset(a->dbias + first, 0, (size_t)(end - first) * sizeof *a->dbias);
+    if (!adds && end > first) memset(a->dbias + first, 0, (size_t)(end - first) * sizeof *a->dbias);
 }
 
 static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
 {
     const int64_t ld_dy = a->ld_dy ? a->ld_dy : a->N, ld_x = a->ld_x ? a->ld_x : a->K;
     struct product p = {true, false, a->N, a->K, a->M, a->dy, a->x, ld_dy, ld_x};
-    if (a->weights_in_out)
-        p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, ld_x, ld_dy};
+    if (a->weights_in_out) p = (struct product){true, false, a->K, a->N, a->M, a->x, a->dy, ld_x, ld_dy};
     struct epilogue e = {.dtype = a->dtype,
                          .c_dtype = a->dw_dtype,
                          .c = a->dw,
@@ -92,13 +88,10 @@ static void op_linear_bwd_weight(struct stream *stream, const struct linear_bwd_
                          .streamed = true};
     ASSERT(a->dw_dtype == DTYPE_F32 || (a->dw_dtype == DTYPE_BF16 && a->dtype == DTYPE_BF16));
     if (a->M == 0) {
-        if (!a->accumulate)
-            memset(a->dw, 0, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
-        if (a->dbias && !a->accumulate_dbias)
-            memset(a->dbias, 0, (size_t)a->N * sizeof(float));
+        if (!a->accumulate) memset(a->dw, 0, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
+        if (a->dbias && !a->accumulate_dbias) memset(a->dbias, 0, (size_t)a->N * sizeof(float));
         return;
     }
     linear_product(stream, &p, &e);
-    if (a->dbias)
-        bias_gradient(a, ld_dy);
+    if (a->dbias) bias_gradient(a, ld_dy);
 }

@@ -35,16 +35,14 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     void *dlogits = a->dlogits ? at(a->dlogits, i * a->ld_dlogits, dtype) : NULL;
     int32_t target = a->targets[i];
     if (target < 0) {
-        if (dlogits)
-            memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
+        if (dlogits) memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
         return 0;
     }
     int64_t whole = a->V / VF * VF, left = a->V - whole;
     vi inside = vf_lanes_below(left);
     vf lowest = vf_set(-INFINITY);
     vf m = lowest;
-    for (int64_t j = 0; j < whole; j += VF)
-        m = vf_max(m, logits_of(vf_load(logits, j, logits_dtype), a, capped));
+    for (int64_t j = 0; j < whole; j += VF) m = vf_max(m, logits_of(vf_load(logits, j, logits_dtype), a, capped));
     if (left)
         m = vf_max(m, vf_select(inside, logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped), lowest));
     float highest = vf_max_lane(m);
@@ -59,8 +57,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     float logit = all_equal[0], slope = logits_slope(all_equal, a, capped)[0];
     const double smoothing = (double)a->smoothing, uniform = smoothing / (double)a->V;
     double wanted = (1 - smoothing) * (double)logit;
-    if (smoothing > 0)
-        wanted += smoothing * mean_logit(a, logits, highest, logits_dtype, capped);
+    if (smoothing > 0) wanted += smoothing * mean_logit(a, logits, highest, logits_dtype, capped);
     double loss = log(total) + (double)highest - wanted;
     if (dlogits) {
         double of_step = (double)a->scale * (a->step_scale ? (double)*a->step_scale : 1);
@@ -72,8 +69,7 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
             vf e = vf_exp_for(z - highest, dtype != DTYPE_F32) * factor - shift;
             vf_put(dlogits, j, a->V, e * logits_slope(z, a, capped), dtype);
         }
-        if (a->V_padded > a->V)
-            memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
+        if (a->V_padded > a->V) memset(at(dlogits, a->V, dtype), 0, (size_t)(a->V_padded - a->V) * dtype_size(dtype));
         float gradient = (float)(scale * (p - (1 - smoothing) - uniform)) * slope;
         dtype_store(dlogits, target, gradient, dtype);
     }
@@ -101,7 +97,6 @@ static void op_cross_entropy(struct stream *stream, const struct cross_entropy_a
             WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row_of(a, i, DT, DT));
     }
     double sum = *a->loss_sum;
-    for (int64_t i = 0; i < a->M; i++)
-        sum += losses[i];
+    for (int64_t i = 0; i < a->M; i++) sum += losses[i];
     *a->loss_sum = sum;
 }

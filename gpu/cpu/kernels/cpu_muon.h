@@ -3,8 +3,7 @@
 
 static ALWAYS_INLINE void muon_momentum_part(const struct muon_momentum_args *a, struct range part, enum dtype grad)
 {
-    if (a->step->skipped)
-        return;
+    if (a->step->skipped) return;
     const vf kept = vf_set(a->momentum);
     const float scale = a->step->grad_scale, taken = 1 - a->momentum;
     for (int64_t i = part.first; i < part.end; i += VF) {
@@ -99,16 +98,14 @@ static void op_orthogonalize(struct stream *stream, const struct orthogonalize_a
 
 static ALWAYS_INLINE void muon_update_part(const struct muon_update_args *a, struct range part, enum dtype param_dtype)
 {
-    if (a->step->skipped)
-        return;
+    if (a->step->skipped) return;
     const double lr = a->step->lr * a->lr_factor;
     const vf decay = vf_set(-(float)lr * a->weight_decay), step = vf_set(-(float)(lr * a->adjust));
     for (int64_t i = part.first; i < part.end; i += VF) {
         vf w = vf_get(a->master, i, part.end, DTYPE_F32);
         w = vf_fma(step, vf_get(a->update, i, part.end, DTYPE_BF16), vf_fma(decay, w, w));
         vf_put(a->master, i, part.end, w, DTYPE_F32);
-        if (a->param)
-            vf_put(a->param, i, part.end, w, param_dtype);
+        if (a->param) vf_put(a->param, i, part.end, w, param_dtype);
     }
 }
 

@@ -28,8 +28,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
     float mean = 0;
     vf square = vf_zero();
     if (a->kind == NORM_LAYER) {
-        for (int64_t j = 0; j < C; j += VF)
-            sum += vf_get(x, j, C, dtype);
+        for (int64_t j = 0; j < C; j += VF) sum += vf_get(x, j, C, dtype);
         mean = vf_sum(sum) / (float)C;
         a->mean[i] = mean;
         int64_t whole = C / VF * VF;
@@ -49,8 +48,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
     void *y = at(a->y, i * C, dtype);
     for (int64_t j = 0; j < C; j += VF) {
         vf v = (vf_get(x, j, C, dtype) - mean) * rstd * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
-        if (a->bias)
-            v += vf_get(a->bias, j, C, dtype);
+        if (a->bias) v += vf_get(a->bias, j, C, dtype);
         vf_put(y, j, C, v, dtype);
     }
 }
@@ -84,19 +82,16 @@ static ALWAYS_INLINE void norm_bwd_row(const struct norm_bwd_args *a, int64_t i,
         sum_g += g;
         sum_gn += g * n; /* d and g are zero in the lanes beyond C */
         vf_put(dweight, j, C, vf_get(dweight, j, C, DTYPE_F32) + d * n, DTYPE_F32);
-        if (dbias)
-            vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
+        if (dbias) vf_put(dbias, j, C, vf_get(dbias, j, C, DTYPE_F32) + d, DTYPE_F32);
     }
     const float mean_g = a->kind == NORM_LAYER ? vf_sum(sum_g) / (float)C : 0, mean_gn = vf_sum(sum_gn) / (float)C;
     for (int64_t j = 0; j < C; j += VF) {
         vf n = (vf_get(x, j, C, dtype) - mean) * rstd;
         vf g = vf_get(dy, j, C, dtype) * (vf_get(a->weight, j, C, dtype) + a->weight_offset);
         vf v = rstd * (g - mean_g - n * mean_gn);
-        if (dres)
-            v += vf_get(dres, j, C, dtype);
+        if (dres) v += vf_get(dres, j, C, dtype);
         vf_put(dx, j, C, v, dtype);
-        if (dx_sums)
-            vf_put(dx_sums, j, C, vf_get(dx_sums, j, C, DTYPE_F32) + vf_get(dx, j, C, dtype), DTYPE_F32);
+        if (dx_sums) vf_put(dx_sums, j, C, vf_get(dx_sums, j, C, DTYPE_F32) + vf_get(dx, j, C, dtype), DTYPE_F32);
     }
 }
 
@@ -106,8 +101,7 @@ static ALWAYS_INLINE void norm_column_sums(float *sums, const void *x, int64_t l
 {
     for (int64_t j = columns.first; j < columns.end; j += VF) {
         vf sum = accumulate ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
-        for (int64_t i = 0; i < rows; i++)
-            sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
+        for (int64_t i = 0; i < rows; i++) sum += vf_get(at(x, i * ld, dtype), j, columns.end, dtype);
         vf_put(sums, j, columns.end, sum, DTYPE_F32);
     }
 }

@@ -17,8 +17,7 @@ static ALWAYS_INLINE double sumsq_part(const void *x, struct range part, enum dt
         double value = (double)dtype_load(x, i, dtype);
         sums[lane] += value * value;
     }
-    for (int lane = 0; lane < LANES; lane++)
-        total += sums[lane];
+    for (int lane = 0; lane < LANES; lane++) total += sums[lane];
     return total;
 }
 
@@ -33,8 +32,7 @@ static void op_sumsq(struct stream *stream, const struct sumsq_args *a)
         parts[part] = a->dtype == DTYPE_F32 ? sumsq_part(a->x, range, DTYPE_F32) : sumsq_part(a->x, range, DTYPE_BF16);
     }
     double sum = 0;
-    for (int part = 0; part < SUMSQ_PARTS; part++)
-        sum += parts[part];
+    for (int part = 0; part < SUMSQ_PARTS; part++) sum += parts[part];
     *a->out = sum;
 }
 
@@ -51,10 +49,8 @@ static void op_decide_step(struct stream *stream, const struct decide_step_args 
     double total = 0;
     int bad_unit = -1;
     for (int u = 0; u < a->units; u++) {
-        for (int r = 0; r < a->world; r++)
-            total += a->reports[r * row + u];
-        if (bad_unit < 0 && !isfinite(total))
-            bad_unit = u;
+        for (int r = 0; r < a->world; r++) total += a->reports[r * row + u];
+        if (bad_unit < 0 && !isfinite(total)) bad_unit = u;
     }
     decide_by_sum(a, total, bad_unit);
 }
@@ -63,11 +59,9 @@ static void op_find_nonfinite(struct stream *stream, const struct find_nonfinite
 {
     (void)stream;
     heartbeat_beat();
-    if (!*a->enabled)
-        return;
+    if (!*a->enabled) return;
     int64_t i = 0;
-    while (i < a->n && isfinite(dtype_load(a->x, i, a->dtype)))
-        i++;
+    while (i < a->n && isfinite(dtype_load(a->x, i, a->dtype))) i++;
     *a->index = i;
 }
 
@@ -78,8 +72,7 @@ static inline struct range next_segment(const struct decay_segment *list, int64_
 {
     struct range part = {*first, end};
     const struct decay_segment *s = list;
-    while (s && s->end <= *first)
-        s++;
+    while (s && s->end <= *first) s++;
     if (s) {
         ASSERT(s->end % DECAY_ALIGN == 0 || s->end >= end);
         part.end = s->end < end ? s->end : end;
@@ -110,8 +103,7 @@ static ALWAYS_INLINE void adam_part(const struct adam_args *a, struct range part
         vf_put(a->m, i, part.end, m, DTYPE_F32);
         vf_put(a->v, i, part.end, v, DTYPE_F32);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
-        if (a->param)
-            vf_put(a->param, i, part.end, w, param_dtype);
+        if (a->param) vf_put(a->param, i, part.end, w, param_dtype);
     }
 }
 
@@ -121,11 +113,9 @@ enum { ADAM_BLOCKS = 64, ADAM_CHUNK = ADAM_BLOCKS * ROUNDING_BLOCK };
 /* Elements [first, first + n) of an array: in place, or widened into the buffer. */
 static ALWAYS_INLINE float *adam_widen(const void *array, enum dtype dtype, int64_t first, int64_t n, float *buffer)
 {
-    if (dtype == DTYPE_F32)
-        return (float *)(uintptr_t)array + first;
+    if (dtype == DTYPE_F32) return (float *)(uintptr_t)array + first;
     const uint16_t *from = (const uint16_t *)array + first;
-    for (int64_t i = 0; i < n; i += VF)
-        vf_put(buffer, i, n, vf_get(from, i, n, DTYPE_BF16), DTYPE_F32);
+    for (int64_t i = 0; i < n; i += VF) vf_put(buffer, i, n, vf_get(from, i, n, DTYPE_BF16), DTYPE_F32);
     return buffer;
 }
 
@@ -149,14 +139,12 @@ static ALWAYS_INLINE const uint16_t *adam_random(const struct rounding_counter *
     }
     for (int b = 0; b < ADAM_BLOCKS; b++) {
         const uint32_t words[4] = {x0[b], x1[b], x2[b], x3[b]};
-        for (int i = 0; i < ROUNDING_BLOCK; i++)
-            halves[b * ROUNDING_BLOCK + i] = (uint16_t)rounding_bits(words, i);
+        for (int i = 0; i < ROUNDING_BLOCK; i++) halves[b * ROUNDING_BLOCK + i] = (uint16_t)rounding_bits(words, i);
     }
     if (place % ROUNDING_BLOCK + n > ADAM_CHUNK) {
         uint32_t words[4];
         rounding_words(counter, first + ADAM_BLOCKS, words);
-        for (int i = 0; i < ROUNDING_BLOCK; i++)
-            halves[ADAM_CHUNK + i] = (uint16_t)rounding_bits(words, i);
+        for (int i = 0; i < ROUNDING_BLOCK; i++) halves[ADAM_CHUNK + i] = (uint16_t)rounding_bits(words, i);
     }
     return halves + place % ROUNDING_BLOCK;
 }
@@ -165,8 +153,7 @@ static ALWAYS_INLINE const uint16_t *adam_random(const struct rounding_counter *
 static ALWAYS_INLINE void adam_round(const struct adam_args *a, enum state_kind state, enum dtype dtype, void *array,
                                      int64_t first, int64_t n, const float *buffer)
 {
-    if (dtype == DTYPE_F32)
-        return;
+    if (dtype == DTYPE_F32) return;
     uint16_t halves[ADAM_CHUNK + ROUNDING_BLOCK], *to = (uint16_t *)array + first;
     struct rounding_counter counter = rounding_counter(a->rounding, a->step->optimizer_step, state);
     const uint16_t *random = adam_random(&counter, a->rounding.place + first, n, halves);
@@ -207,8 +194,7 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 {
     (void)stream;
     heartbeat_beat();
-    if (a->step->skipped)
-        return;
+    if (a->step->skipped) return;
     const bool wide = a->master_dtype == DTYPE_F32 && a->moment_dtype == DTYPE_F32;
     ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
 #pragma omp parallel if (a->n > WORTH_THREADS)
@@ -239,8 +225,7 @@ static ALWAYS_INLINE void lion_part(const struct momentum_args *a, struct range 
         w = vf_fma(vf_set(-decay), w, w) - step;
         vf_put(a->m, i, part.end, vf_fma(vf_set(beta2), m, rest2 * g), DTYPE_F32);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
-        if (a->param)
-            vf_put(a->param, i, part.end, w, param);
+        if (a->param) vf_put(a->param, i, part.end, w, param);
     }
 }
 
@@ -259,8 +244,7 @@ static ALWAYS_INLINE void sgd_part(const struct momentum_args *a, struct range p
         }
         w = vf_fma(vf_set(-lr), g, w);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
-        if (a->param)
-            vf_put(a->param, i, part.end, w, param);
+        if (a->param) vf_put(a->param, i, part.end, w, param);
     }
 }
 
@@ -277,8 +261,7 @@ static void op_momentum(struct stream *stream, const struct momentum_args *a)
     (void)stream;
     heartbeat_beat();
     ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
-    if (a->step->skipped)
-        return;
+    if (a->step->skipped) return;
 #pragma omp parallel if (a->n > WORTH_THREADS)
     {
         const struct range mine = range_mine(a->n, 64);

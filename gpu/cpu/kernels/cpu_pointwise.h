@@ -177,8 +177,7 @@ static ALWAYS_INLINE void dropout_rows(const struct dropout_args *a, struct rang
             for (int64_t i = 0; i < count; i++)
                 part[i] =
                     dropout_keeps(&a->dropout, words, (int)i) ? dtype_load(x, j + i, dtype) * a->dropout.scale : 0;
-            for (int64_t i = 0; i < count; i++)
-                dtype_store(y, j + i, part[i], dtype);
+            for (int64_t i = 0; i < count; i++) dtype_store(y, j + i, part[i], dtype);
         }
     }
 }

@@ -86,8 +86,7 @@ static ALWAYS_INLINE vf vf_sqrt(vf x)
 #elif defined(__aarch64__)
     return (vf)vsqrtq_f32((float32x4_t)x);
 #else
-    for (int i = 0; i < VF; i++)
-        x[i] = sqrtf(x[i]);
+    for (int i = 0; i < VF; i++) x[i] = sqrtf(x[i]);
     return x;
 #endif
 }
@@ -98,8 +97,7 @@ static ALWAYS_INLINE float vf_sum(vf x)
     float lanes[VF];
     memcpy(lanes, &x, sizeof lanes);
     for (int width = VF / 2; width >= 1; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
     return lanes[0];
 }
 
@@ -108,8 +106,7 @@ static ALWAYS_INLINE float vf_max_lane(vf x)
     float lanes[VF];
     memcpy(lanes, &x, sizeof lanes);
     for (int width = VF / 2; width >= 1; width /= 2)
-        for (int i = 0; i < width; i++)
-            lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
+        for (int i = 0; i < width; i++) lanes[i] = lanes[i + width] > lanes[i] ? lanes[i + width] : lanes[i];
     return lanes[0];
 }
 
@@ -157,8 +154,7 @@ static ALWAYS_INLINE vf vf_from_f16(vh h)
     return (vf)_mm256_cvtph_ps((__m128i)h);
 #else
     vf x;
-    for (int i = 0; i < VF; i++)
-        x[i] = f16_to_f32(h[i]);
+    for (int i = 0; i < VF; i++) x[i] = f16_to_f32(h[i]);
     return x;
 #endif
 }
@@ -172,8 +168,7 @@ static ALWAYS_INLINE vh vf_to_f16(vf x)
     return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 #else
     vh h;
-    for (int i = 0; i < VF; i++)
-        h[i] = f16_from_f32(x[i]);
+    for (int i = 0; i < VF; i++) h[i] = f16_from_f32(x[i]);
     return h;
 #endif
 }
@@ -267,8 +262,7 @@ static ALWAYS_INLINE vf vf_load_part(const void *p, int64_t i, int64_t n, enum d
 {
 #if defined(__AVX512F__)
     __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (dtype == DTYPE_F32)
-        return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
+    if (dtype == DTYPE_F32) return (vf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
     return vf_from_half((vh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
 #else
     if (dtype == DTYPE_F32) {
@@ -318,8 +312,7 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
 static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
 {
     vi lane;
-    for (int j = 0; j < VF; j++)
-        lane[j] = j;
+    for (int j = 0; j < VF; j++) lane[j] = j;
     return lane < (int32_t)(left < VF ? left : VF);
 }
 

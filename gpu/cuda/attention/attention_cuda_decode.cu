@@ -39,13 +39,11 @@ __device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&sc
 {
     float top = s->highest;
 #pragma unroll
-    for (int i = 0; i < KEYS; i++)
-        top = i < count ? fmaxf(top, scores[i]) : top;
+    for (int i = 0; i < KEYS; i++) top = i < count ? fmaxf(top, scores[i]) : top;
     const float keep = expf(s->highest - top); /* 0 at first, when highest is -infinity */
     s->sum *= keep;
 #pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++)
-        s->values[slot] *= keep;
+    for (int slot = 0; slot < SLOTS; slot++) s->values[slot] *= keep;
 #pragma unroll
     for (int i = 0; i < KEYS; i++) {
         const float weight = i < count ? expf(scores[i] - top) : 0;
@@ -53,8 +51,7 @@ __device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&sc
 #pragma unroll
         for (int slot = 0; slot < SLOTS; slot++) {
             const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
-            if (i < count && d < D)
-                s->values[slot] += weight * to_float(values[static_cast<int64_t>(i) * D + d]);
+            if (i < count && d < D) s->values[slot] += weight * to_float(values[static_cast<int64_t>(i) * D + d]);
         }
     }
     s->highest = top;
@@ -68,8 +65,7 @@ __device__ __forceinline__ float score_of(const float (&q)[SLOTS], const T *key,
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
         const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
-        if (d < a.D)
-            sum += q[slot] * to_float(key[d]);
+        if (d < a.D) sum += q[slot] * to_float(key[d]);
     }
     sum = sum_over_lanes(sum, WARP_SIZE) * a.scale;
     return a.softcap > 0 ? a.softcap * tanhf(sum / a.softcap) : sum;
@@ -88,18 +84,14 @@ template <typename T> __device__ void finish(const struct decode_sums &mine, T *
     }
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++)
-        if (lane + slot * WARP_SIZE < D)
-            values[warp][lane + slot * WARP_SIZE] = mine.values[slot];
+        if (lane + slot * WARP_SIZE < D) values[warp][lane + slot * WARP_SIZE] = mine.values[slot];
     __syncthreads();
     float top = highest[0], total = 0;
-    for (int w = 1; w < WARPS; w++)
-        top = fmaxf(top, highest[w]);
-    for (int w = 0; w < WARPS; w++)
-        total += sums[w] * expf(highest[w] - top);
+    for (int w = 1; w < WARPS; w++) top = fmaxf(top, highest[w]);
+    for (int w = 0; w < WARPS; w++) total += sums[w] * expf(highest[w] - top);
     for (int d = static_cast<int>(threadIdx.x); d < D; d += THREADS) {
         float sum = 0;
-        for (int w = 0; w < WARPS; w++)
-            sum += values[w][d] * expf(highest[w] - top);
+        for (int w = 0; w < WARPS; w++) sum += values[w][d] * expf(highest[w] - top);
         from_float(sum / total, out + d);
     }
 }
@@ -122,8 +114,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(s
         const int count = position + 1 - key < KEYS ? static_cast<int>(position + 1 - key) : KEYS;
         float scores[KEYS];
 #pragma unroll
-        for (int i = 0; i < KEYS; i++)
-            scores[i] = i < count ? score_of(query, keys + (key + i) * D, a) : 0;
+        for (int i = 0; i < KEYS; i++) scores[i] = i < count ? score_of(query, keys + (key + i) * D, a) : 0;
         add_keys(&sums, scores, count, values + key * D, D);
     }
     finish(sums, static_cast<T *>(a.out) + row * a.ld_o + h * D, D);
@@ -134,15 +125,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(s
 void cuda_attention_decode(struct stream *stream, const struct attention_decode_args *args)
 {
     ASSERT(args->start >= 0 && args->start + args->M <= args->capacity && args->D <= CUDA_MAX_HEAD_DIM);
-    if (args->M == 0)
-        return;
+    if (args->M == 0) return;
     const dim3 queries(static_cast<unsigned>(args->H), static_cast<unsigned>(args->M));
     dispatch(args->dtype, [&](auto type) {
         using T = decltype(type);
         LAUNCH(stream, "attention_decode", store_kernel<T>,
                grid_of(stream, ceil_div(args->M * args->KV * args->D, THREADS), STORE_PER_SM), THREADS, *args);
-        if (args->q)
-            LAUNCH(stream, "attention_decode", decode_kernel<T>, queries, THREADS, *args);
+        if (args->q) LAUNCH(stream, "attention_decode", decode_kernel<T>, queries, THREADS, *args);
     });
 }
 CUDA_MODULE(attention_decode, store_kernel<float>)

@@ -88,8 +88,7 @@ __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq
 
 __device__ __forceinline__ bool visible(int query, int key, int length, const struct walk &walk)
 {
-    if (walk.bidirectional)
-        return key < length && query < length;
+    if (walk.bidirectional) return key < length && query < length;
     return key <= query && query - key < walk.window && query < length;
 }
 
@@ -134,8 +133,7 @@ __device__ __forceinline__ void store_scaled(void *matrix, int64_t ld, int64_t D
 {
     float row_scale[ROWS<T>];
 #pragma unroll
-    for (int i = 0; i < ROWS<T>; i++)
-        row_scale[i] = scale;
+    for (int i = 0; i < ROWS<T>; i++) row_scale[i] = scale;
     store_rows<DP>(matrix, ld, D, tile, sum, row_scale, at, walk);
 }
 
@@ -180,8 +178,7 @@ template <int N, typename T> __device__ __forceinline__ void put_scores(T *tile,
         for (int j = 0; j < N / LANES<T>; j += SCORES_BESIDE<T>) {
             float beside[SCORES_BESIDE<T>];
 #pragma unroll
-            for (int w = 0; w < SCORES_BESIDE<T>; w++)
-                beside[w] = scores.at[i][j + w];
+            for (int w = 0; w < SCORES_BESIDE<T>; w++) beside[w] = scores.at[i][j + w];
             store(tile + tile_row<T>(i) * TILE_LD<T, N> + score_column<T>(j), beside);
         }
     }
@@ -235,14 +232,12 @@ __device__ __forceinline__ void drop_scores(struct tile_sum<T, N> *scores, T *ti
 template <int N, typename T>
 __device__ __forceinline__ float cap_scores(struct tile_sum<T, N> *scores, float scale, float cap)
 {
-    if (cap == 0)
-        return scale;
+    if (cap == 0) return scale;
     const float inner = scale / cap;
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-        for (int j = 0; j < N / LANES<T>; j++)
-            scores->at[i][j] = cap * tanhf(scores->at[i][j] * inner);
+        for (int j = 0; j < N / LANES<T>; j++) scores->at[i][j] = cap * tanhf(scores->at[i][j] * inner);
     }
     return 1;
 }
@@ -296,8 +291,7 @@ __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, st
             softmax->sum[i] += scores->at[i][j];
         }
 #pragma unroll
-        for (int j = 0; j < DP / LANES<T>; j++)
-            out->at[i][j] *= shrink;
+        for (int j = 0; j < DP / LANES<T>; j++) out->at[i][j] *= shrink;
     }
 }
 
@@ -309,8 +303,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, q);
     T *const k = q + Q * LD, *const v = k + K * LD, *const p = v + K * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, Q, true))
-        return;
+    if (!place_of(&at, a.seq_start, walk, Q, true)) return;
     const int query = at.first + at.row;
     const int64_t kv_head = at.head / (a.H / a.KV);
     T *const my_q = q + at.row * LD, *const my_p = p + at.row * TILE_LD<T, K>;
@@ -334,8 +327,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
         const float scale = cap_scores(&scores, a.scale, a.softcap);
         softmax_step<K>(&softmax, &scores, &out, scale, query, key, at.length, walk);
-        if (a.dropout.threshold)
-            drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
+        if (a.dropout.threshold) drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
         put_scores<K>(my_p, scores);
         multiply_columns<K, DP>(&out, my_p, v, walk.depth);
     }
@@ -365,8 +357,7 @@ template <typename T> __device__ __forceinline__ float row_product(const T *out,
             load(out + column, x);
             load(dout + column, y);
 #pragma unroll
-            for (int i = 0; i < VECTOR<T>; i++)
-                sum = fmaf(x[i], y[i], sum);
+            for (int i = 0; i < VECTOR<T>; i++) sum = fmaf(x[i], y[i], sum);
         }
     } else {
         for (int column = lane; column < D; column += LANES<T>)
@@ -403,8 +394,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, q);
     T *const dout = q + Q * LD, *const k = dout + Q * LD, *const v = k + K * LD, *const ds = v + K * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, Q, true))
-        return;
+    if (!place_of(&at, a.seq_start, walk, Q, true)) return;
     const int query = at.first + at.row;
     const int64_t kv_head = at.head / (a.H / a.KV);
     T *const my_q = q + at.row * LD, *const my_dout = dout + at.row * LD, *const my_ds = ds + at.row * TILE_LD<T, K>;
@@ -423,8 +413,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                               : 0;
         row_delta[i] = sum_over_lanes(product, LANES<T>);
         row_lse[i] = there ? a.lse[at.head * a.M + token] : 0;
-        if (there && lane_of_warp() % LANES<T> == 0)
-            delta[at.head * a.M + token] = row_delta[i];
+        if (there && lane_of_warp() % LANES<T> == 0) delta[at.head * a.M + token] = row_delta[i];
     }
 
     struct tile_sum<T, DP> dq;
@@ -440,8 +429,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         tile_zero(&dp);
         multiply_rows<K, DP>(&p, my_q, k, walk.depth);
         multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
-        if (a.dropout.threshold)
-            drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
+        if (a.dropout.threshold) drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
         score_gradient<K>(&p, dp, row_lse, row_delta, a, at, query, key, walk);
         put_scores<K>(my_ds, p);
         multiply_columns<K, DP>(&dq, my_ds, k, walk.depth);
@@ -506,8 +494,7 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, k);
     T *const v = k + K * LD, *const q = v + K * LD, *const dout = q + Q * LD, *const p = dout + Q * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, K, false))
-        return;
+    if (!place_of(&at, a.seq_start, walk, K, false)) return;
     const int key = at.first + at.row, group = static_cast<int>(a.H / a.KV);
     T *const my_k = k + at.row * LD, *const my_v = v + at.row * LD, *const my_p = p + at.row * TILE_LD<T, Q>;
     load_rows<K, DP>(k, a.k, a.ld_k, at.head, a.D, at.first, at, walk);
@@ -549,10 +536,8 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
             }
         }
     }
-    if (OUTPUTS & OUTPUT_DK)
-        store_scaled<DP>(a.dk, a.ld_dk, a.D, my_k, dk, a.scale, at, walk);
-    if (OUTPUTS & OUTPUT_DV)
-        store_scaled<DP>(a.dv, a.ld_dv, a.D, my_v, dv, 1, at, walk);
+    if (OUTPUTS & OUTPUT_DK) store_scaled<DP>(a.dk, a.ld_dk, a.D, my_k, dk, a.scale, at, walk);
+    if (OUTPUTS & OUTPUT_DV) store_scaled<DP>(a.dv, a.ld_dv, a.D, my_v, dv, 1, at, walk);
 }
 
 /* ---- launchers ----------------------------------------------------------- */
@@ -620,8 +605,7 @@ template <typename Args, typename Launch> void dispatch_heads(const Args *a, Lau
 {
     ASSERT(!a->bidirectional || a->window == 0);
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
-    if (a->M == 0 || a->num_seqs == 0)
-        return;
+    if (a->M == 0 || a->num_seqs == 0) return;
     dispatch(a->dtype, [&](auto type) {
         if (a->D <= 64)
             launch(type, width<64>());

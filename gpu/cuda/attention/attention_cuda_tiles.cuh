@@ -72,8 +72,7 @@ template <typename T, int N> __device__ __forceinline__ void tile_zero(struct ti
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-        for (int j = 0; j < N / LANES<T>; j++)
-            sum->at[i][j] = 0;
+        for (int j = 0; j < N / LANES<T>; j++) sum->at[i][j] = 0;
     }
 }
 
@@ -94,11 +93,9 @@ __device__ __forceinline__ void tile_load(T *tile, const T *from, struct tile_so
     if (source.vectors) {
         for (int i = thread; i < COUNT * (DP / V); i += threads) {
             const int row = i / (DP / V), column = i % (DP / V) * V;
-            if (column >= source.depth)
-                continue;
+            if (column >= source.depth) continue;
             pack<T, V> part = {};
-            if (row < source.rows && column < source.D)
-                part = load_pack<V>(from + row * source.ld + column);
+            if (row < source.rows && column < source.D) part = load_pack<V>(from + row * source.ld + column);
             *reinterpret_cast<pack<T, V> *>(tile + row * TILE_LD<T, DP> + column) = part;
         }
         return;
@@ -123,11 +120,9 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
 #pragma unroll
         for (int j = 0; j < DP / LANES<T>; j += OUTPUTS_BESIDE<T>) {
             float out[OUTPUTS_BESIDE<T>];
-            if (j * LANES<T> >= target.depth)
-                break;
+            if (j * LANES<T> >= target.depth) break;
 #pragma unroll
-            for (int w = 0; w < OUTPUTS_BESIDE<T>; w++)
-                out[w] = sum.at[i][j + w] * row_scale[i];
+            for (int w = 0; w < OUTPUTS_BESIDE<T>; w++) out[w] = sum.at[i][j + w] * row_scale[i];
             store(tile + tile_row<T>(i) * TILE_LD<T, DP> + output_column<T>(j), out);
         }
     }
@@ -143,8 +138,7 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
     }
     for (int i = lane_of_warp(); i < WARP_ROWS * DP; i += WARP_SIZE) {
         const int row = i / DP, column = i % DP;
-        if (row < target.rows && column < target.D)
-            to[row * target.ld + column] = tile[row * TILE_LD<T, DP> + column];
+        if (row < target.rows && column < target.D) to[row * target.ld + column] = tile[row * TILE_LD<T, DP> + column];
     }
 }
 
@@ -222,8 +216,7 @@ __device__ __forceinline__ void multiply_rows(struct tile_sum<T, N> *sum, const 
         for (int k = 0; k < depth; k += 4) {
             float left[ROWS<T>][4];
 #pragma unroll
-            for (int i = 0; i < ROWS<T>; i++)
-                load(a + tile_row<T>(i) * TILE_LD<T, DP> + k, left[i]);
+            for (int i = 0; i < ROWS<T>; i++) load(a + tile_row<T>(i) * TILE_LD<T, DP> + k, left[i]);
 #pragma unroll
             for (int j = 0; j < N / LANES<T>; j++) {
                 float right[4];
@@ -231,8 +224,7 @@ __device__ __forceinline__ void multiply_rows(struct tile_sum<T, N> *sum, const 
 #pragma unroll
                 for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-                    for (int v = 0; v < 4; v++)
-                        sum->at[i][j] = fmaf(left[i][v], right[v], sum->at[i][j]);
+                    for (int v = 0; v < 4; v++) sum->at[i][j] = fmaf(left[i][v], right[v], sum->at[i][j]);
                 }
             }
         }
@@ -253,8 +245,7 @@ __device__ __forceinline__ void multiply_columns(struct tile_sum<T, DP> *sum, co
             load_matrices<false>(left, a_row + k);
 #pragma unroll
             for (int n = 0; n < DP; n += 16) {
-                if (n >= depth)
-                    break;
+                if (n >= depth) break;
                 load_matrices<true>(right, b_row + k * TILE_LD<T, DP> + n);
                 multiply_matrices<T>(&sum->at[0][n / 4], &sum->at[1][n / 4], left, right[0], right[1]);
                 multiply_matrices<T>(&sum->at[0][n / 4 + 2], &sum->at[1][n / 4 + 2], left, right[2], right[3]);
@@ -266,14 +257,12 @@ __device__ __forceinline__ void multiply_columns(struct tile_sum<T, DP> *sum, co
         for (int k = 0; k < K; k += 4) {
             float left[ROWS<T>][4];
 #pragma unroll
-            for (int i = 0; i < ROWS<T>; i++)
-                load(a + tile_row<T>(i) * TILE_LD<T, K> + k, left[i]);
+            for (int i = 0; i < ROWS<T>; i++) load(a + tile_row<T>(i) * TILE_LD<T, K> + k, left[i]);
 #pragma unroll
             for (int v = 0; v < 4; v++) {
 #pragma unroll
                 for (int j = 0; j < DP / LANES<T>; j += BESIDE) {
-                    if (j * LANES<T> >= depth)
-                        break;
+                    if (j * LANES<T> >= depth) break;
                     float right[BESIDE];
                     load(b + (k + v) * TILE_LD<T, DP> + output_column<T>(j), right);
 #pragma unroll

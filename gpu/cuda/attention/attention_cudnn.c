@@ -38,13 +38,11 @@ struct attention_cudnn {
 
 static enum status open_cudnn(struct attention_cudnn *a, struct error *err)
 {
-    if (a->tried)
-        return a->target.handle ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s", a->why);
+    if (a->tried) return a->target.handle ? STATUS_OK : error_set(err, STATUS_DEVICE, "%s", a->why);
     a->tried = true;
     const enum status status = cudnn_target_open(&a->target, err);
     a->target.capability = a->cuda->capability;
-    if (status != STATUS_OK)
-        snprintf(a->why, sizeof a->why, "%.*s", (int)sizeof a->why - 1, err->text);
+    if (status != STATUS_OK) snprintf(a->why, sizeof a->why, "%.*s", (int)sizeof a->why - 1, err->text);
     return status;
 }
 
@@ -63,8 +61,7 @@ enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn
     a->cuda = cuda;
     a->off = word == 0;
     a->demanded = word == 1;
-    if (!a->demanded || open_cudnn(a, err) == STATUS_OK)
-        return STATUS_OK;
+    if (!a->demanded || open_cudnn(a, err) == STATUS_OK) return STATUS_OK;
     attention_cudnn_free(a);
     *attention = NULL;
     error_prefix(err, "ZTRAIN_CUDA_ATTENTION asks for cuDNN");
@@ -73,8 +70,7 @@ enum status attention_cudnn_new(struct cuda_device *cuda, struct attention_cudnn
 
 void attention_cudnn_free(struct attention_cudnn *a)
 {
-    if (!a)
-        return;
+    if (!a) return;
     while (a->plans) {
         struct attention_plan *plan = a->plans;
         a->plans = plan->next;
@@ -91,8 +87,7 @@ static struct attention_plan *find_shape(const struct attention_cudnn *a, const 
                                          enum attention_direction direction)
 {
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next)
-        if (plan->direction == direction && !memcmp(&plan->shape, shape, sizeof *shape))
-            return plan;
+        if (plan->direction == direction && !memcmp(&plan->shape, shape, sizeof *shape)) return plan;
     return NULL;
 }
 
@@ -117,13 +112,10 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
     struct slow_call slow; /* cuDNN loads libraries and compiles */
     heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
-    if (status == STATUS_OK)
-        status = open_cudnn(a, &err);
-    if (status == STATUS_OK)
-        status = attention_plan_make(plan, &err);
+    if (status == STATUS_OK) status = open_cudnn(a, &err);
+    if (status == STATUS_OK) status = attention_plan_make(plan, &err);
     heartbeat_slow_end(&slow);
-    if (status != STATUS_OK)
-        attention_plan_refuse(plan, err.text);
+    if (status != STATUS_OK) attention_plan_refuse(plan, err.text);
     return plan;
 }
 
@@ -132,8 +124,7 @@ static size_t announce(struct attention_cudnn *a, const struct attention_shape *
                        enum attention_direction direction)
 {
     const struct attention_plan *plan = M > 0 ? find_shape(a, shape, direction) : NULL;
-    if (M > 0 && !plan)
-        plan = new_plan_of(a, shape, M, direction);
+    if (M > 0 && !plan) plan = new_plan_of(a, shape, M, direction);
     return plan && plan->cudnn_plan ? plan->planned : 0;
 }
 
@@ -144,8 +135,7 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
     const struct attention_fwd_args trained = attention_forward_of(&limits->attention_bwd);
     const struct attention_shape fwd = attention_shape_fwd(forward), train = attention_shape_fwd(&trained);
     const struct attention_shape bwd = attention_shape_bwd(&limits->attention_bwd);
-    if (a->off)
-        return 0;
+    if (a->off) return 0;
     const size_t evaluated = announce(a, &fwd, forward->M, ATTENTION_FORWARD);
     const size_t most = max_size(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
     return trained.dropout.threshold ? max_size(most, announce(a, &train, trained.M, ATTENTION_FORWARD)) : most;
@@ -179,8 +169,7 @@ static struct attention_plan *plan_for(const struct stream *stream, const struct
 static bool cudnn_are_aligned(const void *const *pointers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if ((uintptr_t)pointers[i] % ATTENTION_ALIGN)
-            return false;
+        if ((uintptr_t)pointers[i] % ATTENTION_ALIGN) return false;
     return true;
 }
 
@@ -258,11 +247,9 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
     static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
     char how[768], text[1024], sequences[96];
     const struct attention_shape *s = &plan->shape;
-    if (plan->logged)
-        return;
+    if (plan->logged) return;
     plan->logged = true;
-    if (a->demanded && plan->state == ATTENTION_REFUSED)
-        add_hint(plan);
+    if (a->demanded && plan->state == ATTENTION_REFUSED) add_hint(plan);
     describe_plan(a, plan, how, sizeof how);
     if (s->ragged)
         snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
@@ -275,15 +262,13 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
         log_warn("%s", text);
     else
         log_detail("%s", text);
-    if (plan->state == ATTENTION_REFUSED)
-        add_hint(plan); /* attention_cudnn_obstacle() */
+    if (plan->state == ATTENTION_REFUSED) add_hint(plan); /* attention_cudnn_obstacle() */
 }
 
 enum status attention_cudnn_autotune(struct attention_cudnn *a, struct autotuner *tuner, struct error *err)
 {
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next)
-        if (plan->state == ATTENTION_PLANNED)
-            TRY(attention_autotune(tuner, plan, err));
+        if (plan->state == ATTENTION_PLANNED) TRY(attention_autotune(tuner, plan, err));
     autotuner_finish(tuner, AUTOTUNE_ATTENTION);
     return STATUS_OK;
 }
@@ -291,8 +276,7 @@ enum status attention_cudnn_autotune(struct attention_cudnn *a, struct autotuner
 enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner *tuner, struct error *err)
 {
     for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
-        if (plan->state == ATTENTION_PLANNED)
-            TRY(attention_verify(tuner, plan, err));
+        if (plan->state == ATTENTION_PLANNED) TRY(attention_verify(tuner, plan, err));
         log_plan(a, plan);
     }
     if (a->off && !a->logged) {
@@ -305,11 +289,9 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner 
 const char *attention_cudnn_obstacle(struct device *device)
 {
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
-    if (a->off)
-        return NULL;
+    if (a->off) return NULL;
     for (const struct attention_plan *plan = a->plans; plan; plan = plan->next)
-        if (plan->state == ATTENTION_REFUSED)
-            return *a->why ? a->why : plan->why;
+        if (plan->state == ATTENTION_REFUSED) return *a->why ? a->why : plan->why;
     return NULL;
 }
 

@@ -56,10 +56,8 @@ static struct autotune_config autotune_config_of(const struct candidate *c)
 static int32_t sequence_length(const struct attention_plan *plan, int64_t i)
 {
     const struct attention_shape *s = &plan->shape;
-    if (!s->ragged || i == 0)
-        return (int32_t)s->T;
-    if (plan->padded)
-        return (int32_t)(s->T * ATTENTION_QUARTERS_FILLED / 4);
+    if (!s->ragged || i == 0) return (int32_t)s->T;
+    if (plan->padded) return (int32_t)(s->T * ATTENTION_QUARTERS_FILLED / 4);
     return i == 1 || s->T < 8 ? 1 : (int32_t)(s->T / (1 + i % 5));
 }
 
@@ -98,10 +96,8 @@ static void attention_prepare_trial(void *op, struct stream *stream, int candida
         if (t->bwd.dropout.threshold && i < t->sequences)
             stream_copy(stream, (uint64_t *)(uintptr_t)t->bwd.dropout.tokens + start, &number, sizeof number);
     }
-    if (t->plan->direction == ATTENTION_BACKWARD)
-        attention_own_fwd(stream, &t->fwd);
-    if (candidate == AUTOTUNE_REFERENCE)
-        return;
+    if (t->plan->direction == ATTENTION_BACKWARD) attention_own_fwd(stream, &t->fwd);
+    if (candidate == AUTOTUNE_REFERENCE) return;
     attention_use_candidate(t, candidate);
     attention_plan_spoil(t->plan, stream);
 }
@@ -172,8 +168,7 @@ static void attention_trial_args(struct trial *t)
     const struct attention_shape *s = &t->plan->shape;
     int64_t M = 0;
     t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
-    for (int64_t i = 0; i < t->sequences; i++)
-        M += sequence_length(t->plan, i);
+    for (int64_t i = 0; i < t->sequences; i++) M += sequence_length(t->plan, i);
     t->bwd = (struct attention_bwd_args){.dtype = (enum dtype)s->dtype,
                                          .M = M,
                                          .H = s->H,
@@ -211,8 +206,7 @@ static void refuse_for(struct trial *t, int candidate, const struct autotune_can
                  c->failure == AUTOTUNE_RESTLESS ? "does not repeat bit for bit"
                                                  : "differs from what ztrain's kernels compute");
     attention_describe_candidate(t, candidate, name, sizeof name);
-    if (log)
-        log_warn("%s is left out: %s", name, why);
+    if (log) log_warn("%s is left out: %s", name, why);
     snprintf(t->plan->why, sizeof t->plan->why, "%s", why);
 }
 
@@ -241,22 +235,17 @@ static enum status tune_attention(struct autotuner *a, struct trial *t, enum aut
     attention_trial_args(t);
     add_tensors(t, &problem);
     const enum status status = autotune(a, &problem, candidates, t->count, &best, err);
-    if (status != STATUS_OK)
-        error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
+    if (status != STATUS_OK) error_hint(err, "cuDNN's attention was on trial; ZTRAIN_CUDA_ATTENTION=own avoids cuDNN");
     snprintf(plan->why, sizeof plan->why, "the GPU has too little memory to verify cuDNN's results");
     for (int i = 0; i < t->count && best != AUTOTUNE_NO_MEMORY; i++)
-        if (candidates[i].failure != AUTOTUNE_GOOD)
-            refuse_for(t, i, &candidates[i], t->count > 1);
+        if (candidates[i].failure != AUTOTUNE_GOOD) refuse_for(t, i, &candidates[i], t->count > 1);
     plan->cudnn_plan = NULL;
     plan->state = best >= 0 ? ATTENTION_VERIFIED : ATTENTION_REFUSED;
     plan->untried = best == AUTOTUNE_NO_MEMORY;
-    if (best == AUTOTUNE_REFERENCE)
-        let_own_compute(plan);
-    if (best >= 0)
-        attention_use_candidate(t, best);
+    if (best == AUTOTUNE_REFERENCE) let_own_compute(plan);
+    if (best >= 0) attention_use_candidate(t, best);
     for (int i = 0; i < t->count; i++)
-        if (i != best)
-            cudnn_plan_free(t->candidates[i].made);
+        if (i != best) cudnn_plan_free(t->candidates[i].made);
     return status;
 }
 
@@ -268,12 +257,10 @@ static bool leave_refused_form(const struct autotuner *tuner, struct attention_p
 {
     const struct autotune_key key = autotune_key_of(plan);
     char why[sizeof plan->why];
-    if (plan->state != ATTENTION_REFUSED || plan->untried || !attention_plan_has_plain_form(plan))
-        return false;
+    if (plan->state != ATTENTION_REFUSED || plan->untried || !attention_plan_has_plain_form(plan)) return false;
     autotune_cache_put(tuner->cache, &key, &refused_form);
     memcpy(why, plan->why, sizeof why);
-    if (!attention_plan_make_plain(plan))
-        return false;
+    if (!attention_plan_make_plain(plan)) return false;
     log_warn("attention %s: %s; cuDNN's own choice is tried, with %.1f MiB of workspace",
              plan->direction == ATTENTION_FORWARD ? "forward" : "backward", why,
              (double)plan->cudnn_plan->workspace / (1 << 20));
@@ -295,8 +282,7 @@ enum status attention_verify(struct autotuner *tuner, struct attention_plan *pla
     do {
         struct trial t = {.plan = plan, .candidates = {{plan->cudnn_plan, plan->piece}}, .count = 1};
         TRY(tune_attention(tuner, &t, REFERENCE_VERIFIES, err));
-        if (plan->state != ATTENTION_VERIFIED)
-            lose_engine(tuner, plan); /* of the choices that were taken */
+        if (plan->state != ATTENTION_VERIFIED) lose_engine(tuner, plan); /* of the choices that were taken */
     } while (leave_refused_form(tuner, plan));
     return STATUS_OK;
 }
@@ -315,10 +301,8 @@ static bool take_known(const struct autotuner *tuner, struct attention_plan *pla
         let_own_compute(plan);
         return true;
     }
-    if (piece == plan->piece && kernel == plan->cudnn_plan->kernel)
-        return true;
-    if (!attention_plan_candidates(plan, piece, kernel, &made, 1))
-        return false;
+    if (piece == plan->piece && kernel == plan->cudnn_plan->kernel) return true;
+    if (!attention_plan_candidates(plan, piece, kernel, &made, 1)) return false;
     cudnn_plan_free(plan->cudnn_plan);
     plan->cudnn_plan = made;
     plan->piece = piece;
@@ -351,11 +335,9 @@ static enum status tune_form(struct autotuner *tuner, struct attention_plan *pla
     struct trial t = {.plan = plan};
     struct autotune_config known;
     struct slow_call slow;
-    if (take_known(tuner, plan))
-        return STATUS_OK;
+    if (take_known(tuner, plan)) return STATUS_OK;
     const struct autotune_key key = autotune_key_of(plan);
-    if (autotune_cache_find_imported(tuner->cache, &key, &known))
-        lose_engine(tuner, plan);
+    if (autotune_cache_find_imported(tuner->cache, &key, &known)) lose_engine(tuner, plan);
     list_candidates(tuner, &t);
     if (t.count == 0) {
         attention_plan_refuse(plan,
@@ -382,11 +364,9 @@ enum status attention_autotune(struct autotuner *tuner, struct attention_plan *p
 {
     if (is_known_refused(tuner, plan)) {
         attention_plan_refuse(plan, "");
-        if (!attention_plan_make_plain(plan))
-            return STATUS_OK;
+        if (!attention_plan_make_plain(plan)) return STATUS_OK;
     }
-    do
-        TRY(tune_form(tuner, plan, err));
+    do TRY(tune_form(tuner, plan, err));
     while (leave_refused_form(tuner, plan));
     return STATUS_OK;
 }

@@ -32,10 +32,8 @@ int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION
     int count = 0;
     for (int i = 0; i < ATTENTION_STRIDES; i++) {
         int same = 0;
-        while (same < count && strides[same] != all[i])
-            same++;
-        if (same == count && all[i] > 0)
-            strides[count++] = all[i];
+        while (same < count && strides[same] != all[i]) same++;
+        if (same == count && all[i] > 0) strides[count++] = all[i];
     }
     return count;
 }
@@ -124,8 +122,7 @@ static void attention_graph_sequences(struct builder *b)
 {
     const int64_t count[CUDNN_RANK] = {b->s->B, 1, 1, 1}, ends[CUDNN_RANK] = {b->s->B + 1, 1, 1, 1};
     const int64_t dense[CUDNN_RANK] = {1, 1, 1, 1};
-    if (!b->s->ragged)
-        return;
+    if (!b->s->ragged) return;
     b->lengths = cudnn_memory(b->g, ATTENTION_LENGTHS, CUDNN_DATA_INT32, count, dense, NULL);
     b->count = attention_strides(b->s, b->strides);
     for (int i = 0; i < b->count; i++)
@@ -136,8 +133,7 @@ static void attention_graph_sequences(struct builder *b)
 static const struct cudnn_tensor *offsets_of(const struct builder *b, int64_t ld)
 {
     for (int i = 0; i < b->count; i++)
-        if (b->strides[i] == ld)
-            return &b->offsets[i];
+        if (b->strides[i] == ld) return &b->offsets[i];
     return NULL;
 }
 
@@ -178,8 +174,7 @@ static struct cudnn_tensor log_sums(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     const int64_t dims[CUDNN_RANK] = {s->B, s->H, s->T, 1}, strides[CUDNN_RANK] = {s->T, b->lse_stride, 1, 1};
-    if (!b->lse_stride)
-        return row_values(b, ATTENTION_LSE, 1);
+    if (!b->lse_stride) return row_values(b, ATTENTION_LSE, 1);
     return cudnn_memory(b->g, ATTENTION_LSE, CUDNN_DATA_FLOAT, dims, strides, NULL);
 }
 
@@ -193,8 +188,7 @@ static void attention_graph_dropout(struct builder *b)
     const struct attention_shape *s = b->s;
     const int64_t ld = attention_kept_ld(s), dims[CUDNN_RANK] = {s->B, s->H, s->T, s->T};
     const int64_t strides[CUDNN_RANK] = {s->H * s->T * ld, s->T * ld, ld, 1};
-    if (!s->dropout)
-        return;
+    if (!s->dropout) return;
     b->kept = cudnn_memory(b->g, ATTENTION_KEPT, cudnn_type_of(s), dims, strides, NULL);
     b->factor = cudnn_scalar(b->g, dropout_factor(s));
 }
@@ -251,8 +245,7 @@ static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tens
 
 static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
 {
-    if (!b->s->ragged)
-        return scores;
+    if (!b->s->ragged) return scores;
     struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
     struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
     row = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_LT, &row, &b->lengths, NULL);
@@ -265,14 +258,12 @@ static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tens
 static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_tensor scores)
 {
     const struct attention_shape *s = b->s;
-    if (s->bidirectional)
-        return scores;
+    if (s->bidirectional) return scores;
     struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
     struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
     struct cudnn_tensor mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, &row, &column, NULL);
     scores = keep_where(b, &scores, &mask);
-    if (s->window <= 0 || s->window >= s->T)
-        return scores;
+    if (s->window <= 0 || s->window >= s->T) return scores;
     struct cudnn_tensor window = cudnn_scalar(b->g, (float)s->window);
     row = cudnn_index(b->g, &scores, 2);
     column = cudnn_index(b->g, &scores, 3);
@@ -412,8 +403,7 @@ static enum status check_shape(const struct cudnn_target *target, enum attention
     if (s->D % 8 != 0)
         return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
                          (long long)s->D);
-    if (s->dropout >= 65536)
-        return error_set(err, STATUS_DEVICE, "dropout drops every weight");
+    if (s->dropout >= 65536) return error_set(err, STATUS_DEVICE, "dropout drops every weight");
     if (direction == ATTENTION_BACKWARD && s->dropout && s->ragged && s->D > 128) /* 9.14 on an H200: docs/gpu-log.md */
         return error_set(err, STATUS_DEVICE,
                          "with dropout, cuDNN computes wrong gradients of ragged sequences whose "
@@ -431,8 +421,7 @@ static struct cudnn_graph *graph_of(const struct cudnn_target *target, enum atte
     part.B = form->sequences;
     struct builder builder = {
         .g = cudnn_graph_new(target, CUDNN_RANK), .s = &part, .version = target->version, .sums = sums};
-    if (attention_form_has_lse_of_op(target, shape, form->plain))
-        builder.lse_stride = shape->B * shape->T;
+    if (attention_form_has_lse_of_op(target, shape, form->plain)) builder.lse_stride = shape->B * shape->T;
     attention_graph_sequences(&builder);
     attention_graph_dropout(&builder);
     if (direction == ATTENTION_FORWARD)
@@ -450,8 +439,7 @@ int attention_graph_plans(const struct cudnn_target *target, enum attention_dire
     const struct listed_engine *listed = form->plain ? NULL : listed_engine_of(target, direction, shape);
     int count = 0;
     ordered.unordered = shape->unordered != 0;
-    if (check_shape(target, direction, shape, err) != STATUS_OK)
-        return 0;
+    if (check_shape(target, direction, shape, err) != STATUS_OK) return 0;
     if (listed) {
         const int64_t sums =
             listed->sums ? form->sequences * shape->H * shape->T * shape->D * (int64_t)sizeof(float) : 0;

@@ -16,15 +16,12 @@ __global__ void part_describe_kernel(attention_part part, int32_t *lengths, int6
                                      part_strides strides)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, s = part.first + i;
-    if (i > part.B)
-        return;
+    if (i > part.B) return;
     const int32_t start = part.seq_start[s < part.num_seqs ? s : part.num_seqs];
-    if (i < part.B)
-        lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
+    if (i < part.B) lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
 #pragma unroll
     for (int j = 0; j < ATTENTION_PART_STRIDES; j++) /* unrolled, so that the strides need no local memory */
-        if (j < strides.count)
-            offsets[j * pitch + i] = start * strides.value[j];
+        if (j < strides.count) offsets[j * pitch + i] = start * strides.value[j];
 }
 
 /* to_sequences: padded (B, H, T) from lse, else lse from padded. */
@@ -70,12 +67,10 @@ __global__ void part_keep_kernel(attention_part part, struct dropout dropout, bo
     const int64_t across = ld / KEYS, i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int64_t query = i / across * DROPOUT_QUERIES, key = i % across * KEYS;
     const int64_t head = blockIdx.y, s = part.first + blockIdx.z;
-    if (query >= part.T || s >= part.num_seqs)
-        return;
+    if (query >= part.T || s >= part.num_seqs) return;
     const int32_t start = part.seq_start[s], length = part.seq_start[s + 1] - start;
     const int64_t rows = query / ATTENTION_KEPT_TILE, columns = key / ATTENTION_KEPT_TILE;
-    if ((causal && columns > rows) || max(rows, columns) * ATTENTION_KEPT_TILE >= length)
-        return;
+    if ((causal && columns > rows) || max(rows, columns) * ATTENTION_KEPT_TILE >= length) return;
     const uint64_t token = dropout.tokens[start];
     T *row = kept + ((blockIdx.z * part.H + head) * part.T + query) * ld + key;
     pack<T, KEYS> out[DROPOUT_QUERIES];
@@ -91,8 +86,7 @@ __global__ void part_keep_kernel(attention_part part, struct dropout dropout, bo
     }
 #pragma unroll
     for (int q = 0; q < DROPOUT_QUERIES; q++)
-        if (query + q < part.T)
-            *reinterpret_cast<pack<T, KEYS> *>(row + q * ld) = out[q];
+        if (query + q < part.T) *reinterpret_cast<pack<T, KEYS> *>(row + q * ld) = out[q];
 }
 
 template <typename T>
@@ -115,8 +109,7 @@ void attention_part_describe(struct stream *stream, const struct attention_part 
     constexpr int THREADS = 128;
     part_strides all = {};
     ASSERT(count <= ATTENTION_PART_STRIDES && pitch > part->B);
-    for (all.count = 0; all.count < count; all.count++)
-        all.value[all.count] = strides[all.count];
+    for (all.count = 0; all.count < count; all.count++) all.value[all.count] = strides[all.count];
     LAUNCH(stream, "attention, ragged sequences", part_describe_kernel,
            dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))), dim3(THREADS), *part, lengths, offsets, pitch,
            all);

@@ -54,8 +54,7 @@ bool attention_shape_is_aligned(const struct attention_shape *shape)
 {
     int64_t strides[ATTENTION_STRIDES];
     for (int i = attention_strides(shape, strides) - 1; i >= 0; i--)
-        if (strides[i] * 2 % ATTENTION_ALIGN != 0)
-            return false;
+        if (strides[i] * 2 % ATTENTION_ALIGN != 0) return false;
     return true;
 }
 
@@ -172,8 +171,7 @@ static enum status make_plan(struct attention_plan *plan, struct error *err)
     const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(plan, has_sums(plan->cudnn_plan), s->B)) /
                             (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
-        if (plan_may_be_piece(s, piece))
-            plan->piece = piece;
+        if (plan_may_be_piece(s, piece)) plan->piece = piece;
     if (plan->piece != s->B || sequence * (size_t)s->B > large) {
         const size_t kept = plan_kept_bytes(s, plan->piece);
         cudnn_plan_free(plan->cudnn_plan);
@@ -182,8 +180,7 @@ static enum status make_plan(struct attention_plan *plan, struct error *err)
             return error_set(err, STATUS_DEVICE, "dropout of the weights would need %.3f GiB for a sequence",
                              (double)kept / (1 << 30));
         const struct cudnn_filter filter = {.most_workspace = large - kept};
-        if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err))
-            return err->code;
+        if (!make_plans(plan, plan->piece, &filter, &plan->cudnn_plan, 1, err)) return err->code;
     }
     plan->planned = plan_piece_workspace(plan, has_sums(plan->cudnn_plan), plan->piece).cudnn +
                     plan_aligned(plan->cudnn_plan->workspace) + WORKSPACE_ALIGN;
@@ -194,8 +191,7 @@ enum status attention_plan_make(struct attention_plan *plan, struct error *err)
 {
     struct error ignored;
     const enum status status = make_plan(plan, err);
-    if (status == STATUS_OK || !may_be_padded(plan))
-        return status;
+    if (status == STATUS_OK || !may_be_padded(plan)) return status;
     plan->padded = true;
     return make_plan(plan, &ignored) == STATUS_OK ? STATUS_OK : status;
 }
@@ -227,11 +223,9 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
 {
     struct error ignored;
     struct slow_call slow;
-    if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece))
-        return 0;
+    if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece)) return 0;
     const size_t others = plan_piece_workspace(plan, plan->shape.unordered, piece).cudnn + WORKSPACE_ALIGN;
-    if (others > plan->planned)
-        return 0;
+    if (others > plan->planned) return 0;
     const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
                                         .kernel = kernel};
     heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
@@ -249,8 +243,7 @@ int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTE
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
         const size_t of_last = bytes / (size_t)plan->piece * (size_t)pieces[count - 1];
-        if (2 * piece <= pieces[count - 1] && of_last > small && plan_may_be_piece(s, piece))
-            pieces[count++] = piece;
+        if (2 * piece <= pieces[count - 1] && of_last > small && plan_may_be_piece(s, piece)) pieces[count++] = piece;
     }
     return count;
 }
@@ -291,8 +284,7 @@ static void plan_point_at(void *pointers[ATTENTION_POINTERS], const struct atten
     pointers[ATTENTION_K] = attention_rows_from(fwd->k, first, fwd->ld_k);
     pointers[ATTENTION_V] = attention_rows_from(fwd->v, first, fwd->ld_v);
     pointers[ATTENTION_OUT] = attention_rows_from(bwd ? bwd->out : fwd->out, first, fwd->ld_o);
-    if (!bwd)
-        return;
+    if (!bwd) return;
     pointers[ATTENTION_DOUT] = attention_rows_from(bwd->dout, first, bwd->ld_o);
     pointers[ATTENTION_DQ] = attention_rows_from(bwd->dq, first, bwd->ld_dq);
     pointers[ATTENTION_DK] = attention_rows_from(bwd->dk, first, bwd->ld_dk);
@@ -307,8 +299,7 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
     const int count = attention_strides(&plan->shape, strides);
     pointers[ATTENTION_LENGTHS] = w->base + w->lengths;
     attention_part_describe(stream, part, pointers[ATTENTION_LENGTHS], offsets, w->pitch, strides, count);
-    for (int i = 0; i < count; i++)
-        pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
+    for (int i = 0; i < count; i++) pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
 /* Copies the rows of a padded piece from the op's tensors, op[], or its results back; pointers[]: the copies. */
@@ -358,17 +349,14 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
             copy_rows(plan, stream, &part, w.base + w.copies, op, false, pointers);
         else if (s->ragged)
             describe_part(plan, stream, &part, &w, pointers);
-        if (reordered && bwd)
-            attention_part_lse(stream, &part, of_op, lse, true);
+        if (reordered && bwd) attention_part_lse(stream, &part, of_op, lse, true);
         if (s->dropout)
             attention_part_keep(stream, &part, &fwd->dropout, (enum dtype)s->dtype, !s->bidirectional,
                                 pointers[ATTENTION_KEPT], attention_kept_ld(s));
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
                                     w.base + w.cudnn);
-        if (plan->padded && !failed)
-            copy_rows(plan, stream, &part, w.base + w.copies, op, true, pointers);
-        if (reordered && !bwd && !failed)
-            attention_part_lse(stream, &part, of_op, lse, false);
+        if (plan->padded && !failed) copy_rows(plan, stream, &part, w.base + w.copies, op, true, pointers);
+        if (reordered && !bwd && !failed) attention_part_lse(stream, &part, of_op, lse, false);
     }
     return failed;
 }

@@ -44,8 +44,7 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
         goto fail;
     }
     g->cache = autotune_cache_open(cuda->device.name, g->lt->cublasLtGetVersion(), false);
-    if (again == 0)
-        autotune_cache_tune_again(g->cache);
+    if (again == 0) autotune_cache_tune_again(g->cache);
     return STATUS_OK;
 fail:
     free(g);
@@ -60,8 +59,7 @@ static struct gemm_cuda *gemm_of(const struct device *device)
 
 void gemm_cuda_avoid(struct device *device, unsigned parts)
 {
-    if (parts & DEVICE_EPILOGUES)
-        gemm_of(device)->forced = GEMM_UNFUSED;
+    if (parts & DEVICE_EPILOGUES) gemm_of(device)->forced = GEMM_UNFUSED;
 }
 
 void gemm_cuda_leave_multiprocessors(struct device *device, int count)
@@ -99,8 +97,7 @@ void gemm_cuda_take_choices(struct device *device, const char *text, bool comple
 
 void gemm_cuda_free(struct gemm_cuda *g)
 {
-    if (!g)
-        return;
+    if (!g) return;
     gemm_plans_free(g);
     g->lt->cublasLtDestroy(g->handle);
     autotune_cache_close(g->cache);
@@ -121,11 +118,9 @@ static bool run_linear_product(struct stream *stream, const struct gemm_product 
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     struct gemm_cuda *g = cuda->gemm;
-    if (g->forced == GEMM_UNFUSED && p->key.epilogue != GEMM_PLAIN)
-        return false;
+    if (g->forced == GEMM_UNFUSED && p->key.epilogue != GEMM_PLAIN) return false;
     const struct gemm_plan *plan = gemm_plan_get(g, &p->key);
-    if (!gemm_plan_is_taken(g, plan))
-        return false;
+    if (!gemm_plan_is_taken(g, plan)) return false;
     const cublasStatus_t code = gemm_plan_run(plan, &plan->algorithm, p, stream);
     if (code != CUBLAS_STATUS_SUCCESS)
         cuda_fail(cuda, "%s: cublasLtMatmul: %s", op, g->lt->cublasLtGetStatusName(code));
@@ -146,20 +141,17 @@ static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args 
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     ASSERT(!a->accumulate || !a->gated);
-    if (a->M == 0 || a->N == 0)
-        return;
+    if (a->M == 0 || a->N == 0) return;
     struct gemm_product p = gemm_product_fwd(&g->rules, a);
     const void *bias = a->bias; /* that is still to be added */
     void *aux = a->gelu ? a->aux : NULL;
     if (run_linear_product(stream, &p, "linear_fwd")) {
-        if (!aux || !a->gelu_erf)
-            return;
+        if (!aux || !a->gelu_erf) return;
         bias = NULL;
     } else {
         run_linear_plain(stream, &p, "linear_fwd");
     }
-    if (bias || aux)
-        cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
+    if (bias || aux) cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
 }
 
 static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
@@ -169,8 +161,7 @@ static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd
     ASSERT(!a->gate_up || !a->accumulate);
     ASSERT(ld_dx == a->K || (!a->gelu_aux && !a->gate_up));
     if (a->M == 0 || a->K == 0) {
-        if (a->dbias && !a->accumulate_dbias)
-            stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
+        if (a->dbias && !a->accumulate_dbias) stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
         return;
     }
     struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
@@ -191,25 +182,20 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0) {
-        if (!a->accumulate)
-            stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
-        if (a->dbias && !a->accumulate_dbias)
-            stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
+        if (!a->accumulate) stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
+        if (a->dbias && !a->accumulate_dbias) stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
         return;
     }
     float *scratch = a->dbias ? gemm_sums_scratch(stream, cuda_bias_sums_bytes(a)) : NULL;
     float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
     if (p.key.epilogue != GEMM_PLAIN && run_linear_product(stream, &p, "linear_bwd_weight")) {
-        if (a->null_count)
-            stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
-        if (sums != a->dbias)
-            cuda_add_f32(stream, a->N, a->dbias, sums);
+        if (a->null_count) stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
+        if (sums != a->dbias) cuda_add_f32(stream, a->N, a->dbias, sums);
         return;
     }
     run_linear_plain(stream, &p, "linear_bwd_weight");
-    if (a->dbias)
-        cuda_bias_sums(stream, a, scratch);
+    if (a->dbias) cuda_bias_sums(stream, a, scratch);
 }
 
 const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
@@ -245,8 +231,7 @@ const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
 static void run_linear_op(struct stream *stream, const struct gemm_op *op, const char *name)
 {
     const char *failed = gemm_op_run(stream, op);
-    if (failed)
-        cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", name, failed);
+    if (failed) cuda_fail(cuda_device_of(stream), "%s: cuDNN: %s", name, failed);
 }
 
 void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)

@@ -76,8 +76,7 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     int best;
     const int count = gemm_plan_propose(t->gemm, plan, trial.results);
     plan->supported = count > 0;
-    if (!plan->supported)
-        return STATUS_OK;
+    if (!plan->supported) return STATUS_OK;
     for (int i = 0; i < count; i++)
         candidates[i] = (struct autotune_candidate){.config = gemm_config_of(&trial.results[i].algo, GEMM_UNTUNED)};
     add_gemm_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
@@ -103,8 +102,7 @@ static void fix_algorithm(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     const struct autotune_key key = gemm_autotune_key(&plan->key);
     gemm_plan_take_first(g, plan);
-    if (!plan->supported)
-        return;
+    if (!plan->supported) return;
     const struct autotune_config config = gemm_config_of(&plan->algorithm, GEMM_UNTUNED);
     autotune_cache_put(g->cache, &key, &config);
 }
@@ -113,11 +111,9 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
 {
     struct gemm_cuda *g = t->gemm;
     struct autotune_config known;
-    if (gemm_plan_find(g, key))
-        return STATUS_OK;
+    if (gemm_plan_find(g, key)) return STATUS_OK;
     struct gemm_plan *plan = gemm_plan_new(g, key);
-    if (!plan->supported || gemm_plan_take_known(g, plan))
-        return STATUS_OK;
+    if (!plan->supported || gemm_plan_take_known(g, plan)) return STATUS_OK;
     const bool lost = gemm_config_find(g, key, &known);
     if (lost && g->fixed)
         lose_algorithm(g, key);
@@ -125,8 +121,7 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
         log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
                  "and gives other bits",
                  (long long)key->m, (long long)key->n, (long long)key->k);
-    if (!g->fixed)
-        return time_algorithms(t, plan, err);
+    if (!g->fixed) return time_algorithms(t, plan, err);
     fix_algorithm(g, plan);
     return STATUS_OK;
 }
@@ -148,8 +143,7 @@ static const char *gemm_run_op(void *op, struct stream *stream, int candidate)
 {
     struct op_trial *t = op;
     t->plan->fusion = candidate == AUTOTUNE_REFERENCE ? GEMM_UNFUSED : GEMM_FUSED;
-    if (t->cudnn && candidate >= 0)
-        t->plan->cudnn = t->cudnn[candidate];
+    if (t->cudnn && candidate >= 0) t->plan->cudnn = t->cudnn[candidate];
     return gemm_op_run(stream, &t->op);
 }
 
@@ -192,13 +186,10 @@ static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const stru
     t->op.fwd = a;
     add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
     add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    if (a->bias)
-        add_gemm_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
+    if (a->bias) add_gemm_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
     add_gemm_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
-    if (a->aux)
-        add_gemm_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
-    if (a->gated)
-        add_gemm_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
+    if (a->aux) add_gemm_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
+    if (a->gated) add_gemm_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
     return 0;
 }
 
@@ -209,14 +200,11 @@ static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, cons
     t->op.bwd_input = a;
     add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
     add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    if (a->gelu_aux)
-        add_gemm_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
+    if (a->gelu_aux) add_gemm_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
     add_gemm_tensor(p, &a->dx, a->dtype, a->M, a->K, a->ld_dx ? a->ld_dx : a->K,
                     a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
-    if (a->dbias)
-        add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
-    if (a->gate_up)
-        add_gemm_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
+    if (a->dbias) add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
+    if (a->gate_up) add_gemm_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
     return a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
 }
 
@@ -228,8 +216,7 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
     add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
     add_gemm_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
-    if (a->dbias)
-        add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
+    if (a->dbias) add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
     return a->dbias ? cuda_bias_sums_bytes(a) : 0;
 }
 
@@ -254,8 +241,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *o, const struct ge
         const struct autotune_candidate *c = &candidates[i];
         gemm_describe_op(o, i, name, sizeof name);
         log_debug("%s: %.1f us", name, 1e6 * c->seconds);
-        if (c->failure == AUTOTUNE_GOOD)
-            continue;
+        if (c->failure == AUTOTUNE_GOOD) continue;
         if (c->failure == AUTOTUNE_REFUSED)
             snprintf(why, sizeof why, "is refused when it runs (%s)", c->reason);
         else if (c->failure == AUTOTUNE_RESTLESS)
@@ -294,10 +280,8 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
     int best;
     TRY(tune_op(t, &trial, op, &p, &candidate, 1, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
-    if (best == AUTOTUNE_NO_MEMORY)
-        return STATUS_OK;
-    if (best == AUTOTUNE_NONE)
-        autotune_cache_put(t->gemm->cache, &p.key, &unfused);
+    if (best == AUTOTUNE_NO_MEMORY) return STATUS_OK;
+    if (best == AUTOTUNE_NONE) autotune_cache_put(t->gemm->cache, &p.key, &unfused);
     plan->fusion = best >= 0 ? fusion : GEMM_UNFUSED;
     return STATUS_OK;
 }
@@ -316,17 +300,13 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
 {
     struct gemm_cuda *g = t->gemm;
     const struct gemm_product p = gemm_product_of(&g->rules, op), plain = gemm_product_without_epilogue(&p);
-    if (p.key.epilogue == GEMM_PLAIN || g->forced == GEMM_UNFUSED)
-        return tune_algorithm(t, &plain.key, err);
+    if (p.key.epilogue == GEMM_PLAIN || g->forced == GEMM_UNFUSED) return tune_algorithm(t, &plain.key, err);
     TRY(tune_algorithm(t, &p.key, err));
     struct gemm_plan *plan = gemm_plan_find(g, &p.key);
-    if (plan->supported && (g->forced == GEMM_FUSED || plan->fusion == GEMM_FUSED))
-        return STATUS_OK;
+    if (plan->supported && (g->forced == GEMM_FUSED || plan->fusion == GEMM_FUSED)) return STATUS_OK;
     TRY(tune_algorithm(t, &plain.key, err));
-    if (!plan->supported || plan->fusion != GEMM_UNTUNED)
-        return STATUS_OK;
-    if (!g->fixed || gemm_epilogue_is_usual(p.key.epilogue))
-        return tune_epilogue(t, plan, op, err);
+    if (!plan->supported || plan->fusion != GEMM_UNTUNED) return STATUS_OK;
+    if (!g->fixed || gemm_epilogue_is_usual(p.key.epilogue)) return tune_epilogue(t, plan, op, err);
     leave_epilogue(g, plan);
     return STATUS_OK;
 }
@@ -372,8 +352,7 @@ static void tune_take_plan(struct gemm_plan *plan, struct cudnn_plan *made)
 static struct gemm_plan *tuned_gated_plan(struct gemm_cuda *g, const struct gemm_op *op)
 {
     struct gated_product p;
-    if (!g->cudnn || !gemm_gated_product(g, op, &p))
-        return NULL;
+    if (!g->cudnn || !gemm_gated_product(g, op, &p)) return NULL;
     struct gemm_plan *plan = gemm_plan_find(g, &p.key);
     return plan ? plan : gemm_plan_new(g, &p.key);
 }
@@ -391,12 +370,10 @@ static bool tune_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
         plan->cudnn = NULL;
         plan->fusion = GEMM_UNTUNED;
     }
-    if (plan->fusion != GEMM_UNTUNED)
-        return true;
+    if (plan->fusion != GEMM_UNTUNED) return true;
     const bool found = autotune_cache_follows(g->cache) ? autotune_cache_find_imported(g->cache, &key, &known)
                                                         : autotune_cache_find(g->cache, &key, &known);
-    if (!found)
-        return false;
+    if (!found) return false;
     if (known.fusion != GEMM_FUSED)
         plan->fusion = (enum gemm_fusion)known.fusion;
     else if (tune_make_plans(g, &plan->key, known.kernel[WORD_KERNEL], &made, 1))
@@ -408,13 +385,10 @@ static bool tune_known_gate(struct gemm_cuda *g, struct gemm_plan *plan)
 static void tune_forced_gate(struct gemm_cuda *g, struct gemm_plan *plan)
 {
     struct cudnn_plan *plans[GATED_CANDIDATES];
-    if (plan->cudnn || (tune_known_gate(g, plan) && plan->fusion == GEMM_FUSED))
-        return;
+    if (plan->cudnn || (tune_known_gate(g, plan) && plan->fusion == GEMM_FUSED)) return;
     const int count = tune_make_plans(g, &plan->key, 0, plans, GATED_CANDIDATES);
-    if (count > 0)
-        tune_take_plan(plan, plans[0]);
-    for (int i = 1; i < count; i++)
-        cudnn_plan_free(plans[i]);
+    if (count > 0) tune_take_plan(plan, plans[0]);
+    for (int i = 1; i < count; i++) cudnn_plan_free(plans[i]);
 }
 
 /* The config is not known. The op's products by cublasLt have been tuned. */
@@ -428,10 +402,8 @@ static enum status time_gate(struct tuning *t, struct gemm_plan *plan, const str
         .reference = REFERENCE_COMPETES, .reference_config = {.fusion = GEMM_UNFUSED}, .repeats = true};
     const int count = tune_make_plans(t->gemm, &plan->key, 0, plans, GATED_CANDIDATES);
     *best = AUTOTUNE_NONE;
-    if (count == 0)
-        return STATUS_OK; /* there is nothing to try, and nothing to keep */
-    for (int i = 0; i < count; i++)
-        candidates[i] = (struct autotune_candidate){.config = tuned_config_of(plans[i])};
+    if (count == 0) return STATUS_OK; /* there is nothing to try, and nothing to keep */
+    for (int i = 0; i < count; i++) candidates[i] = (struct autotune_candidate){.config = tuned_config_of(plans[i])};
     plan->supported = true;
     const enum status status = tune_op(t, &trial, op, &p, candidates, count, best, err);
     plan->cudnn = NULL;
@@ -451,12 +423,9 @@ static enum status tune_gate(struct tuning *t, const struct gemm_op *op, struct 
     struct gemm_plan *plan = tuned_gated_plan(g, op);
     struct autotune_config known;
     int best;
-    if (!plan)
-        return STATUS_OK;
-    if (g->forced == GEMM_FUSED)
-        tune_forced_gate(g, plan);
-    if (g->forced == GEMM_FUSED || tune_known_gate(g, plan))
-        return STATUS_OK;
+    if (!plan) return STATUS_OK;
+    if (g->forced == GEMM_FUSED) tune_forced_gate(g, plan);
+    if (g->forced == GEMM_FUSED || tune_known_gate(g, plan)) return STATUS_OK;
     const struct autotune_key key = gemm_autotune_key(&plan->key);
     const bool imported = autotune_cache_find_imported(g->cache, &key, &known);
     if (imported && known.fusion == GEMM_FUSED)
@@ -482,8 +451,7 @@ void gemm_cuda_take_imported(struct gemm_cuda *g, const struct linear_products *
     struct slow_call slow;
     struct gemm_op op;
     int taken = 0;
-    if (!g->cudnn || !autotune_cache_follows(g->cache))
-        return;
+    if (!g->cudnn || !autotune_cache_follows(g->cache)) return;
     heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
     for (int i = 0; gemm_op_at(products, i, &op); i++) {
         struct gemm_plan *plan = tuned_gated_plan(g, &op);
@@ -499,8 +467,7 @@ static enum status tune_whole_op(struct tuning *t, const struct gemm_op *op, str
 {
     const struct gemm_cuda *g = t->gemm;
     const bool may_fuse = gemm_gated_may_fuse(g, op);
-    if (g->cache)
-        TRY(tune_products(t, op, err));
+    if (g->cache) TRY(tune_products(t, op, err));
     if (g->cache && may_fuse && op->fwd) {
         const struct linear_fwd_args half = gemm_gated_half(op->fwd);
         TRY(tune_products(t, &(struct gemm_op){.fwd = &half}, err));
@@ -518,8 +485,7 @@ static enum status gemm_time_ceiling(struct tuning *t, enum dtype dtype, struct 
     struct autotune_config known;
     const int64_t side = dtype == DTYPE_F32 ? SIDE_F32 : SIDE;
     const struct linear_fwd_args args = {.dtype = dtype, .y_dtype = dtype, .M = side, .N = side, .K = side};
-    if (device->memory_bytes < least_memory)
-        return STATUS_OK;
+    if (device->memory_bytes < least_memory) return STATUS_OK;
     struct gemm_rules rules = g->rules;
     rules.sm_target = 0; /* no collective runs at the same time */
     const struct gemm_product p = gemm_product_fwd(&rules, &args);
@@ -541,10 +507,8 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
         status = tune_whole_op(&t, &op, err);
         heartbeat_slow_end(&slow);
     }
-    if (status != STATUS_OK)
-        return status;
-    if (g->cache && !g->fixed && products->num_fwd > 0)
-        TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
+    if (status != STATUS_OK) return status;
+    if (g->cache && !g->fixed && products->num_fwd > 0) TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)
         log_warn(
             "the GPU has too little memory to try SwiGLU inside matrix products; it is computed by a kernel of its "

@@ -20,8 +20,7 @@ enum { ALIGN = 16 }; /* bytes */
 static bool is_aligned(const struct gated_product *p)
 {
     for (int i = 0; i < GATED_POINTERS; i++)
-        if ((uintptr_t)p->pointers[i] % ALIGN)
-            return false;
+        if ((uintptr_t)p->pointers[i] % ALIGN) return false;
     return true;
 }
 
@@ -77,8 +76,7 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
 
 bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, struct gated_product *p)
 {
-    if (op->fwd)
-        return product_of_fwd(g, op->fwd, p);
+    if (op->fwd) return product_of_fwd(g, op->fwd, p);
     return op->bwd_input && product_of_bwd(g, op->bwd_input, p);
 }
 
@@ -92,8 +90,7 @@ bool gemm_gated_wants_cudnn(const struct gemm_cuda *g, const struct linear_produ
 {
     struct gemm_op op;
     for (int i = 0; (g->cache || g->forced == GEMM_FUSED) && gemm_op_at(products, i, &op); i++)
-        if (gemm_gated_may_fuse(g, &op))
-            return true;
+        if (gemm_gated_may_fuse(g, &op)) return true;
     return false;
 }
 
@@ -111,8 +108,7 @@ void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
         char how[128] = "a kernel of its own";
         const struct linear_fwd_args *fwd = op.fwd && op.fwd->gated ? op.fwd : NULL;
         const struct linear_bwd_input_args *bwd = op.bwd_input && op.bwd_input->gate_up ? op.bwd_input : NULL;
-        if (!fwd && !bwd)
-            continue;
+        if (!fwd && !bwd) continue;
         const struct gemm_plan *plan = gemm_gated_plan(g, &op, &p);
         const int version = plan ? g->cudnn->version : 0;
         if (plan)

@@ -45,14 +45,12 @@ __global__ void __launch_bounds__(kThreads)
             float b[V];
             load(bias + j, b);
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                x[v] += b[v];
+            for (int v = 0; v < V; v++) x[v] += b[v];
         }
         if constexpr (FORM != kPlain) {
             store(aux + (walk.row * columns + walk.column) * V, x);
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : x[v] * gelu_of(x[v]).share;
+            for (int v = 0; v < V; v++) x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : x[v] * gelu_of(x[v]).share;
         }
         store(at, x);
     }
@@ -73,8 +71,7 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(int64_t n, int6
     for (int64_t i = start; i < packs; i += step) {
         struct pack<T, V> d = load_pack<V>(dx + i * V), a = load_pack<V>(aux + i * V);
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            d.at[j] = rounded<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
+        for (int j = 0; j < V; j++) d.at[j] = rounded<T>(to_float(d.at[j]) * slope<ERF>(to_float(a.at[j])));
         store_pack(dx + i * V, d);
     }
     for (int64_t i = packs * V + start; i < n; i += step)
@@ -125,31 +122,25 @@ __global__ void __launch_bounds__(kThreads)
             const int64_t at = (row + i * kRowThreads) * ld + place;
             if (row + i * kRowThreads < last) {
                 d[i] = load_pack<V>(dy + at);
-                if constexpr (FORM != kPlain)
-                    a[i] = load_pack<V>(aux + at);
+                if constexpr (FORM != kPlain) a[i] = load_pack<V>(aux + at);
             }
         }
 #pragma unroll
         for (int i = 0; i < kDepth; i++) {
-            if (row + i * kRowThreads >= last)
-                break;
+            if (row + i * kRowThreads >= last) break;
             add_elements<T, V, FORM>(sum, d[i], a[i]);
-            if constexpr (FORM != kPlain)
-                store_pack(dy + (row + i * kRowThreads) * ld + place, d[i]);
+            if constexpr (FORM != kPlain) store_pack(dy + (row + i * kRowThreads) * ld + place, d[i]);
         }
     }
 #pragma unroll
-    for (int j = 0; j < V; j++)
-        sums[ty][tx * V + j] = sum[j];
+    for (int j = 0; j < V; j++) sums[ty][tx * V + j] = sum[j];
     __syncthreads();
     for (int c = threadIdx.x; c < kColumnThreads * V; c += kThreads) {
         int64_t at = blockIdx.x * static_cast<int64_t>(kColumnThreads) * V + c;
         float total = 0;
 #pragma unroll
-        for (int r = 0; r < kRowThreads; r++)
-            total += sums[r][c];
-        if (at < N)
-            partial[blockIdx.y * N + at] = total;
+        for (int r = 0; r < kRowThreads; r++) total += sums[r][c];
+        if (at < N) partial[blockIdx.y * N + at] = total;
     }
 }
 
@@ -162,15 +153,12 @@ __global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
     SHARED(float, groups, [kRangeGroups][kColumnThreads]);
     int64_t column = blockIdx.x * static_cast<int64_t>(kColumnThreads) + threadIdx.x;
     float total = 0;
-    for (int r = threadIdx.y; r < ranges && column < N; r += kRangeGroups)
-        total += partial[r * N + column];
+    for (int r = threadIdx.y; r < ranges && column < N; r += kRangeGroups) total += partial[r * N + column];
     groups[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
-    if (threadIdx.y != 0 || column >= N + null.count)
-        return;
+    if (threadIdx.y != 0 || column >= N + null.count) return;
     total = 0;
-    for (int group = 0; group < kRangeGroups; group++)
-        total += groups[group][threadIdx.x];
+    for (int group = 0; group < kRangeGroups; group++) total += groups[group][threadIdx.x];
     float *sum = sums + (column < N ? place_of(null, column) : null.first + column - N);
     *sum = accumulate ? *sum + total : total;
 }
@@ -246,8 +234,7 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
                     const void *bias, void *aux, bool erf_form, enum dtype dtype)
 {
     ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
-    if (M == 0 || N == 0)
-        return;
+    if (M == 0 || N == 0) return;
     ASSERT(N <= INT32_MAX / 2);
     const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
     dispatch(dtype, [&](auto type) {
@@ -261,8 +248,7 @@ void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum d
 
 void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
 {
-    if (n == 0)
-        return;
+    if (n == 0) return;
     dispatch(dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t packs = aligned16(dx, aux) ? n / VECTOR<T> : 0;
@@ -292,8 +278,7 @@ void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int6
                       enum dtype dtype, float *sums, bool accumulate, void *scratch)
 {
     const struct columns columns = {M, N, ld, {N, 0}, x, aux, erf_form};
-    if (M > 0 && N > 0)
-        sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
+    if (M > 0 && N > 0) sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
 }
 
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)

@@ -96,8 +96,7 @@ static bool plan_is_acceptable(const struct gemm_cuda *g, const cublasLtMatmulHe
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;
     size_t written = 0;
-    if (result->state != CUBLAS_STATUS_SUCCESS || result->workspaceSize > g->rules.workspace)
-        return false;
+    if (result->state != CUBLAS_STATUS_SUCCESS || result->workspaceSize > g->rules.workspace) return false;
     if (g->lt->cublasLtMatmulAlgoConfigGetAttribute(&result->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
                                                     sizeof scheme, &written) != CUBLAS_STATUS_SUCCESS)
         return false;
@@ -120,8 +119,7 @@ static int ask_heuristics(const struct gemm_cuda *g, const struct gemm_plan *pla
     uint32_t align_a = (uint32_t)key->align_a, align_b = (uint32_t)key->align_b, align_d = (uint32_t)key->align_d;
     cublasLtMatmulPreference_t preference = NULL;
     int found = 0;
-    if (g->lt->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
-        return 0;
+    if (g->lt->cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
     if (set_preference(g, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) &&
         set_preference(g, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes) &&
         set_preference(g, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_a, sizeof align_a) &&
@@ -180,8 +178,7 @@ bool gemm_plan_is_taken(const struct gemm_cuda *g, const struct gemm_plan *plan)
 {
     const int64_t epilogue = plan->key.epilogue;
     const enum gemm_fusion fusion = g->forced != GEMM_UNTUNED ? g->forced : plan->fusion;
-    if (!plan->supported || epilogue == GEMM_PLAIN)
-        return plan->supported;
+    if (!plan->supported || epilogue == GEMM_PLAIN) return plan->supported;
     return fusion == GEMM_UNTUNED ? gemm_epilogue_is_usual(epilogue) : fusion == GEMM_FUSED;
 }
 
@@ -190,16 +187,14 @@ bool gemm_plan_take_known(struct gemm_cuda *g, struct gemm_plan *plan)
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algorithm;
     struct autotune_config known;
-    if (!gemm_config_find(g, &plan->key, &known))
-        return false;
+    if (!gemm_config_find(g, &plan->key, &known)) return false;
     memset(&result, 0, sizeof result);
     memcpy(&algorithm, known.kernel, sizeof algorithm);
     if (g->lt->cublasLtMatmulAlgoCheck(g->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm,
                                        &result) != CUBLAS_STATUS_SUCCESS)
         return false;
     result.algo = algorithm;
-    if (!plan_is_acceptable(g, &result) || is_faulty(g, plan, &algorithm))
-        return false;
+    if (!plan_is_acceptable(g, &result) || is_faulty(g, plan, &algorithm)) return false;
     plan->algorithm = algorithm;
     plan->fusion = (enum gemm_fusion)known.fusion;
     return true;
@@ -215,8 +210,7 @@ static struct gemm_plan **bucket_of(struct gemm_cuda *g, const struct gemm_key *
 struct gemm_plan *gemm_plan_find(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_plan *plan = *bucket_of(g, key);
-    while (plan && memcmp(&plan->key, key, sizeof *key) != 0)
-        plan = plan->next;
+    while (plan && memcmp(&plan->key, key, sizeof *key) != 0) plan = plan->next;
     return plan;
 }
 
@@ -234,30 +228,25 @@ void gemm_plan_take_first(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
     plan->supported = gemm_plan_propose(g, plan, results) > 0;
-    if (plan->supported)
-        plan->algorithm = results[0].algo;
+    if (plan->supported) plan->algorithm = results[0].algo;
 }
 
 struct gemm_plan *gemm_plan_get(struct gemm_cuda *g, const struct gemm_key *key)
 {
     struct gemm_plan *plan = gemm_plan_find(g, key);
-    if (plan)
-        return plan;
+    if (plan) return plan;
     plan = gemm_plan_new(g, key);
-    if (plan->supported && !gemm_plan_take_known(g, plan))
-        gemm_plan_take_first(g, plan);
+    if (plan->supported && !gemm_plan_take_known(g, plan)) gemm_plan_take_first(g, plan);
     return plan;
 }
 
 static void plan_free(const struct gemm_cuda *g, struct gemm_plan *plan)
 {
     cudnn_plan_free(plan->cudnn);
-    if (plan->operation)
-        g->lt->cublasLtMatmulDescDestroy(plan->operation);
+    if (plan->operation) g->lt->cublasLtMatmulDescDestroy(plan->operation);
     cublasLtMatrixLayout_t layouts[] = {plan->a, plan->b, plan->d};
     for (size_t i = 0; i < COUNT_OF(layouts); i++)
-        if (layouts[i])
-            g->lt->cublasLtMatrixLayoutDestroy(layouts[i]);
+        if (layouts[i]) g->lt->cublasLtMatrixLayoutDestroy(layouts[i]);
     free(plan);
 }
 
@@ -287,8 +276,7 @@ cublasStatus_t gemm_plan_run(const struct gemm_plan *plan, const cublasLtMatmulA
 {
     const float one = 1, zero = 0;
     const struct gemm_cuda *g = cuda_device_of(stream)->gemm;
-    if (!set_pointers(g, plan, p->vector, p->aux))
-        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!set_pointers(g, plan, p->vector, p->aux)) return CUBLAS_STATUS_INVALID_VALUE;
     cuda_call_begin();
     const cublasStatus_t status = g->lt->cublasLtMatmul(g->handle, plan->operation, &one, p->a, plan->a, p->b, plan->b,
                                                         p->key.accumulate ? &one : &zero, p->d, plan->d, p->d, plan->d,

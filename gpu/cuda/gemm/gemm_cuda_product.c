@@ -118,10 +118,8 @@ struct gemm_product gemm_product_bwd_weight(const struct gemm_rules *rules, cons
 
 struct gemm_product gemm_product_of(const struct gemm_rules *rules, const struct gemm_op *op)
 {
-    if (op->fwd)
-        return gemm_product_fwd(rules, op->fwd);
-    if (op->bwd_input)
-        return gemm_product_bwd_input(rules, op->bwd_input);
+    if (op->fwd) return gemm_product_fwd(rules, op->fwd);
+    if (op->bwd_input) return gemm_product_bwd_input(rules, op->bwd_input);
     const struct linear_bwd_weight_args *a = op->bwd_weight;
     float *scratch = a->dbias ? (float *)(uintptr_t)CUDA_SCRATCH_ALIGN : NULL;
     return gemm_product_bwd_weight(rules, a, a->accumulate_dbias ? scratch : a->dbias);

@@ -68,8 +68,7 @@ static enum status tune_ops(struct cuda_device *cuda, struct autotuner *tuner, c
     struct autotune_cache *cache = cuda->gemm->cache;
     autotune_cache_lock(cache);
     enum status status = gemm_cuda_autotune(cuda->gemm, tuner, products, err);
-    if (status == STATUS_OK && cache)
-        status = attention_cudnn_autotune(cuda->attention, tuner, err);
+    if (status == STATUS_OK && cache) status = attention_cudnn_autotune(cuda->attention, tuner, err);
     autotune_cache_unlock(cache);
     return status;
 }
@@ -78,16 +77,13 @@ enum status ops_cuda_prepare(struct device *device, const struct linear_products
 {
     struct cuda_device *cuda = device->private_;
     struct autotuner tuner;
-    if (gemm_gated_wants_cudnn(cuda->gemm, products))
-        cuda->gemm->cudnn = attention_cudnn_target(cuda->attention);
+    if (gemm_gated_wants_cudnn(cuda->gemm, products)) cuda->gemm->cudnn = attention_cudnn_target(cuda->attention);
     gemm_cuda_take_imported(cuda->gemm, products);
     enum status status = autotuner_open(&tuner, device, cuda->gemm->cache, err);
     tuner.fixed = cuda->gemm->fixed;
-    if (status == STATUS_OK)
-        status = tune_ops(cuda, &tuner, products, err);
+    if (status == STATUS_OK) status = tune_ops(cuda, &tuner, products, err);
     tuner.cache = NULL; /* it is no longer locked */
-    if (status == STATUS_OK)
-        status = attention_cudnn_prepare(cuda->attention, &tuner, err);
+    if (status == STATUS_OK) status = attention_cudnn_prepare(cuda->attention, &tuner, err);
     autotuner_close(&tuner);
     return status;
 }

@@ -88,24 +88,20 @@ __global__ void __launch_bounds__(CONV_THREADS) causal_conv_fwd_kernel(struct ca
     const int64_t c = grid_thread(), first = blockIdx.y * rows, end = first + rows < a.M ? first + rows : a.M;
     int64_t s = sequence_of(a.seq_start, a.num_seqs, first);
     float w[CONV_TAPS], x[CONV_TAPS];
-    if (c >= a.C)
-        return;
+    if (c >= a.C) return;
     conv_start<T>(w, x, a, c, first, a.seq_start[s]);
     for (int64_t i = first; i < end; i++) {
         T *const state = static_cast<T *>(a.state);
-        for (; i >= a.seq_start[s + 1]; s++)
-            x[0] = x[1] = x[2] = x[3] = 0;
+        for (; i >= a.seq_start[s + 1]; s++) x[0] = x[1] = x[2] = x[3] = 0;
         const int64_t held = (s * a.K - (CONV_TAPS - a.K)) * a.C + c; /* where x[0] would be in the state */
 #pragma unroll
         for (int j = 0; j < CONV_TAPS; j++)
-            if (state && i == a.seq_start[s] && j >= CONV_TAPS - a.K)
-                x[j] = to_float(state[held + j * a.C]);
+            if (state && i == a.seq_start[s] && j >= CONV_TAPS - a.K) x[j] = to_float(state[held + j * a.C]);
         const float y = conv_step(x, w, to_float(static_cast<const T *>(a.x)[i * a.ld_x + c]));
         from_float(y * sigmoid(y), static_cast<T *>(a.y) + i * a.ld_y + c);
 #pragma unroll
         for (int j = 0; j < CONV_TAPS; j++)
-            if (state && i + 1 == a.seq_start[s + 1] && j >= CONV_TAPS - a.K)
-                from_float(x[j], &state[held + j * a.C]);
+            if (state && i + 1 == a.seq_start[s + 1] && j >= CONV_TAPS - a.K) from_float(x[j], &state[held + j * a.C]);
     }
 }
 
@@ -117,14 +113,12 @@ __global__ void __launch_bounds__(CONV_THREADS)
     const int64_t c = grid_thread(), first = blockIdx.y * rows, end = first + rows < a.M ? first + rows : a.M;
     int64_t s = sequence_of(a.seq_start, a.num_seqs, first), written = s;
     float w[CONV_TAPS], x[CONV_TAPS], d[CONV_TAPS] = {}, dw[CONV_TAPS] = {};
-    if (c >= a.C)
-        return;
+    if (c >= a.C) return;
     conv_start<T>(w, x, a, c, first, a.seq_start[s]);
     for (int64_t i = first; i < end + CONV_TAPS - 1; i++) {
         float dy = 0;
         if (i < a.M) {
-            for (; i >= a.seq_start[s + 1]; s++)
-                x[0] = x[1] = x[2] = x[3] = 0;
+            for (; i >= a.seq_start[s + 1]; s++) x[0] = x[1] = x[2] = x[3] = 0;
             const float y = conv_step(x, w, to_float(static_cast<const T *>(a.x)[i * a.ld_x + c])), g = sigmoid(y);
             dy = to_float(static_cast<const T *>(a.dy)[i * a.ld_dy + c]) * g * (1 + y * (1 - g));
         }
@@ -134,30 +128,24 @@ __global__ void __launch_bounds__(CONV_THREADS)
             dw[j] += i < end ? dy * x[j] : 0;
         }
         const int64_t row = i - (CONV_TAPS - 1);
-        if (row < first)
-            continue;
-        while (row >= a.seq_start[written + 1])
-            written++;
+        if (row < first) continue;
+        while (row >= a.seq_start[written + 1]) written++;
         float dx = 0;
 #pragma unroll
-        for (int j = 0; j < CONV_TAPS; j++)
-            dx += row + j < a.seq_start[written + 1] ? w[CONV_TAPS - 1 - j] * d[j] : 0;
+        for (int j = 0; j < CONV_TAPS; j++) dx += row + j < a.seq_start[written + 1] ? w[CONV_TAPS - 1 - j] * d[j] : 0;
         from_float(dx, static_cast<T *>(a.dx) + row * a.ld_dx + c);
     }
 #pragma unroll
-    for (int j = 0; j < CONV_TAPS; j++)
-        parts[(static_cast<int64_t>(blockIdx.y) * CONV_TAPS + j) * a.C + c] = dw[j];
+    for (int j = 0; j < CONV_TAPS; j++) parts[(static_cast<int64_t>(blockIdx.y) * CONV_TAPS + j) * a.C + c] = dw[j];
 }
 
 __global__ void __launch_bounds__(CONV_THREADS)
     conv_weight_kernel(struct causal_conv_bwd_args a, const float *parts, int64_t count)
 {
     const int64_t i = grid_thread(), c = i / a.K, tap = CONV_TAPS - a.K + i % a.K;
-    if (c >= a.C)
-        return;
+    if (c >= a.C) return;
     float sum = a.accumulate ? a.dweight[i] : 0;
-    for (int64_t part = 0; part < count; part++)
-        sum += parts[(part * CONV_TAPS + tap) * a.C + c];
+    for (int64_t part = 0; part < count; part++) sum += parts[(part * CONV_TAPS + tap) * a.C + c];
     a.dweight[i] = sum;
 }
 
@@ -184,19 +172,16 @@ __device__ __forceinline__ void add_products(float (&sum)[ROWS][N], const float 
     for (int k = 0; k < n; k += 4) {
         float left[ROWS][4];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            load(a + r * ld_a + k, left[r]);
+        for (int r = 0; r < ROWS; r++) load(a + r * ld_a + k, left[r]);
 #pragma unroll
         for (int c = 0; c < N; c++) {
             const int column = lane_of() + WARP_SIZE * c;
-            if (column >= columns)
-                break;
+            if (column >= columns) break;
 #pragma unroll
             for (int v = 0; v < 4; v++) {
                 const float right = b[(k + v) * step_k + column * step];
 #pragma unroll
-                for (int r = 0; r < ROWS; r++)
-                    sum[r][c] = fmaf(left[r][v], right, sum[r][c]);
+                for (int r = 0; r < ROWS; r++) sum[r][c] = fmaf(left[r][v], right, sum[r][c]);
             }
         }
     }
@@ -207,8 +192,7 @@ template <int N> __device__ __forceinline__ void clear(float (&sum)[ROWS][N])
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-        for (int c = 0; c < N; c++)
-            sum[r][c] = 0;
+        for (int c = 0; c < N; c++) sum[r][c] = 0;
     }
 }
 
@@ -245,8 +229,7 @@ __device__ __forceinline__ float softplus(float x)
 template <typename T> __device__ __forceinline__ float unit_factor(const T *row, int D, float scale)
 {
     float sum = 0;
-    for (int d = lane_of(); d < D; d += WARP_SIZE)
-        sum += to_float(row[d]) * to_float(row[d]);
+    for (int d = lane_of(); d < D; d += WARP_SIZE) sum += to_float(row[d]) * to_float(row[d]);
     return scale / sqrtf(sum_over_lanes(sum, WARP_SIZE) + 1e-6f);
 }
 
@@ -276,8 +259,7 @@ __device__ __forceinline__ void load_tokens(struct tokens *t, const Args &a, con
     __syncthreads();
     if (i == 0) {
 #pragma unroll 8 /* not all: each would be a register */
-        for (int j = 1; j < CHUNK; j++)
-            t->sums[j] += t->sums[j - 1];
+        for (int j = 1; j < CHUNK; j++) t->sums[j] += t->sums[j - 1];
     }
     __syncthreads();
 }
@@ -392,20 +374,17 @@ __device__ __forceinline__ void update_state(const struct scan_memory &m, float 
     for (int d = own_row(); d < m.Dk; d += CHUNK) {
         float sum[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            sum[r] = keep * m.state[(d + r) * SLICE + lane_of()];
+        for (int r = 0; r < ROWS; r++) sum[r] = keep * m.state[(d + r) * SLICE + lane_of()];
         for (int j = 0; j < CHUNK; j++) {
             const float x = factor[j] * m.x[j * SLICE + lane_of()];
             float left[ROWS];
             load<4>(m.tile + j * KEY_LD + d, *reinterpret_cast<float(*)[4]>(left));
             load<4>(m.tile + j * KEY_LD + d + 4, *reinterpret_cast<float(*)[4]>(left + 4));
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                sum[r] = fmaf(left[r], x, sum[r]);
+            for (int r = 0; r < ROWS; r++) sum[r] = fmaf(left[r], x, sum[r]);
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            m.state[(d + r) * SLICE + lane_of()] = sum[r];
+        for (int r = 0; r < ROWS; r++) m.state[(d + r) * SLICE + lane_of()] = sum[r];
     }
 }
 
@@ -460,8 +439,7 @@ __device__ __forceinline__ void turn_square(float *square)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-            rows[r][c] = square[(lane_of() + WARP_SIZE * c) * SQUARE_LD + own_row() + r];
+        for (int c = 0; c < 2; c++) rows[r][c] = square[(lane_of() + WARP_SIZE * c) * SQUARE_LD + own_row() + r];
     }
     __syncthreads();
     store_square(square, rows, 1);
@@ -511,10 +489,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         load_tokens<T>(&t, a, at, h);
         load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
-        if (threadIdx.x < CHUNK)
-            factors[threadIdx.x] = decay(t, CHUNK - 1, static_cast<int>(threadIdx.x));
-        if (states)
-            copy_state<true>(m, states + (at.place * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, column);
+        if (threadIdx.x < CHUNK) factors[threadIdx.x] = decay(t, CHUNK - 1, static_cast<int>(threadIdx.x));
+        if (states) copy_state<true>(m, states + (at.place * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, column);
         __syncthreads();
         multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, own);
         decayed_square<false, false>(m, t, products);
@@ -524,26 +500,21 @@ __global__ void __launch_bounds__(THREADS, 1)
             multiply_keys(m, q, a.ld_qkv, t.q, Dk, at.count, products, out);
             decayed_square<false, true>(m, t, products);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                out[r][0] *= expf(t.sums[own_row() + r]);
+            for (int r = 0; r < ROWS; r++) out[r][0] *= expf(t.sums[own_row() + r]);
             add_products(out, m.square + own_row() * SQUARE_LD, SQUARE_LD, m.x, SLICE, 1, SLICE, own_row() + ROWS);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = at.row + own_row() + r;
-            if (own_row() + r >= at.count || column >= a.Dv)
-                continue;
-            if (a.out)
-                from_float(out[r][0], static_cast<T *>(a.out) + row * a.ld_o + h * a.Dv + column);
-            if (saved_x)
-                saved_x[(row * a.Hv + h) * a.Dv + column] = own[r][0];
+            if (own_row() + r >= at.count || column >= a.Dv) continue;
+            if (a.out) from_float(out[r][0], static_cast<T *>(a.out) + row * a.ld_o + h * a.Dv + column);
+            if (saved_x) saved_x[(row * a.Hv + h) * a.Dv + column] = own[r][0];
         }
         __syncthreads();
         update_state(m, expf(t.sums[CHUNK - 1]), factors);
     }
     __syncthreads();
-    if (state)
-        copy_state<true>(m, state, a.Dk, a.Dv, column);
+    if (state) copy_state<true>(m, state, a.Dk, a.Dv, column);
 }
 
 /* dstates (chunks, Hv, Dk, Dv): the gradient of the state after each chunk; dr (M, Hv, Dv): that of R. */
@@ -570,21 +541,18 @@ __global__ void __launch_bounds__(THREADS, 1)
         load_rows(m.tile + own_row() * KEY_LD, KEY_LD, q, a.ld_qkv, t.q, 0, m.Dk, Dk, at.count);
         load_rows(m.x + own_row() * SLICE, SLICE, static_cast<const T *>(a.dout) + at.row * a.ld_o + h * a.Dv, a.ld_o,
                   nullptr, static_cast<int>(column) - lane_of(), SLICE, static_cast<int>(a.Dv), at.count);
-        if (threadIdx.x < CHUNK)
-            factors[threadIdx.x] = expf(t.sums[threadIdx.x]);
+        if (threadIdx.x < CHUNK) factors[threadIdx.x] = expf(t.sums[threadIdx.x]);
         __syncthreads();
         multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, own);
         decayed_square<true, true>(m, t, products);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            own[r][0] *= decay(t, CHUNK - 1, own_row() + r);
+        for (int r = 0; r < ROWS; r++) own[r][0] *= decay(t, CHUNK - 1, own_row() + r);
         add_products(own, m.square + own_row() * SQUARE_LD, SQUARE_LD, m.x, SLICE, 1, SLICE, CHUNK);
         __syncthreads();
         update_state(m, expf(t.sums[CHUNK - 1]), factors);
         __syncthreads();
         load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
-        if (threadIdx.x < CHUNK)
-            factors[threadIdx.x] *= -t.beta[threadIdx.x];
+        if (threadIdx.x < CHUNK) factors[threadIdx.x] *= -t.beta[threadIdx.x];
         __syncthreads();
         multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, none);
         decayed_square<true, false>(m, t, products);
@@ -592,8 +560,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = at.row + own_row() + r;
-            if (own_row() + r >= at.count || column >= a.Dv)
-                continue;
+            if (own_row() + r >= at.count || column >= a.Dv) continue;
             dr[(row * a.Hv + h) * a.Dv + column] = own[r][0];
             from_float(t.beta[own_row() + r] * own[r][0], static_cast<T *>(a.dv) + row * a.ld_qkv + h * a.Dv + column);
         }
@@ -710,8 +677,7 @@ __device__ __forceinline__ void gradient_squares(const struct delta_rule_bwd_arg
             const int row = own_row() + r, column = first + lane_of();
             const float value = row < count && column < Dv ? to_float(v[row * a.ld_qkv + column]) : 0;
             const float dot = sum_over_lanes(value * staged[r * STAGED_LD + lane_of()], WARP_SIZE);
-            if (lane_of() == 0)
-                dlog_beta[row] += t.beta[row] * dot;
+            if (lane_of() == 0) dlog_beta[row] += t.beta[row] * dot;
         }
     }
     apply_decay<false, true>(t, d_qk);
@@ -765,8 +731,7 @@ __device__ __forceinline__ float gradient_right(const struct delta_rule_bwd_args
     __syncthreads();
     turn_square(m.d_qk);
     turn_square(m.d_kk);
-    if (i < CHUNK)
-        factors[i] = decay(t, CHUNK - 1, i);
+    if (i < CHUNK) factors[i] = decay(t, CHUNK - 1, i);
     for (int first = 0; first < Dv && !p.last; first += SLICE) {
         __syncthreads();
         sum += load_slice(m, dstates + p.state, next, a.Dk, a.Dv, first);
@@ -847,8 +812,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int64_t index = place - (a.seq_start[s] / CHUNK + s), chunks = chunks_of(a.seq_start, s);
     const int Dk = static_cast<int>(a.Dk);
     if (index >= chunks) {
-        for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS)
-            sums[(place * a.Hv + key_head * group) * 2 + i] = 0;
+        for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS) sums[(place * a.Hv + key_head * group) * 2 + i] = 0;
         return;
     }
     const struct chunk at = chunk_of(a.seq_start, s, index);
@@ -862,8 +826,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                                          index + 1 == chunks};
         const struct gate_sums gates = {dsums, dlog_beta};
         __syncthreads();
-        if (threadIdx.x < CHUNK)
-            dsums[threadIdx.x] = dlog_beta[threadIdx.x] = 0;
+        if (threadIdx.x < CHUNK) dsums[threadIdx.x] = dlog_beta[threadIdx.x] = 0;
         load_tokens<T>(&t, a, at, h);
         load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
         gradient_squares<T>(a, m, t, p, x, dr, dlog_beta);
@@ -875,12 +838,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         const float part = gradient_right<T>(a, m, t, p, q, states, dstates, x, factors, dk);
         const float end = sum_over_lanes(part, WARP_SIZE);
         add_dots(gates, -1, 0, dk, k, a.ld_qkv, t.k, Dk, at.count);
-        if (lane_of() == 0)
-            ends[own_row() / ROWS] = end;
+        if (lane_of() == 0) ends[own_row() / ROWS] = end;
         __syncthreads();
         if (threadIdx.x == 0) {
-            for (int w = 0; w < THREADS / WARP_SIZE; w++)
-                dsums[at.count - 1] += ends[w];
+            for (int w = 0; w < THREADS / WARP_SIZE; w++) dsums[at.count - 1] += ends[w];
             gradient_gates<T>(a, t, p, dsums, dlog_beta, sums + (place * a.Hv + h) * 2);
         }
     }
@@ -893,11 +854,9 @@ __global__ void __launch_bounds__(WARP_SIZE)
     delta_sums_kernel(struct delta_rule_bwd_args a, const float *sums, int64_t chunks)
 {
     float *const to = blockIdx.y ? a.ddt_bias : a.da_log, sum = 0;
-    for (int64_t i = threadIdx.x; i < chunks; i += WARP_SIZE)
-        sum += sums[(i * a.Hv + blockIdx.x) * 2 + blockIdx.y];
+    for (int64_t i = threadIdx.x; i < chunks; i += WARP_SIZE) sum += sums[(i * a.Hv + blockIdx.x) * 2 + blockIdx.y];
     sum = sum_over_lanes(sum, WARP_SIZE);
-    if (threadIdx.x == 0 && to)
-        to[blockIdx.x] = (a.accumulate ? to[blockIdx.x] : 0) + sum;
+    if (threadIdx.x == 0 && to) to[blockIdx.x] = (a.accumulate ? to[blockIdx.x] : 0) + sum;
 }
 
 } // namespace
@@ -905,8 +864,7 @@ __global__ void __launch_bounds__(WARP_SIZE)
 void cuda_causal_conv_fwd(struct stream *stream, const struct causal_conv_fwd_args *a)
 {
     ASSERT(a->K >= 1 && a->K <= CONV_TAPS);
-    if (a->M == 0 || a->C == 0)
-        return;
+    if (a->M == 0 || a->C == 0) return;
     const int64_t rows = a->state ? a->M : ceil_div(a->M, cuda_conv_parts(a->M));
     const dim3 grid(static_cast<unsigned>(ceil_div(a->C, CONV_THREADS)), static_cast<unsigned>(ceil_div(a->M, rows)));
     dispatch(a->dtype, [&](auto type) {
@@ -917,8 +875,7 @@ void cuda_causal_conv_fwd(struct stream *stream, const struct causal_conv_fwd_ar
 void cuda_causal_conv_bwd(struct stream *stream, const struct causal_conv_bwd_args *a)
 {
     ASSERT(a->K >= 1 && a->K <= CONV_TAPS);
-    if (a->C == 0)
-        return;
+    if (a->C == 0) return;
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     const int64_t rows = a->M ? ceil_div(a->M, cuda_conv_parts(a->M)) : 1, parts = ceil_div(a->M, rows);
     const unsigned channels = static_cast<unsigned>(ceil_div(a->C, CONV_THREADS));
@@ -943,8 +900,7 @@ static dim3 scan_grid(const struct delta_rule_fwd_args *a)
 void cuda_delta_rule_fwd(struct stream *stream, const struct delta_rule_fwd_args *a)
 {
     float *const none = nullptr;
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         LAUNCH_SHARED(stream, "delta_rule_fwd", delta_scan_kernel<decltype(type)>, scan_grid(a), THREADS, SCAN_BYTES,
                       *a, static_cast<int>(ceil_div(a->Dv, SLICE)), none, none);

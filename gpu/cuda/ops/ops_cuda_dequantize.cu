@@ -11,8 +11,7 @@ constexpr int THREADS = ELEMENT_THREADS, TOGETHER = 8, CODES_OF_BYTE = 2;
 
 __device__ __forceinline__ float dequantize_through(float x, enum dtype dtype)
 {
-    if (dtype == DTYPE_BF16)
-        return to_float(rounded<__nv_bfloat16>(x));
+    if (dtype == DTYPE_BF16) return to_float(rounded<__nv_bfloat16>(x));
     return dtype == DTYPE_F16 ? to_float(rounded<__half>(x)) : x;
 }
 
@@ -30,8 +29,7 @@ __device__ __forceinline__ struct dequantize_scale dequantize_scale_of(const str
         const uint32_t least = 1u << 22; /* the bits of 2^-127 */
         return {quantized_float_of(exponent == 0 ? least : (exponent < most ? exponent : most) << 23), exponent > most};
     }
-    if (a.scales)
-        return {a.scales[block], false};
+    if (a.scales) return {a.scales[block], false};
     const uint32_t nested = static_cast<uint32_t>(block) / static_cast<uint32_t>(a.nested_block);
     return {__fadd_rn(__fmul_rn(a.map[a.scale_codes[block]], a.nested_scales[nested]), *a.offset), false};
 }
@@ -50,18 +48,15 @@ __device__ __forceinline__ void dequantize_codes(const struct dequantize_args &a
     for (int j = 0; j < N; j++) {
         const int code = codes.at[j / 2] >> (j % 2 ? 4 - FIRST : FIRST) & 15;
         x[j] = __fmul_rn(values[code], scale.factor);
-        if (!NF4 && scale.doubled)
-            x[j] *= 2;
-        if (NF4)
-            x[j] = dequantize_through(x[j], a.through);
+        if (!NF4 && scale.doubled) x[j] *= 2;
+        if (NF4) x[j] = dequantize_through(x[j], a.through);
     }
     T *out = static_cast<T *>(a.out) + i;
     if constexpr (N == TOGETHER) {
         store(out, x);
     } else {
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            out[j] = rounded<T>(x[j]);
+        for (int j = 0; j < N; j++) out[j] = rounded<T>(x[j]);
     }
 }
 
@@ -72,8 +67,7 @@ __global__ void __launch_bounds__(THREADS)
 {
     SHARED(float, values, [NF4_VALUES]);
     const int code = static_cast<int>(threadIdx.x);
-    if (code < NF4_VALUES)
-        values[code] = NF4 ? nf4_value(code) : fp4_value(code);
+    if (code < NF4_VALUES) values[code] = NF4 ? nf4_value(code) : fp4_value(code);
     __syncthreads();
     for (int64_t i = grid_thread() * TOGETHER; i < whole; i += grid_threads() * TOGETHER)
         dequantize_codes<T, NF4, TOGETHER>(a, values, shift, i);
@@ -92,8 +86,7 @@ template <typename T, int N> __global__ void __launch_bounds__(THREADS) dequanti
         const struct pack<uint8_t, N> codes = load_pack<N>(a.codes + at);
         float x[N];
 #pragma unroll
-        for (int v = 0; v < N; v++)
-            x[v] = __fmul_rn(fp8_value(codes.at[v]), scale);
+        for (int v = 0; v < N; v++) x[v] = __fmul_rn(fp8_value(codes.at[v]), scale);
         store(static_cast<T *>(a.out) + at, x);
     }
 }
@@ -107,8 +100,7 @@ template <typename T, bool NF4> void dequantize_4bit(struct stream *stream, cons
 {
     const int64_t n = a->rows * a->cols, block = NF4 ? a->block : int64_t{MXFP4_BLOCK};
     int shift = 1;
-    while (INT64_C(1) << shift < block)
-        shift++;
+    while (INT64_C(1) << shift < block) shift++;
     ASSERT(INT64_C(1) << shift == block && a->cols % 2 == 0 && a->num_scales <= UINT32_MAX);
     const bool together = block >= TOGETHER && dequantize_aligned(a, TOGETHER / CODES_OF_BYTE);
     LAUNCH(stream, "dequantize", (dequantize_4bit_kernel<T, NF4>),
@@ -127,8 +119,7 @@ template <typename T> void dequantize_fp8(struct stream *stream, const struct de
 
 void cuda_dequantize(struct stream *stream, const struct dequantize_args *a)
 {
-    if (a->rows == 0 || a->cols == 0)
-        return;
+    if (a->rows == 0 || a->cols == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         switch (a->format) {

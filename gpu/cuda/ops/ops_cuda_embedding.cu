@@ -39,13 +39,10 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
         const int64_t j = static_cast<int64_t>(walk.column) * V;
         float x[V], position[V] = {0}, type[V] = {0};
         load(static_cast<const T *>(a.wte) + a.tokens[walk.row] * a.C + j, x);
-        if (a.wpe)
-            load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
-        if (a.wse)
-            load(static_cast<const T *>(a.wse) + a.types[walk.row] * a.C + j, type);
+        if (a.wpe) load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
+        if (a.wse) load(static_cast<const T *>(a.wse) + a.types[walk.row] * a.C + j, type);
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] = (x[v] + position[v] + type[v]) * a.scale;
+        for (int v = 0; v < V; v++) x[v] = (x[v] + position[v] + type[v]) * a.scale;
         store(static_cast<T *>(a.out) + walk.row * a.C + j, x);
     }
 }
@@ -62,11 +59,9 @@ __global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, cons
 {
     SHARED(int, mine, [DIGITS]);
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + static_cast<int>(threadIdx.x);
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
-        mine[digit] = 0;
+    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) mine[digit] = 0;
     __syncthreads();
-    for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS)
-        atomicAdd(&mine[digit_of(keys[i], shift)], 1);
+    for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS) atomicAdd(&mine[digit_of(keys[i], shift)], 1);
     __syncthreads();
     for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
         counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit] = mine[digit];
@@ -114,8 +109,7 @@ __global__ void __launch_bounds__(THREADS)
     const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + warp * WARP_SIZE * SORT_ROUNDS + lane;
     int key[SORT_ROUNDS], place[SORT_ROUNDS];
-    for (int digit = lane; digit < DIGITS; digit += WARP_SIZE)
-        seen[warp][digit] = 0;
+    for (int digit = lane; digit < DIGITS; digit += WARP_SIZE) seen[warp][digit] = 0;
     __syncwarp();
 #pragma unroll
     for (int round = 0; round < SORT_ROUNDS; round++) {
@@ -127,8 +121,7 @@ __global__ void __launch_bounds__(THREADS)
         const int before = seen[warp][digit];
         place[round] = before + lower;
         __syncwarp();
-        if (i < n && lower == 0)
-            seen[warp][digit] = before + __popc(same);
+        if (i < n && lower == 0) seen[warp][digit] = before + __popc(same);
         __syncwarp();
     }
     __syncthreads();
@@ -144,8 +137,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int round = 0; round < SORT_ROUNDS; round++) {
         const int i = first + round * WARP_SIZE;
-        if (i >= n)
-            continue;
+        if (i >= n) continue;
         const int to = seen[warp][digit_of(key[round], shift)] + place[round];
         keys_out[to] = key[round];
         rows_out[to] = rows ? rows[i] : i;
@@ -166,8 +158,7 @@ template <int V> __device__ __forceinline__ void add_to(float *to, const float (
     float y[V];
     load(to, y);
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        y[v] += x[v];
+    for (int v = 0; v < V; v++) y[v] += x[v];
     store(to, y);
 }
 
@@ -179,15 +170,13 @@ __global__ void __launch_bounds__(THREADS)
 {
     const int tile = static_cast<int>(blockIdx.x * WARPS + threadIdx.y);
     const int column = static_cast<int>(blockIdx.y * WARP_SIZE + threadIdx.x) * V;
-    if (tile >= sorted.tiles || column >= C)
-        return;
+    if (tile >= sorted.tiles || column >= C) return;
     const int first = tile * TILE_ROWS, end = min(first + static_cast<int>(TILE_ROWS), sorted.M);
     int current = sorted.keys[first];
     bool begins_here = first == 0 || sorted.keys[first - 1] != current;
     float sum[V] = {0};
     auto put = [&]() {
-        if (current == sorted.skipped)
-            return;
+        if (current == sorted.skipped) return;
         if (begins_here)
             add_to(dw + static_cast<int64_t>(current) * C + column, sum);
         else
@@ -198,26 +187,22 @@ __global__ void __launch_bounds__(THREADS)
         int key[ROWS_AT_ONCE];
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
-            if (base + r >= end)
-                continue;
+            if (base + r >= end) continue;
             key[r] = sorted.keys[base + r];
             load(dout + static_cast<int64_t>(sorted.rows[base + r]) * C + column, x[r]);
         }
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; r++) {
-            if (base + r >= end)
-                continue;
+            if (base + r >= end) continue;
             if (key[r] != current) {
                 put();
                 begins_here = true;
                 current = key[r];
 #pragma unroll
-                for (int v = 0; v < V; v++)
-                    sum[v] = 0;
+                for (int v = 0; v < V; v++) sum[v] = 0;
             }
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                sum[v] = fmaf(x[r][v], scale, sum[v]);
+            for (int v = 0; v < V; v++) sum[v] = fmaf(x[r][v], scale, sum[v]);
         }
     }
     put();
@@ -228,19 +213,16 @@ __global__ void __launch_bounds__(THREADS)
     add_carried_kernel(float *dw, const float *carried, struct sorted_rows sorted, int C)
 {
     const int tile = static_cast<int>(blockIdx.x), first = tile * TILE_ROWS, next = first + TILE_ROWS;
-    if (next >= sorted.M || sorted.keys[next] != sorted.keys[next - 1] || sorted.keys[next] == sorted.skipped)
-        return;
+    if (next >= sorted.M || sorted.keys[next] != sorted.keys[next - 1] || sorted.keys[next] == sorted.skipped) return;
     const int key = sorted.keys[next];
     if (sorted.keys[first] == key && first > 0 && sorted.keys[first - 1] == key)
         return; /* the run began in an earlier tile */
     int end = tile + 2;
-    while (end < sorted.tiles && sorted.keys[end * TILE_ROWS] == key)
-        end++;
+    while (end < sorted.tiles && sorted.keys[end * TILE_ROWS] == key) end++;
     for (int j = static_cast<int>(threadIdx.x); j < C; j += THREADS) {
         float sum = dw[static_cast<int64_t>(key) * C + j];
 #pragma unroll 4
-        for (int from = tile + 1; from < end; from++)
-            sum += carried[static_cast<int64_t>(from) * C + j];
+        for (int from = tile + 1; from < end; from++) sum += carried[static_cast<int64_t>(from) * C + j];
         dw[static_cast<int64_t>(key) * C + j] = sum;
     }
 }
@@ -319,8 +301,7 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
 
 void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
@@ -338,11 +319,9 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
     for (const struct key_table &table : tables)
         if (table.dw && !table.accumulate)
             stream_fill_zero(stream, table.dw, static_cast<size_t>(table.rows * a->C) * sizeof(float));
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     const struct embedding_scratch scratch = scratch_of(stream, a);
     for (const struct key_table &table : tables)
-        if (table.dw)
-            dispatch(a->dtype, [&](auto type) { add_rows<decltype(type)>(stream, a, &scratch, table); });
+        if (table.dw) dispatch(a->dtype, [&](auto type) { add_rows<decltype(type)>(stream, a, &scratch, table); });
 }
 CUDA_MODULE(embedding, scan_digits_kernel)

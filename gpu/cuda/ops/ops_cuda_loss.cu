@@ -32,12 +32,10 @@ enum {
 template <int THREADS> __device__ __forceinline__ float block_max(float x, float *slots)
 {
     x = max_over_lanes(x);
-    if (threadIdx.x % WARP_SIZE == 0)
-        slots[threadIdx.x / WARP_SIZE] = x;
+    if (threadIdx.x % WARP_SIZE == 0) slots[threadIdx.x / WARP_SIZE] = x;
     __syncthreads();
     x = slots[0];
-    for (int warp = 1; warp < THREADS / WARP_SIZE; warp++)
-        x = fmaxf(x, slots[warp]);
+    for (int warp = 1; warp < THREADS / WARP_SIZE; warp++) x = fmaxf(x, slots[warp]);
     return x;
 }
 
@@ -53,12 +51,10 @@ struct logit_map {
 template <int V> __device__ __forceinline__ void to_logits(float (&x)[V], struct logit_map map)
 {
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        x[v] *= map.scale;
+    for (int v = 0; v < V; v++) x[v] *= map.scale;
     if (map.cap > 0) {
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] = map.cap * tanhf(x[v] / map.cap);
+        for (int v = 0; v < V; v++) x[v] = map.cap * tanhf(x[v] / map.cap);
     }
 }
 
@@ -67,12 +63,10 @@ template <int V>
 __device__ __forceinline__ void loss_times_slope(float (&gradient)[V], const float (&z)[V], struct logit_map map)
 {
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        gradient[v] *= map.scale;
+    for (int v = 0; v < V; v++) gradient[v] *= map.scale;
     if (map.cap > 0) {
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            gradient[v] *= 1 - z[v] / map.cap * (z[v] / map.cap);
+        for (int v = 0; v < V; v++) gradient[v] *= 1 - z[v] / map.cap * (z[v] / map.cap);
     }
 }
 
@@ -87,15 +81,13 @@ __device__ __forceinline__ void softmax_add(struct softmax_sum *softmax, const f
 {
     float highest = softmax->highest;
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        highest = fmaxf(highest, x[v]);
+    for (int v = 0; v < V; v++) highest = fmaxf(highest, x[v]);
     if (highest > softmax->highest) {
         softmax->sum *= exp_of<L>(softmax->highest - highest);
         softmax->highest = highest;
     }
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        softmax->sum += exp_of<L>(x[v] - highest);
+    for (int v = 0; v < V; v++) softmax->sum += exp_of<L>(x[v] - highest);
 }
 
 /* What a thread finds in its share of a row. */
@@ -124,20 +116,16 @@ __device__ __forceinline__ void loss_read_row(struct row_share *share, const L *
         for (int k = 0; k < LOADS; k++) {
             const int j = tile + k * STEP;
             float x[V];
-            if (j >= whole)
-                continue;
+            if (j >= whole) continue;
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                x[v] = to_float(raw[k][v / P].at[v % P]);
+            for (int v = 0; v < V; v++) x[v] = to_float(raw[k][v / P].at[v % P]);
 #pragma unroll
             for (int p = 0; p < V / P; p++)
-                if (j < held)
-                    store_pack(kept + j + p * P, raw[k][p]);
+                if (j < held) store_pack(kept + j + p * P, raw[k][p]);
             to_logits(x, map);
             softmax_add<L>(&share->softmax, x);
 #pragma unroll
-            for (int v = 0; v < V && smooth; v++)
-                share->total += x[v];
+            for (int v = 0; v < V && smooth; v++) share->total += x[v];
         }
     }
 }
@@ -174,17 +162,13 @@ __device__ __forceinline__ void loss_put_gradient(T *dlogits, const L *logits, c
         store(dlogits + j, x);
     }
     int tile = held / STEP * STEP;
-    if (tile + first >= held && tile + first < whole)
-        load(logits + tile + first, next);
+    if (tile + first >= held && tile + first < whole) load(logits + tile + first, next);
     for (; tile < whole; tile += STEP) {
         const int j = tile + first;
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] = next[v];
-        if (j + STEP < whole)
-            load(logits + j + STEP, next);
-        if (sizeof(T) != sizeof(L))
-            __syncthreads();
+        for (int v = 0; v < V; v++) x[v] = next[v];
+        if (j + STEP < whole) load(logits + j + STEP, next);
+        if (sizeof(T) != sizeof(L)) __syncthreads();
         if (j >= held && j < whole) {
             to_gradient<L>(x, row);
             store(dlogits + j, x);
@@ -197,8 +181,7 @@ template <typename T, int V, int THREADS>
 __device__ __forceinline__ void loss_put_zeros(T *dlogits, int columns, int whole, int padded)
 {
     const float zeros[V] = {};
-    for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V)
-        store(dlogits + j, zeros);
+    for (int j = static_cast<int>(threadIdx.x) * V; j < whole; j += THREADS * V) store(dlogits + j, zeros);
     for (int j = whole + static_cast<int>(threadIdx.x); j < (padded > columns ? padded : columns); j += THREADS)
         from_float(0, &dlogits[j]);
 }
@@ -244,10 +227,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
         const int target = a.targets[i];
         if (target < 0) {
-            if (threadIdx.x == 0)
-                losses[i] = 0;
-            if (a.dlogits)
-                loss_put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
+            if (threadIdx.x == 0) losses[i] = 0;
+            if (a.dlogits) loss_put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
             continue;
         }
         struct row_share share = {{-FLT_MAX, 0}, 0};
@@ -270,8 +251,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
         float below = 0; /* the mean of the logits, less the highest */
         if (a.smoothing > 0)
             below = block_sum<THREADS>(share.total, slots[2]) / static_cast<float>(columns) - row.highest;
-        if (threadIdx.x == 0)
-            losses[i] = row_loss(sum, row.highest, logit[0], below, a.smoothing);
+        if (threadIdx.x == 0) losses[i] = row_loss(sum, row.highest, logit[0], below, a.smoothing);
         if (a.dlogits) {
             row.factor = scale / sum;
             loss_put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);
@@ -280,10 +260,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
                 from_float(last[0], &dlogits[rest]);
             }
             __syncthreads(); /* the target's element was written, the logits were read */
-            for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS)
-                from_float(0, &dlogits[j]);
-            if (threadIdx.x == 0)
-                loss_put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
+            for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS) from_float(0, &dlogits[j]);
+            if (threadIdx.x == 0) loss_put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
         }
     }
 }
@@ -293,15 +271,12 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_losses_kernel(double *loss_su
 {
     SHARED(double, sums, [SUM_THREADS]);
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < M; i += SUM_THREADS)
-        sum += losses[i];
+    for (int64_t i = threadIdx.x; i < M; i += SUM_THREADS) sum += losses[i];
     sums[threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.x != 0)
-        return;
+    if (threadIdx.x != 0) return;
     sum = *loss_sum;
-    for (int thread = 0; thread < SUM_THREADS; thread++)
-        sum += sums[thread];
+    for (int thread = 0; thread < SUM_THREADS; thread++) sum += sums[thread];
     *loss_sum = sum;
 }
 
@@ -350,8 +325,7 @@ void cross_entropy(struct stream *stream, const struct cross_entropy_args *a, do
 void cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->V <= INT32_MAX / 2 && (a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype));
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     double *losses = cuda_scratch_take<double>(&scratch, a->M);
     dispatch(a->dtype, [&](auto type) {

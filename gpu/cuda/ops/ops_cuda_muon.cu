@@ -10,8 +10,7 @@ enum { THREADS = ELEMENT_THREADS, V = VECTOR<float> };
 template <typename G>
 __global__ void __launch_bounds__(THREADS) muon_momentum_kernel(struct muon_momentum_args a, int64_t whole)
 {
-    if (a.step->skipped)
-        return;
+    if (a.step->skipped) return;
     const float scale = a.step->grad_scale;
     each_element<V>(a.n, whole, [&](auto width, int64_t i) {
         constexpr int N = decltype(width)::value;
@@ -52,8 +51,7 @@ __global__ void __launch_bounds__(THREADS)
     const float norm = to_float(rounded<__nv_bfloat16>(static_cast<float>(sqrt(*sum))));
     const float least = to_float(rounded<__nv_bfloat16>(orthogonalize_eps));
     const float divisor = norm < least ? least : norm;
-    for (int64_t i = grid_thread(); i < n; i += grid_threads())
-        y[i] = rounded<__nv_bfloat16>(to_float(x[i]) / divisor);
+    for (int64_t i = grid_thread(); i < n; i += grid_threads()) y[i] = rounded<__nv_bfloat16>(to_float(x[i]) / divisor);
 }
 
 /* y (M, N) fp32 = x (M, K) · w, which is stored (K, N), or (N, K) if transposed. */
@@ -113,8 +111,7 @@ void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
 template <typename P>
 __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update_args a, int64_t whole)
 {
-    if (a.step->skipped)
-        return;
+    if (a.step->skipped) return;
     const double lr = a.step->lr * a.lr_factor;
     const float decay = -static_cast<float>(lr) * a.weight_decay, step = -static_cast<float>(lr * a.adjust);
     each_element<V>(a.n, whole, [&](auto width, int64_t i) {
@@ -123,11 +120,9 @@ __global__ void __launch_bounds__(THREADS) muon_update_kernel(struct muon_update
         load(a.master + i, w);
         load(static_cast<const __nv_bfloat16 *>(a.update) + i, o);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            w[j] = fmaf(step, o[j], fmaf(decay, w[j], w[j]));
+        for (int j = 0; j < N; j++) w[j] = fmaf(step, o[j], fmaf(decay, w[j], w[j]));
         store(a.master + i, w);
-        if (a.param)
-            store(static_cast<P *>(a.param) + i, w);
+        if (a.param) store(static_cast<P *>(a.param) + i, w);
     });
 }
 
@@ -153,8 +148,7 @@ void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *
     LAUNCH(stream, "orthogonalize", normalise_kernel, grid_of_elements(stream, squares.n, 1), THREADS, squares.n,
            static_cast<__nv_bfloat16 *>(a->iterate), static_cast<const __nv_bfloat16 *>(a->x),
            static_cast<const double *>(a->sum));
-    for (int32_t step = 1; step <= a->steps; step++)
-        iterate(stream, a, step < a->steps ? a->iterate : a->y);
+    for (int32_t step = 1; step <= a->steps; step++) iterate(stream, a, step < a->steps ? a->iterate : a->y);
 }
 
 void cuda_muon_update(struct stream *stream, const struct muon_update_args *a)

@@ -36,8 +36,7 @@ struct row_layout {
 
 __device__ __forceinline__ int64_t row_offset(struct row_layout layout, int row, int C)
 {
-    if (layout.heads == 1)
-        return row * layout.ld;
+    if (layout.heads == 1) return row * layout.ld;
     int token = row / layout.heads;
     return token * layout.ld + static_cast<int64_t>(row - token * layout.heads) * C;
 }
@@ -50,8 +49,7 @@ template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void 
     do {
 #pragma unroll
         for (int k = 0; k < HELD; k++)
-            if (base + k * width < vectors)
-                visit(k, base + k * width);
+            if (base + k * width < vectors) visit(k, base + k * width);
         base += HELD * width;
     } while (!WHOLE && base < vectors);
 }
@@ -66,22 +64,19 @@ template <int N> __device__ __forceinline__ void sum_over_row(float (&x)[N], flo
 #pragma unroll
     for (int n = 0; n < N; n++)
         x[n] = sum_over_lanes(x[n], threads < WARP_SIZE ? threads : static_cast<int>(WARP_SIZE));
-    if (warps <= 1)
-        return;
+    if (warps <= 1) return;
     float(*half)[MAX_WARPS] = slots[*turn];
     *turn ^= 1;
     const int first = static_cast<int>(threadIdx.y) * warps, warp = static_cast<int>(threadIdx.x) / WARP_SIZE;
     if (threadIdx.x % WARP_SIZE == 0) {
 #pragma unroll
-        for (int n = 0; n < N; n++)
-            half[n][first + warp] = x[n];
+        for (int n = 0; n < N; n++) half[n][first + warp] = x[n];
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < N; n++) {
         x[n] = 0;
-        for (int i = 0; i < warps; i++)
-            x[n] += half[n][first + i];
+        for (int i = 0; i < warps; i++) x[n] += half[n][first + i];
     }
 }
 
@@ -92,8 +87,7 @@ template <typename T, int V>
 __device__ __forceinline__ void add_delta(pack<T, V> *x, const pack<T, V> &delta, float scale)
 {
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
+    for (int v = 0; v < V; v++) x->at[v] = rounded<T>(fmaf(to_float(delta.at[v]), scale, to_float(x->at[v])));
 }
 
 /* What a thread holds of a row, in T: the norm sees the rounded sum with delta. */
@@ -118,11 +112,9 @@ __device__ __forceinline__ float read_row(fwd_row<T, V> *row, const struct norm_
             keep_packed(&held_delta[k]);
         }
     };
-    if (WHOLE)
-        each_vector<FWD_HELD, WHOLE>(vectors, read);
+    if (WHOLE) each_vector<FWD_HELD, WHOLE>(vectors, read);
     each_vector<FWD_HELD, WHOLE>(vectors, [&](int k, int j) {
-        if (!WHOLE)
-            read(k, j);
+        if (!WHOLE) read(k, j);
         if (a.delta) {
             add_delta(&row->held[k], held_delta[k], a.delta_scale);
             keep_packed(&row->held[k]);
@@ -158,8 +150,7 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
         sum_over_row(sum, slots, &turn);
 
         auto again = [&](int k, int j) {
-            if (!WHOLE)
-                of.held[k] = load_pack<V>(x + j * V);
+            if (!WHOLE) of.held[k] = load_pack<V>(x + j * V);
             keep_packed(&of.held[k]);
         };
         if (layer) {
@@ -179,15 +170,13 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
         const float rstd = 1.0f / sqrtf(sum[0] / static_cast<float>(C) + a.eps);
         if (mine && threadIdx.x == 0) {
             a.rstd[row] = rstd;
-            if (layer)
-                a.mean[row] = mean;
+            if (layer) a.mean[row] = mean;
         }
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V], b[V] = {0};
             again(k, j);
             load(weight + j * V, w);
-            if (bias)
-                load(bias + j * V, b);
+            if (bias) load(bias + j * V, b);
 #pragma unroll
             for (int v = 0; v < V; v++)
                 w[v] = fmaf((to_float(of.held[k].at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
@@ -210,8 +199,7 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
     constexpr int V = VECTOR<T>;
     const int64_t size = sizeof(T), rows = a->M * x.heads;
     ASSERT(rows <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     const bool aligned =
         aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, x.ld * size, y.ld * size);
     const int64_t vectors = a->C / (aligned ? V : 1);
@@ -239,16 +227,13 @@ __device__ __forceinline__ void norm_put_part(float *part, const float (&sums)[H
         const int j = static_cast<int>(threadIdx.x) + k * width;
         __syncthreads();
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            shared[v][thread] = sums[k][v];
+        for (int v = 0; v < V; v++) shared[v][thread] = sums[k][v];
         __syncthreads();
-        if (threadIdx.y != 0 || j >= vectors)
-            continue;
+        if (threadIdx.y != 0 || j >= vectors) continue;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float sum = 0;
-            for (int y = 0; y < static_cast<int>(blockDim.y); y++)
-                sum += shared[v][y * width + thread];
+            for (int y = 0; y < static_cast<int>(blockDim.y); y++) sum += shared[v][y * width + thread];
             part[j * V + v] = sum;
         }
     }
@@ -283,8 +268,7 @@ __device__ __forceinline__ void load_weight(float (&w)[V], const struct norm_bwd
 {
     load(static_cast<const T *>(a.weight) + at, w);
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        w[v] += a.weight_offset;
+    for (int v = 0; v < V; v++) w[v] += a.weight_offset;
 }
 
 /* The sums of a thread's columns over its rows, in the order of a part. */
@@ -305,13 +289,10 @@ __device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUM
     for (int v = 0; v < V; v++) {
         float d = to_float(dy.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
         sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
-        if constexpr (SUMS > SUM_BIAS)
-            sums[SUM_BIAS][k][v] += d;
+        if constexpr (SUMS > SUM_BIAS) sums[SUM_BIAS][k][v] += d;
         w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
-        if (with_dres)
-            w[v] += to_float(dres.at[v]);
-        if constexpr (SUMS > SUM_DX)
-            sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
+        if (with_dres) w[v] += to_float(dres.at[v]);
+        if constexpr (SUMS > SUM_DX) sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
     }
 }
 
@@ -345,15 +326,12 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
         auto read = [&](int k, int j) {
             held_x[k] = load_pack<V>(x + j * V);
             held_dy[k] = load_pack<V>(dy + j * V);
-            if (a.dres)
-                held_dres[k] = load_pack<V>(static_cast<const T *>(a.dres) + at_dx + j * V);
+            if (a.dres) held_dres[k] = load_pack<V>(static_cast<const T *>(a.dres) + at_dx + j * V);
         };
-        if (WHOLE)
-            each_vector<HELD, WHOLE>(mine, read);
+        if (WHOLE) each_vector<HELD, WHOLE>(mine, read);
         each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
-            if (!WHOLE)
-                read(k, j);
+            if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
             norm_add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
         });
@@ -363,8 +341,7 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
 
         each_vector<HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V];
-            if (!WHOLE)
-                read(k, j);
+            if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
             norm_bwd_vector(w, over_rows, k, held_x[k], held_dy[k], held_dres[k], a.dres, of_row);
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
@@ -376,8 +353,7 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
     }
     if (WHOLE)
 #pragma unroll
-        for (int s = 0; s < SUMS; s++)
-            norm_put_part<HELD>(part + s * C, over_rows[s], vectors, shared);
+        for (int s = 0; s < SUMS; s++) norm_put_part<HELD>(part + s * C, over_rows[s], vectors, shared);
 }
 
 /* Where the sums of the parts go; NULL: nowhere. */
@@ -400,17 +376,14 @@ __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
         out = s == blockIdx.y ? outputs.to[s] : out;
         accumulate = s == blockIdx.y ? outputs.accumulate[s] : accumulate;
     }
-    if (!out)
-        return;
+    if (!out) return;
     for (int part = static_cast<int>(threadIdx.y); part < count && column < C; part += SUM_GROUPS)
         sum += from[static_cast<int64_t>(part) * gridDim.y * C];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y != 0 || column >= C)
-        return;
+    if (threadIdx.y != 0 || column >= C) return;
     sum = accumulate ? out[column] : 0;
-    for (int group = 0; group < SUM_GROUPS; group++)
-        sum += sums[group][threadIdx.x];
+    for (int group = 0; group < SUM_GROUPS; group++) sum += sums[group][threadIdx.x];
     out[column] = sum;
 }
 
@@ -436,8 +409,7 @@ template <typename T, int SUMS>
 int norm_bwd_vectors(struct stream *s, const struct norm_bwd_args *a, const struct bwd_layouts *layouts, float *parts)
 {
     constexpr int V = VECTOR<T>;
-    if (a->C / V <= ROW_THREADS<SUMS>)
-        return norm_bwd_launch<T, V, 1, SUMS, true>(s, a, layouts, parts);
+    if (a->C / V <= ROW_THREADS<SUMS>) return norm_bwd_launch<T, V, 1, SUMS, true>(s, a, layouts, parts);
     return norm_bwd_launch<T, V, BWD_HELD, SUMS, true>(s, a, layouts, parts);
 }
 
@@ -506,13 +478,11 @@ __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_fwd_kernel(struct
             square += values[i] * values[i];
         }
         const float rstd = 1 / sqrtf(sum_over_lanes(square, WARP_SIZE) / static_cast<float>(a.D) + a.eps);
-        if (lane == 0)
-            a.rstd[row] = rstd;
+        if (lane == 0) a.rstd[row] = rstd;
 #pragma unroll
         for (int i = 0; i < GATED_SLOTS; i++) {
             const int d = lane + WARP_SIZE * i;
-            if (d >= a.D)
-                break;
+            if (d >= a.D) break;
             const float z = to_float(static_cast<const T *>(a.gate)[token * a.ld_gate + first + d]);
             const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
             from_float(values[i] * rstd * w * z * gate_sigmoid(z), static_cast<T *>(a.y) + token * a.ld_y + first + d);
@@ -534,8 +504,7 @@ __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct
         for (int i = 0; i < GATED_SLOTS; i++) {
             const int d = lane + WARP_SIZE * i;
             gradients[i] = normed[i] = 0;
-            if (d >= a.D)
-                break;
+            if (d >= a.D) break;
             const int64_t gate = token * a.ld_gate + first + d;
             const float z = to_float(static_cast<const T *>(a.gate)[gate]), s = gate_sigmoid(z);
             const float dy = to_float(static_cast<const T *>(a.dy)[token * a.ld_dy + first + d]);
@@ -556,13 +525,11 @@ __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct
         }
     });
 #pragma unroll
-    for (int i = 0; i < GATED_SLOTS; i++)
-        sums[threadIdx.x / WARP_SIZE][lane + WARP_SIZE * i] = dweight[i];
+    for (int i = 0; i < GATED_SLOTS; i++) sums[threadIdx.x / WARP_SIZE][lane + WARP_SIZE * i] = dweight[i];
     __syncthreads();
     for (int64_t d = threadIdx.x; d < a.D; d += GATED_THREADS) {
         float all = 0;
-        for (int warp = 0; warp < GATED_WARPS; warp++)
-            all += sums[warp][d];
+        for (int warp = 0; warp < GATED_WARPS; warp++) all += sums[warp][d];
         parts[blockIdx.x * a.D + d] = all;
     }
 }

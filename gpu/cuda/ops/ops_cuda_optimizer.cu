@@ -34,27 +34,22 @@ __global__ void __launch_bounds__(THREADS) sumsq_kernel(double *parts, const T *
         } else {
 #pragma unroll
             for (int v = 0; v < V; v++)
-                if (i + v < n)
-                    at[v] = to_float(x[i + v]);
+                if (i + v < n) at[v] = to_float(x[i + v]);
         }
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            sum = fma(static_cast<double>(at[v]), static_cast<double>(at[v]), sum);
+        for (int v = 0; v < V; v++) sum = fma(static_cast<double>(at[v]), static_cast<double>(at[v]), sum);
     }
     sum = block_sum<THREADS>(sum, slots);
-    if (threadIdx.x == 0)
-        parts[blockIdx.x] = sum;
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(THREADS) sumsq_parts_kernel(double *out, const double *parts, int count)
 {
     SHARED(double, slots, [WARPS]);
     double sum = 0;
-    for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
-        sum += parts[part];
+    for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS) sum += parts[part];
     sum = block_sum<THREADS>(sum, slots);
-    if (threadIdx.x == 0)
-        *out = sum;
+    if (threadIdx.x == 0) *out = sum;
 }
 
 /* ---- the decision -------------------------------------------------------- */
@@ -74,13 +69,11 @@ __global__ void __launch_bounds__(THREADS) decide_step_kernel(struct decide_step
         __syncthreads();
         for (int u = 0; u < THREADS && base + u < a.units && thread == 0; u++) {
             total += sums[u];
-            if (bad_unit < 0 && !isfinite(total))
-                bad_unit = base + u;
+            if (bad_unit < 0 && !isfinite(total)) bad_unit = base + u;
         }
         __syncthreads();
     }
-    if (thread == 0)
-        decide_by_sum(&a, total, bad_unit);
+    if (thread == 0) decide_by_sum(&a, total, bad_unit);
 }
 
 /* ---- the search ---------------------------------------------------------- */
@@ -90,8 +83,7 @@ __device__ __forceinline__ int64_t optimizer_block_min(int64_t x, int64_t *slots
 {
     slots[threadIdx.x] = x;
     __syncthreads();
-    for (int thread = 1; thread < THREADS && threadIdx.x == 0; thread++)
-        x = slots[thread] < x ? slots[thread] : x;
+    for (int thread = 1; thread < THREADS && threadIdx.x == 0; thread++) x = slots[thread] < x ? slots[thread] : x;
     return x;
 }
 
@@ -100,29 +92,24 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) find_nonfinite_kernel(int64_t *parts, struct find_nonfinite_args a)
 {
     SHARED(int64_t, slots, [THREADS]);
-    if (!*a.enabled)
-        return;
+    if (!*a.enabled) return;
     const T *x = static_cast<const T *>(a.x);
     int64_t i = grid_thread();
-    while (i < a.n && isfinite(to_float(x[i])))
-        i += grid_threads();
+    while (i < a.n && isfinite(to_float(x[i]))) i += grid_threads();
     i = optimizer_block_min(i < a.n ? i : a.n, slots);
-    if (threadIdx.x == 0)
-        parts[blockIdx.x] = i;
+    if (threadIdx.x == 0) parts[blockIdx.x] = i;
 }
 
 __global__ void __launch_bounds__(THREADS)
     nonfinite_parts_kernel(const int64_t *parts, int count, struct find_nonfinite_args a)
 {
     SHARED(int64_t, slots, [THREADS]);
-    if (!*a.enabled)
-        return;
+    if (!*a.enabled) return;
     int64_t least = a.n;
     for (int part = static_cast<int>(threadIdx.x); part < count; part += THREADS)
         least = parts[part] < least ? parts[part] : least;
     least = optimizer_block_min(least, slots);
-    if (threadIdx.x == 0)
-        *a.index = least;
+    if (threadIdx.x == 0) *a.index = least;
 }
 
 /* ---- segments of weight decay -------------------------------------------- */
@@ -221,8 +208,7 @@ __device__ __forceinline__ void adam_at(const struct adam_args &a, const struct 
     store_state<STATE_EXP_AVG>(moment1 + i, m, a, i);
     store_state<STATE_EXP_AVG_SQ>(moment2 + i, v, a, i);
     store_state<STATE_MASTER>(master + i, w, a, i);
-    if (a.param)
-        store(static_cast<P *>(a.param) + i, w);
+    if (a.param) store(static_cast<P *>(a.param) + i, w);
 }
 
 /* Elements of one access: those of a block of random words, where states are in bf16. */
@@ -235,8 +221,7 @@ template <typename P, typename G, typename W, typename S>
 __global__ void __launch_bounds__(THREADS, ADAM_RESIDENT<W>) adam_kernel(struct adam_args a, int64_t whole)
 {
     constexpr int N = ADAM_VECTOR<W>;
-    if (a.step->skipped)
-        return;
+    if (a.step->skipped) return;
     struct step_numbers k = numbers_of(a.step);
     k.inv_correction1 = static_cast<float>(1 / a.step->correction1);
     k.inv_root_correction2 = static_cast<float>(1 / sqrt(a.step->correction2));
@@ -292,8 +277,7 @@ __device__ __forceinline__ void adam8_decode(const struct moment_block *block, c
     for (int half = 0; half < 2; half++) {
         const uint32_t codes = *reinterpret_cast<const uint32_t *>(&block->codes[adam8_index(half * V)]);
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            values[half * V + j] = __fmul_rn(map[codes >> 8 * j & 0xff], scale);
+        for (int j = 0; j < V; j++) values[half * V + j] = __fmul_rn(map[codes >> 8 * j & 0xff], scale);
     }
 }
 
@@ -302,8 +286,7 @@ __device__ __forceinline__ void adam8_encode(const float (&values)[LANE_VALUES],
 {
     float scale = 1e-12f;
 #pragma unroll
-    for (int j = 0; j < LANE_VALUES; j++)
-        scale = fmaxf(scale, fabsf(values[j]));
+    for (int j = 0; j < LANE_VALUES; j++) scale = fmaxf(scale, fabsf(values[j]));
     scale = max_over_lanes(scale);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -313,8 +296,7 @@ __device__ __forceinline__ void adam8_encode(const float (&values)[LANE_VALUES],
             codes |= static_cast<uint32_t>(dynamic_map_code(map, __fdiv_rn(values[half * V + j], scale))) << 8 * j;
         *reinterpret_cast<uint32_t *>(&block->codes[adam8_index(half * V)]) = codes;
     }
-    if (threadIdx.x % WARP_SIZE == 0)
-        block->scale = scale;
+    if (threadIdx.x % WARP_SIZE == 0) block->scale = scale;
 }
 
 /* A half of what the lane has of a block, from element i on. */
@@ -335,8 +317,7 @@ __device__ __forceinline__ void adam8_half(const struct adam8_args &a, const str
         w[j] = __fsub_rn(w[j], __fdiv_rn(__fmul_rn(k.lr, __fdiv_rn(m[j], k.correction1)), root));
     }
     store(a.master + i, w);
-    if (a.param)
-        store(static_cast<P *>(a.param) + i, w);
+    if (a.param) store(static_cast<P *>(a.param) + i, w);
 }
 
 template <typename P, typename G>
@@ -344,8 +325,7 @@ __global__ void __launch_bounds__(THREADS) adam8_kernel(struct adam8_args a, str
 {
     SHARED(float, map_m, [DYNAMIC_MAP_SIZE]);
     SHARED(float, map_v, [DYNAMIC_MAP_SIZE]);
-    if (a.step->skipped)
-        return;
+    if (a.step->skipped) return;
     for (int i = static_cast<int>(threadIdx.x); i < DYNAMIC_MAP_SIZE; i += THREADS) {
         map_m[i] = maps.m[i];
         map_v[i] = maps.v[i];
@@ -374,8 +354,7 @@ __global__ void __launch_bounds__(THREADS) adam8_kernel(struct adam8_args a, str
 template <typename P, typename G>
 __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args a, int64_t whole)
 {
-    if (a.step->skipped)
-        return;
+    if (a.step->skipped) return;
     const bool first = a.step->optimizer_step == 1;
     struct step_numbers k = numbers_of(a.step);
     k.kept = first ? 0 : a.momentum;
@@ -387,8 +366,7 @@ __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args 
         float w[N], g[N], m[N] = {0};
         load(a.master + i, w);
         load(static_cast<const G *>(a.grad) + i, g);
-        if (a.m)
-            load(a.m + i, m);
+        if (a.m) load(a.m + i, m);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             g[j] *= k.scale;
@@ -405,11 +383,9 @@ __global__ void __launch_bounds__(THREADS) momentum_kernel(struct momentum_args 
                 w[j] = fmaf(-k.lr, g[j], w[j]);
             }
         }
-        if (a.m)
-            store(a.m + i, m);
+        if (a.m) store(a.m + i, m);
         store(a.master + i, w);
-        if (a.param)
-            store(static_cast<P *>(a.param) + i, w);
+        if (a.param) store(static_cast<P *>(a.param) + i, w);
     });
 }
 
@@ -464,8 +440,7 @@ void cuda_adam(struct stream *stream, const struct adam_args *a)
 void cuda_adam8(struct stream *stream, const struct adam8_args *a)
 {
     ASSERT(a->n % MOMENT_BLOCK == 0 && aligned16(a->master, a->grad, a->param));
-    if (a->n == 0)
-        return;
+    if (a->n == 0) return;
     struct adam8_maps maps;
     dynamic_map_signed(maps.m);
     dynamic_map_unsigned(maps.v);

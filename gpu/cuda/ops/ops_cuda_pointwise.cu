@@ -21,8 +21,7 @@ __global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rop
 {
     const int D = static_cast<int>(a.D), half = static_cast<int>(a.R) / 2, heads = static_cast<int>(a.heads);
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.z + threadIdx.z;
-    if (i >= a.M)
-        return;
+    if (i >= a.M) return;
     const int64_t angles = static_cast<int64_t>(a.positions[i]) * half;
     for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
         T *head = static_cast<T *>(a.x) + i * a.ld + static_cast<int64_t>(h) * D;
@@ -80,8 +79,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_f
         load(from, gate);
         load(from + a.F, up);
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            up[v] *= gate[v] * (a.gelu ? gelu_of(gate[v]).share : sigmoid(gate[v]));
+        for (int v = 0; v < V; v++) up[v] *= gate[v] * (a.gelu ? gelu_of(gate[v]).share : sigmoid(gate[v]));
         store(static_cast<T *>(a.h) + walk.row * a.F + j, up);
     }
 }
@@ -128,8 +126,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_fwd
         load(static_cast<const T *>(a.x) + walk.row * a.C + j, x);
         load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] *= sigmoid(gate[v]);
+        for (int v = 0; v < V; v++) x[v] *= sigmoid(gate[v]);
         store(static_cast<T *>(a.y) + walk.row * a.C + j, x);
     }
 }
@@ -208,8 +205,7 @@ __global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_arg
             float x[V];
             load((r == a.rank ? own : inbox + r * a.n) + i, x);
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                sum[v] += x[v];
+            for (int v = 0; v < V; v++) sum[v] += x[v];
         }
         store(a.out + i, sum);
     });
@@ -222,8 +218,7 @@ __global__ void __launch_bounds__(THREADS) noise_kernel(T *to, uint32_t seed, in
         constexpr int V = decltype(width)::value;
         float x[V];
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            x[v] = noise_value(seed, static_cast<uint64_t>(i + v));
+        for (int v = 0; v < V; v++) x[v] = noise_value(seed, static_cast<uint64_t>(i + v));
         store(to + i, x);
     });
 }
@@ -261,8 +256,7 @@ template <typename T, bool WHOLE> __global__ void __launch_bounds__(THREADS) dro
 void cuda_rope(struct stream *stream, const struct rope_args *a)
 {
     ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
@@ -279,8 +273,7 @@ void cuda_rope(struct stream *stream, const struct rope_args *a)
 
 void cuda_swap_heads(struct stream *stream, const struct swap_heads_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T), width = a->outer * a->inner * a->D + a->rest;
@@ -292,8 +285,7 @@ void cuda_swap_heads(struct stream *stream, const struct swap_heads_args *a)
 
 void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const bool aligned = aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
@@ -304,8 +296,7 @@ void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 
 void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
@@ -316,8 +307,7 @@ void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 
 void cuda_gate_fwd(struct stream *stream, const struct gate_fwd_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
@@ -329,8 +319,7 @@ void cuda_gate_fwd(struct stream *stream, const struct gate_fwd_args *a)
 
 void cuda_gate_bwd(struct stream *stream, const struct gate_bwd_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
@@ -368,8 +357,7 @@ void cuda_add(struct stream *stream, const struct add_args *a)
 
 void cuda_dropout(struct stream *stream, const struct dropout_args *a)
 {
-    if (a->M == 0)
-        return;
+    if (a->M == 0) return;
     const bool whole = a->C % DROPOUT_BLOCK == 0 && aligned16(a->x, a->y);
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);

@@ -34,8 +34,7 @@ int comm_world(const struct comm *comm)
 enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
     (void)own;
-    if (comm->fails)
-        return error_set(err, STATUS_PEER, "a rank is lost");
+    if (comm->fails) return error_set(err, STATUS_PEER, "a rank is lost");
     memcpy(all, comm->parts, bytes * (size_t)comm->world);
     return STATUS_OK;
 }
@@ -69,8 +68,7 @@ static enum status base_get(void *owner, enum slice_access access, enum state_ki
 {
     struct base_rank *rank = owner;
     (void)access, (void)kind;
-    if (rank->fails && unit == rank->fails)
-        return error_set(err, STATUS_DEVICE, "no memory");
+    if (rank->fails && unit == rank->fails) return error_set(err, STATUS_DEVICE, "no memory");
     *slice = rank->values;
     return STATUS_OK;
 }
@@ -87,8 +85,7 @@ static enum status base_fill(struct base_rank *rank, int number, int64_t changed
         TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &slice, err));
         for (int64_t i = 0; i < size; i++) /* padding is not hashed, whatever it holds */
             slice[i] = first + i < base_units[u].numel ? base_value(u, first + i) : 99.0f;
-        if (u == BASE_UNITS - 1 && changed >= first && changed < first + size)
-            slice[changed - first] += 1;
+        if (u == BASE_UNITS - 1 && changed >= first && changed < first + size) slice[changed - first] += 1;
     }
     *part = base_hash_end(&hash);
     return STATUS_OK;
@@ -117,8 +114,7 @@ static void test_the_number_of_ranks_changes_nothing(void **unused)
     (void)unused;
     const uint64_t one = base_hash_of(1, 1, -1);
     for (int world = 1; world <= BASE_RANKS; world++)
-        for (int parts = 1; parts <= 3; parts++)
-            assert_true(base_hash_of(world, parts, -1) == one);
+        for (int parts = 1; parts <= 3; parts++) assert_true(base_hash_of(world, parts, -1) == one);
     assert_true(base_hash_of(2, 1, 76) != one && base_hash_of(2, 1, 0) != one);
     assert_true(base_hash_of(2, 1, 76) == base_hash_of(3, 1, 76));
 }
@@ -132,8 +128,7 @@ static void test_it_is_the_documented_one(void **unused)
         for (int64_t i = 0; i < base_units[u].numel; i += 16) {
             float block[16];
             int64_t n = 0;
-            for (; n < 16 && i + n < base_units[u].numel; n++)
-                block[n] = base_value(u, i + n);
+            for (; n < 16 && i + n < base_units[u].numel; n++) block[n] = base_value(u, i + n);
             sum +=
                 XXH3_64bits_withSeed(block, (size_t)n * 4, ((uint64_t)(u - BASE_TRAINED) << 48) + (uint64_t)(i / 16));
         }
@@ -145,8 +140,7 @@ static void test_bytes_in_pieces(void **unused)
 {
     (void)unused;
     char bytes[1000];
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = (char)(i * 31);
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(i * 31);
     const uint64_t whole = base_hash_bytes(3, 0, bytes, sizeof bytes);
     assert_true(base_hash_bytes(3, 0, bytes, 128) + base_hash_bytes(3, 128, bytes + 128, sizeof bytes - 128) == whole);
     assert_true(base_hash_bytes(2, 0, bytes, sizeof bytes) != whole);

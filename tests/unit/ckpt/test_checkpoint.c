@@ -56,8 +56,7 @@ static void test_every_world_size_loads_every_other(void **unused)
         char path[FS_PATH_MAX];
         struct case_save how = {.world = worlds[w], .step = 5 + (int64_t)w, .level = w % 2 ? 0 : 3, .large = w < 3};
         case_save_ok(&how, path);
-        for (size_t r = 0; r < COUNT_OF(worlds); r++)
-            case_load_ok(path, how.large, worlds[r], how.step);
+        for (size_t r = 0; r < COUNT_OF(worlds); r++) case_load_ok(path, how.large, worlds[r], how.step);
     }
 }
 
@@ -83,8 +82,7 @@ static void test_an_adapter_without_its_base(void **unused)
         assert_int_equal(fs_join(file, path, "rank-00000.zst", STATUS_BUG, NULL), STATUS_OK);
         assert_int_equal(stat(file, &adapter), 0);
         assert_true(how.large ? adapter.st_size < whole.st_size : adapter.st_size <= whole.st_size);
-        for (size_t r = 0; r < COUNT_OF(worlds); r++)
-            case_load_ok(path, how.large, worlds[r], how.step);
+        for (size_t r = 0; r < COUNT_OF(worlds); r++) case_load_ok(path, how.large, worlds[r], how.step);
 
         assert_int_equal(checkpoint_open(path, true, &checkpoint, &err), STATUS_OK);
         assert_int_equal(json_integer_value(json_object_get(checkpoint->adapter, "r")), 8);
@@ -383,8 +381,7 @@ static void test_another_model_is_refused(void **unused)
         case_state_init(&state, &table, 0, 1);
         assert_int_equal(checkpoint_load(checkpoint, &table, &state.layout, 0, case_slices(&state), &err),
                          STATUS_CHECKPOINT);
-        if (!strstr(err.text, expected[i]))
-            fail_msg("%s", err.text);
+        if (!strstr(err.text, expected[i])) fail_msg("%s", err.text);
         case_state_release(&state);
     }
     checkpoint_close(checkpoint);

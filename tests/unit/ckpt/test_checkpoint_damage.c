@@ -107,8 +107,7 @@ static void test_cut_zeroed_grown_missing(void **unused)
         char *data = case_read(file, &bytes), *changed = calloc(1, bytes + 100000);
         for (size_t k = 0; k <= 40; k++) {
             size_t length = k == 40 ? bytes - 1 : bytes * k / 40;
-            if (length == bytes)
-                continue;
+            if (length == bytes) continue;
             case_write(file, data, length);
             expect_found(path, files[f], "at offset ", "a cut", (int64_t)length);
         }
@@ -286,8 +285,7 @@ static void test_forged_manifests(void **unused)
     char *data = case_read(file, &bytes), *text = malloc(bytes + 200);
     for (size_t i = 0; i < COUNT_OF(forgeries); i++) {
         const char *at = strstr(data, forgeries[i].find);
-        if (!at)
-            fail_msg("'%s' is not in the manifest", forgeries[i].find);
+        if (!at) fail_msg("'%s' is not in the manifest", forgeries[i].find);
         size_t before = (size_t)(at - data), cut = strlen(forgeries[i].find), put = strlen(forgeries[i].put);
         memcpy(text, data, before);
         memcpy(text + before, forgeries[i].put, put);
@@ -295,8 +293,7 @@ static void test_forged_manifests(void **unused)
         seal(text, bytes - cut + put);
         err.text[0] = '\0';
         assert_int_equal(manifest_decode(text, bytes - cut + put, "m", &manifest, &err), STATUS_CHECKPOINT);
-        if (!strstr(err.text, forgeries[i].expected))
-            fail_msg("%s: %s", forgeries[i].put, err.text);
+        if (!strstr(err.text, forgeries[i].expected)) fail_msg("%s: %s", forgeries[i].put, err.text);
     }
     for (size_t n = 0; n < 40; n++) /* too short for the checksum at its end */
         assert_int_equal(manifest_decode(data + bytes - n, n, "m", &manifest, &err), STATUS_CHECKPOINT);
@@ -318,8 +315,7 @@ static uint8_t *make_rank_file(const char *path, struct rankfile_facts *facts, s
     float *zeros = calloc((size_t)slices[1], sizeof *zeros);
     remove(path);
     assert_int_equal(rankfile_writer_new(path, &shape, 3, &writer, err), STATUS_OK);
-    for (int i = 0; i < 4; i++)
-        assert_int_equal(rankfile_writer_slice(writer, i / 2, i % 2, zeros, err), STATUS_OK);
+    for (int i = 0; i < 4; i++) assert_int_equal(rankfile_writer_slice(writer, i / 2, i % 2, zeros, err), STATUS_OK);
     assert_int_equal(rankfile_writer_finish(writer, facts, err), STATUS_OK);
     rankfile_writer_free(writer);
     free(zeros);
@@ -379,8 +375,7 @@ static void test_forged_rank_files(void **unused)
         seal_rank_file(data, &facts);
         case_write(path, data, (size_t)facts.bytes);
         assert_int_equal(rankfile_open(path, &shape, &facts, &file, &err), STATUS_CHECKPOINT);
-        if (!strstr(err.text, lies[i].expected))
-            fail_msg("lie %zu: %s", i, err.text);
+        if (!strstr(err.text, lies[i].expected)) fail_msg("lie %zu: %s", i, err.text);
         free(data);
     }
 }
@@ -420,13 +415,11 @@ static void test_forged_frames(void **unused)
         case_write(path, data, (size_t)facts.bytes);
         struct rankfile *file;
         float out[100];
-        if (rankfile_open(path, &shape, &facts, &file, &err) != STATUS_OK)
-            fail_msg("%s", err.text);
+        if (rankfile_open(path, &shape, &facts, &file, &err) != STATUS_OK) fail_msg("%s", err.text);
         enum status status = rankfile_range(file, 0, 0, 0, 100, out, &err);
         if (kind < 4 || status != STATUS_OK) {
             assert_int_equal(status, STATUS_CHECKPOINT);
-            if (!strstr(err.text, expected))
-                fail_msg("frame %d: %s", kind, err.text);
+            if (!strstr(err.text, expected)) fail_msg("frame %d: %s", kind, err.text);
             assert_int_equal(rankfile_verify(file, &err), STATUS_CHECKPOINT);
         }
         rankfile_close(file);

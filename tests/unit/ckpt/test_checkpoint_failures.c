@@ -71,8 +71,7 @@ int posix_fadvise(int fd, off_t offset, off_t bytes, int advice)
     uint8_t byte;
     (void)offset, (void)bytes;
     assert_int_equal(advice, POSIX_FADV_DONTNEED);
-    if (--flip_at != 0)
-        return 0;
+    if (--flip_at != 0) return 0;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int out = open(path, O_RDWR | O_CLOEXEC);
     assert_int_equal(pread(out, &byte, 1, 1), 1);
@@ -146,8 +145,7 @@ static void walk(const char *action, bool replaces, int world)
         }
         /* whatever happened, the folder has a valid checkpoint, of this step or the one before */
         int64_t step = case_opened_step(case_dir, true, &err);
-        if (step != 1 && step != how.step)
-            fail_msg("%s: %s", fault_spec, err.text);
+        if (step != 1 && step != how.step) fail_msg("%s: %s", fault_spec, err.text);
         case_load_ok(case_dir, false, 1, step);
         if (failed) {
             assert_int_equal(ends[0].status, STATUS_CHECKPOINT);
@@ -163,8 +161,7 @@ static void walk(const char *action, bool replaces, int world)
         case_load_ok(case_dir, false, 1, 3);
         assert_int_equal(case_count(".tmp-"), 0);
         reached = false;
-        for (int r = 0; r < world; r++)
-            reached = reached || ends[r].killed || ends[r].calls >= n;
+        for (int r = 0; r < world; r++) reached = reached || ends[r].killed || ends[r].calls >= n;
     }
     assert_true(n > 15 && (replaces || published > 0 || strcmp(action, "kill") != 0));
 }

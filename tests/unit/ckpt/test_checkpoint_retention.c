@@ -223,8 +223,7 @@ static void test_names_of_users(void **unused)
         struct case_save how = {.world = 1, .step = i, .keep_last = 1};
         case_save_ok(&how, path);
     }
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        assert_true(case_has(names[i]));
+    for (size_t i = 0; i < COUNT_OF(names); i++) assert_true(case_has(names[i]));
     assert_int_equal(case_count("step-") + case_count("epoch-"), (int)COUNT_OF(names) + 1);
     case_load_ok(case_dir, false, 1, 3);
     case_path(copy, "%s", names[5]);
@@ -246,8 +245,7 @@ static void test_a_save_opens_no_older_checkpoint(void **unused)
     struct checkpoint_save_cache *cache;
     assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 5, .cache = cache};
-    for (how.step = 1; how.step <= 4; how.step++)
-        case_save_here(&how);
+    for (how.step = 1; how.step <= 4; how.step++) case_save_here(&how);
     int opens = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     assert_true(opens >= 0);
     for (int i = 2; i <= 4; i++) {
@@ -318,8 +316,7 @@ static void test_checkpoints_with_a_missing_file_do_not_count(void **unused)
     (void)unused;
     char path[FS_PATH_MAX];
     struct case_save how = {.world = 1};
-    for (how.step = 1; how.step <= 4; how.step++)
-        case_save_here(&how);
+    for (how.step = 1; how.step <= 4; how.step++) case_save_here(&how);
     case_path(path, "step-00000003/rank-00000.zst");
     assert_int_equal(unlink(path), 0);
     how.keep_last = 3; /* 5, 4 and 2, not 3, which stays nevertheless */
@@ -391,14 +388,11 @@ static void test_a_rank_of_another_start_is_not_in_the_way(void **unused)
     pid_t rank = fork();
     if (rank == 0)
         for (bool first = true;; first = false) {
-            if (first)
-                prctl(PR_SET_PDEATHSIG, SIGKILL); /* in case this test fails */
+            if (first) prctl(PR_SET_PDEATHSIG, SIGKILL); /* in case this test fails */
             mkdir(stale, 0777);
             int fd = open(file, O_WRONLY | O_CREAT, 0666);
-            if (fd >= 0)
-                close(fd);
-            if (first && write(ready[1], "x", 1) != 1)
-                _exit(1);
+            if (fd >= 0) close(fd);
+            if (first && write(ready[1], "x", 1) != 1) _exit(1);
         }
     assert_int_equal(read(ready[0], &byte, 1), 1);
     close(ready[0]);

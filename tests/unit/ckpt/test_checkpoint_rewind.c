@@ -17,8 +17,7 @@ static char metrics_path[FS_PATH_MAX];
 
 static int setup(void **unused)
 {
-    if (case_setup(unused))
-        return -1;
+    if (case_setup(unused)) return -1;
     strcpy(run, case_dir);
     snprintf(kept, sizeof kept, "%.4000s-kept", run);
     snprintf(metrics_path, sizeof metrics_path, "%.4000s/metrics.jsonl", run);
@@ -64,8 +63,7 @@ static enum status resume(const char *name, struct error *err)
     struct checkpoint_rewind rewind;
     struct metrics *metrics = NULL;
     snprintf(path, sizeof path, "%s", run);
-    if (name)
-        case_path(path, "%s", name);
+    if (name) case_path(path, "%s", name);
     TRY(checkpoint_open(path, !name, &checkpoint, err));
     TRY_GOTO(checkpoint_rewind_plan(run, checkpoint, !name, &rewind, err));
     TRY_GOTO(checkpoint_rewind_apply(&rewind, err));
@@ -87,8 +85,7 @@ fail:
 static void resume_ok(const char *name)
 {
     struct error err;
-    if (resume(name, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (resume(name, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static int level_of(const struct checkpoint *checkpoint)
@@ -104,8 +101,7 @@ static void check_history(int64_t step, int history)
     char line[1024];
     int64_t next = 1;
     bool named = false;
-    if (checkpoint_open(run, true, &checkpoint, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (checkpoint_open(run, true, &checkpoint, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_int_equal(checkpoint->position.step, step);
     assert_int_equal(level_of(checkpoint), history);
     FILE *file = fopen(metrics_path, "r");

@@ -135,8 +135,7 @@ static bool opens_part(const char *path, int part, int parts, const char *missin
         return true;
     }
     assert_int_equal(err.code, STATUS_CHECKPOINT);
-    if (!strstr(err.text, missing))
-        fail_msg("%s", err.text);
+    if (!strstr(err.text, missing)) fail_msg("%s", err.text);
     return false;
 }
 
@@ -152,8 +151,7 @@ static void test_a_share_needs_its_own_files_alone(void **unused)
     const struct case_save how = {.world = 4, .step = 1, .tokenizer_dir = tokenizer};
     case_save_ok(&how, path);
     for (int parts = 1; parts <= 9; parts++)
-        for (int part = 0; part < parts; part++)
-            assert_true(opens_part(path, part, parts, "nothing"));
+        for (int part = 0; part < parts; part++) assert_true(opens_part(path, part, parts, "nothing"));
     case_path(file, "step-00000001/rank-00002.zst");
     assert_int_equal(unlink(file), 0);
     assert_false(opens_part(path, 0, 1, "rank-00002.zst"));
@@ -161,8 +159,7 @@ static void test_a_share_needs_its_own_files_alone(void **unused)
     assert_false(opens_part(path, 1, 2, "rank-00002.zst"));
     assert_false(opens_part(path, 1, 3, "rank-00002.zst")); /* frames 12 to 23 of 9 in each file */
     assert_false(opens_part(path, 2, 4, "rank-00002.zst"));
-    for (int part = 0; part < 4; part++)
-        assert_int_equal(opens_part(path, part, 4, "rank-00002.zst"), part != 2);
+    for (int part = 0; part < 4; part++) assert_int_equal(opens_part(path, part, 4, "rank-00002.zst"), part != 2);
     case_path(file, "step-00000001/rank-00000.zst");
     assert_int_equal(truncate(file, 10), 0);
     assert_false(opens_part(path, 0, 4, "rank-00000.zst' is damaged at offset 10"));
@@ -200,8 +197,7 @@ static void test_what_is_remembered_is_not_trusted(void **unused)
     struct checkpoint_save_cache *cache;
     assert_int_equal(checkpoint_save_cache_new(NULL, NULL, &cache, NULL), STATUS_OK);
     struct case_save how = {.world = 1, .keep_last = 3, .cache = cache};
-    for (how.step = 1; how.step <= 3; how.step++)
-        case_save_here(&how);
+    for (how.step = 1; how.step <= 3; how.step++) case_save_here(&how);
     /* 2 is damaged: 4, 3 and 1 are kept, not 4, 3 and 2 */
     case_path(path, "step-00000003/manifest.json");
     other = case_read(path, &bytes);
@@ -217,8 +213,7 @@ static void test_what_is_remembered_is_not_trusted(void **unused)
     /* what is due to be deleted is another checkpoint by now: it stays */
     replace_file("step-00000001/manifest.json", other, bytes);
     free(other);
-    for (how.step = 6; how.step <= 7; how.step++)
-        case_save_here(&how);
+    for (how.step = 6; how.step <= 7; how.step++) case_save_here(&how);
     assert_true(case_has("step-00000001") && !case_has("step-00000004") && case_has("step-00000005"));
     checkpoint_save_cache_free(cache);
 }
@@ -233,8 +228,7 @@ static void test_the_best_is_looked_at_again(void **unused)
     struct case_save how = {.world = 1, .keep_last = 2, .keep_best = 1, .cache = cache};
     for (how.step = 1; how.step <= 4; how.step++) {
         how.eval_loss = how.step == 1 ? 3 : 3 + (double)how.step; /* 1 is the best, then 2 */
-        if (how.step == 3)
-            replace_file("step-00000001/manifest.json", "{}", 2);
+        if (how.step == 3) replace_file("step-00000001/manifest.json", "{}", 2);
         case_save_here(&how);
     }
     case_path(path, "best");

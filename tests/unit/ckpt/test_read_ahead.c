@@ -70,8 +70,7 @@ static enum status fetch_number(void *context, struct read_ahead_piece *piece, s
     enter(n, &n->reading);
     n->reading_most = n->reading > n->reading_most ? n->reading : n->reading_most;
     pthread_cond_broadcast(&n->changed);
-    while (n->hold && piece->number == n->held)
-        pthread_cond_wait(&n->changed, &n->mutex);
+    while (n->hold && piece->number == n->held) pthread_cond_wait(&n->changed, &n->mutex);
     memcpy(piece->bytes, &piece->number, sizeof piece->number);
     n->fetched++;
     n->reader = pthread_self();
@@ -139,8 +138,7 @@ static struct read_ahead *start(int64_t pieces, int users, int64_t failing)
 static int64_t wait_fetched(int64_t count)
 {
     pthread_mutex_lock(&numbers.mutex);
-    while (numbers.fetched < count)
-        pthread_cond_wait(&numbers.changed, &numbers.mutex);
+    while (numbers.fetched < count) pthread_cond_wait(&numbers.changed, &numbers.mutex);
     int64_t fetched = numbers.fetched;
     pthread_mutex_unlock(&numbers.mutex);
     return fetched;
@@ -160,16 +158,13 @@ static void test_pieces_are_read_while_others_are_used(void **unused)
     (void)unused;
     struct read_ahead_piece *held[USERS];
     struct read_ahead *ahead = start(100, USERS, -1);
-    for (int i = 0; i < USERS; i++)
-        held[i] = take(ahead, i);
+    for (int i = 0; i < USERS; i++) held[i] = take(ahead, i);
     /* none was given back: the others are there nevertheless, and no more than that */
     assert_int_equal(wait_fetched(USERS + READ_AHEAD), USERS + READ_AHEAD);
     read_ahead_give(ahead, held[0]);
     assert_int_equal(wait_fetched(USERS + READ_AHEAD + 1), USERS + READ_AHEAD + 1);
-    for (int i = 1; i < USERS; i++)
-        read_ahead_give(ahead, held[i]);
-    for (int i = USERS; i < 100; i++)
-        read_ahead_give(ahead, take(ahead, i));
+    for (int i = 1; i < USERS; i++) read_ahead_give(ahead, held[i]);
+    for (int i = USERS; i < 100; i++) read_ahead_give(ahead, take(ahead, i));
     assert_false(pthread_equal(numbers.reader, pthread_self()));
     read_ahead_free(ahead);
     assert_int_equal(numbers.released, 100);
@@ -179,15 +174,13 @@ static void test_a_failed_read_ends_it(void **unused)
 {
     (void)unused;
     struct read_ahead *ahead = start(100, 1, 5);
-    for (int i = 0; i < 5; i++)
-        read_ahead_give(ahead, take(ahead, i));
+    for (int i = 0; i < 5; i++) read_ahead_give(ahead, take(ahead, i));
     struct read_ahead_piece *failed = read_ahead_take(ahead);
     assert_int_equal(failed->status, STATUS_CHECKPOINT);
     assert_string_equal(failed->err.text, "cannot read number 5");
     read_ahead_give(ahead, failed);
     int begun = 0; /* by the other thread, before this piece failed */
-    for (struct read_ahead_piece *piece; (piece = read_ahead_take(ahead)); begun++)
-        read_ahead_give(ahead, piece);
+    for (struct read_ahead_piece *piece; (piece = read_ahead_take(ahead)); begun++) read_ahead_give(ahead, piece);
     assert_in_range(begun, 0, READ_AHEAD);
     assert_null(read_ahead_take(ahead));
     read_ahead_free(ahead);
@@ -202,8 +195,7 @@ static void test_a_piece_that_cannot_be_named_ends_it(void **unused)
     reset();
     numbers.unknown = 5;
     struct read_ahead *ahead = begin(100, 1);
-    for (int i = 0; i < 5; i++)
-        read_ahead_give(ahead, take(ahead, i));
+    for (int i = 0; i < 5; i++) read_ahead_give(ahead, take(ahead, i));
     struct read_ahead_piece *failed = read_ahead_take(ahead);
     assert_int_equal(failed->status, STATUS_CHECKPOINT);
     assert_string_equal(failed->err.text, "no number 5");
@@ -224,8 +216,7 @@ static void test_a_read_that_works_the_second_time(void **unused)
         numbers.again_helps = true;
         numbers.in_turn = in_turn;
         struct read_ahead *ahead = begin(100, USERS);
-        for (int i = 0; i < 100; i++)
-            read_ahead_give(ahead, take(ahead, i));
+        for (int i = 0; i < 100; i++) read_ahead_give(ahead, take(ahead, i));
         read_ahead_free(ahead);
         assert_int_equal(numbers.agains, 1);
         assert_int_equal(numbers.released, 100);
@@ -248,8 +239,7 @@ static void test_reads_in_flight(void **unused)
     numbers.hold = false;
     pthread_cond_broadcast(&numbers.changed);
     pthread_mutex_unlock(&numbers.mutex);
-    for (int i = 1; i < 100; i++)
-        read_ahead_give(ahead, take(ahead, i));
+    for (int i = 1; i < 100; i++) read_ahead_give(ahead, take(ahead, i));
     read_ahead_free(ahead);
     assert_int_equal(numbers.released, 100);
 }
@@ -260,8 +250,7 @@ static void test_pieces_that_are_read_in_turn(void **unused)
     reset();
     numbers.in_turn = true; /* name_number() checks that no read is under way */
     struct read_ahead *ahead = begin(100, USERS);
-    for (int i = 0; i < 100; i++)
-        read_ahead_give(ahead, take(ahead, i));
+    for (int i = 0; i < 100; i++) read_ahead_give(ahead, take(ahead, i));
     read_ahead_free(ahead);
     assert_int_equal(numbers.reading_most, 1);
     assert_int_equal(numbers.released, 100);

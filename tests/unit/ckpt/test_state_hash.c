@@ -30,8 +30,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 {
     const size_t from = (size_t)((const char *)own - (const char *)comm->ranks[0].parts);
     assert_true(bytes <= COMM_EXCHANGE_MAX);
-    if (++comm->exchanges == comm->fails)
-        return error_set(err, STATUS_PEER, "a rank is lost");
+    if (++comm->exchanges == comm->fails) return error_set(err, STATUS_PEER, "a rank is lost");
     for (int r = 0; r < comm->world; r++)
         memcpy((char *)all + (size_t)r * bytes, (const char *)comm->ranks[r].parts + from, bytes);
     return STATUS_OK;
@@ -69,8 +68,7 @@ static enum status hash_of_ranks(int world, int virtual_ranks, int64_t changed, 
                 float *slice = memory_alloc((size_t)count * sizeof *slice);
                 for (int64_t i = 0; i < count; i++) {
                     slice[i] = hash_value(&table, kind, unit, r * count + i);
-                    if (unit == 1 && kind == 1 && r * count + i == changed)
-                        slice[i] += 1;
+                    if (unit == 1 && kind == 1 && r * count + i == changed) slice[i] += 1;
                 }
                 state_hash_add(&ranks[r], (enum state_kind)kind, unit, slice);
                 free(slice);
@@ -79,8 +77,7 @@ static enum status hash_of_ranks(int world, int virtual_ranks, int64_t changed, 
     struct comm comm = {.world = world, .ranks = ranks, .fails = fails};
     const enum status status = state_hash_join(&ranks[0], &comm, hashes, err);
     *exchanges = comm.exchanges;
-    for (int r = 0; r < world; r++)
-        state_hash_release(&ranks[r]);
+    for (int r = 0; r < world; r++) state_hash_release(&ranks[r]);
     free(ranks);
     shard_layout_release(&layout);
     return status;
@@ -135,8 +132,7 @@ static void test_the_hash_is_the_documented_one(void **unused)
             float *values = memory_alloc((size_t)count * sizeof *values);
             uint64_t pieces[2];
             size_t bytes = (size_t)count * sizeof *values, first = bytes < 1 << 20 ? bytes : 1 << 20;
-            for (int64_t i = 0; i < count; i++)
-                values[i] = hash_value(&table, 0, unit, v * count + i);
+            for (int64_t i = 0; i < count; i++) values[i] = hash_value(&table, 0, unit, v * count + i);
             pieces[0] = XXH3_64bits(values, first);
             pieces[1] = XXH3_64bits((char *)values + first, bytes - first);
             slices[v] = XXH3_64bits_withSeed(pieces, (first < bytes ? 2 : 1) * sizeof *pieces, slices[v]);
@@ -151,8 +147,7 @@ static void test_the_number_of_threads_changes_nothing(void **unused)
     (void)unused;
     const size_t bytes = ((size_t)70 << 20) + 3; /* more than 64 pieces */
     char *memory = memory_alloc(bytes);
-    for (size_t i = 0; i < bytes; i++)
-        memory[i] = (char)(i * 31 + (i >> 13));
+    for (size_t i = 0; i < bytes; i++) memory[i] = (char)(i * 31 + (i >> 13));
     const uint64_t hash = piece_hash(5, memory, bytes);
 #ifdef _OPENMP
     for (int threads = 1; threads <= 3; threads += 2) {

@@ -12,8 +12,7 @@ static enum status manifest_load_and_meanwhile(const char *dir, bool files, stru
                                                struct error *err)
 {
     loads++;
-    if (meanwhile)
-        meanwhile(loads + checks);
+    if (meanwhile) meanwhile(loads + checks);
     return manifest_load(dir, files, manifest, err);
 }
 
@@ -21,8 +20,7 @@ static enum status manifest_check_files_and_meanwhile(const struct manifest *man
                                                       int end, struct error *err)
 {
     checks++;
-    if (meanwhile)
-        meanwhile(loads + checks);
+    if (meanwhile) meanwhile(loads + checks);
     return manifest_check_files(manifest, dir, first, end, err);
 }
 
@@ -60,8 +58,7 @@ static enum status read_again(const struct checkpoint *checkpoint, const char *m
 {
     (void)moved, (void)dtype, (void)bytes, (void)force;
     assert_int_equal(mkdir(out, 0777), 0);
-    if (exports++ == 0)
-        next_replaces_newest();
+    if (exports++ == 0) next_replaces_newest();
     checkpoint_reader_close_files(reader_of(checkpoint));
     exported_step = checkpoint->position.step;
     return checkpoint_verify(checkpoint, err);
@@ -84,8 +81,7 @@ static int doomed; /* the call during which the newest checkpoint is replaced by
 
 static void train_on(int calls)
 {
-    if (calls != doomed)
-        return;
+    if (calls != doomed) return;
     meanwhile = NULL;
     save(2);
 }
@@ -114,8 +110,7 @@ static void write_it_again(int calls)
 {
     char path[FS_PATH_MAX];
     const struct case_save how = {.world = 1, .step = 1, .level = 3, .large = true};
-    if (calls != doomed)
-        return;
+    if (calls != doomed) return;
     meanwhile = NULL;
     case_save_ok(&how, path);
 }
@@ -219,8 +214,7 @@ static void test_an_export_takes_the_newest_again(void **unused)
     snprintf(dir, sizeof dir, "%s", case_dir);
     case_path(out, "exported");
     exports = 0;
-    if (cmd_export(4, argv, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (cmd_export(4, argv, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_int_equal(exports, 2);
     assert_int_equal(exported_step, 2);
 }

@@ -45,16 +45,14 @@ static const char *at(const char *format, ...)
 static void put(const char *path, const char *text)
 {
     struct error err;
-    if (fs_write_file(path, text, strlen(text), STATUS_DATA, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (fs_write_file(path, text, strlen(text), STATUS_DATA, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static bool file_is(const char *path, const char *text)
 {
     char *data;
     size_t size;
-    if (fs_read_file(path, 1 << 20, STATUS_DATA, &data, &size, NULL) != STATUS_OK)
-        return false;
+    if (fs_read_file(path, 1 << 20, STATUS_DATA, &data, &size, NULL) != STATUS_OK) return false;
     bool same = strcmp(data, text) == 0;
     free(data);
     return same;
@@ -133,8 +131,7 @@ static void model_init(struct model *model, const char *text)
     struct error err;
     json_t *config = json_loads(text, 0, NULL);
     memset(model, 0, sizeof *model);
-    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_decref(config);
     tensor_table_build(&model->desc, &model->table);
     model_layout(model, 1);
@@ -160,12 +157,10 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
         for (int64_t k = 0; k < model->table.tensors[i].numel; k++)
             own_slice(model, model->table.tensors[i].unit)[model->table.tensors[i].offset + k] =
                 i == spoiled && k == 3 ? INFINITY : value_of(i, k);
-    if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (comm_open(&alone, &comm_config, &comm, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_t *spec = json_object(), *source = json_loads(config, 0, NULL);
     struct checkpoint_save_cache *cache;
-    if (checkpoint_save_cache_new(tokenizer_dir, tokenizer_dir, &cache, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (checkpoint_save_cache_new(tokenizer_dir, tokenizer_dir, &cache, &err) != STATUS_OK) fail_msg("%s", err.text);
     struct checkpoint_writer writer = {.dir = at("checkpoints"),
                                        .table = &model->table,
                                        .layout = &model->layout,
@@ -178,16 +173,14 @@ static struct checkpoint *save(struct model *model, const char *config, const ch
     struct train_position position = {.step = 3, .optimizer_step = 3, .epoch = 1, .step_in_epoch = 3, .tokens = 9};
     char name[64];
     int64_t bytes;
-    if (save_whole(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (save_whole(&writer, &position, slices_of(model), name, &bytes, &err) != STATUS_OK) fail_msg("%s", err.text);
     checkpoint_save_cache_free(cache);
     json_decref(spec);
     json_decref(source);
     comm_close(comm);
     bootstrap_release(&alone);
     struct checkpoint *checkpoint;
-    if (checkpoint_open(at("checkpoints"), false, &checkpoint, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (checkpoint_open(at("checkpoints"), false, &checkpoint, &err) != STATUS_OK) fail_msg("%s", err.text);
     return checkpoint;
 }
 
@@ -199,8 +192,7 @@ static enum status try_export(const struct checkpoint *checkpoint, const char *o
     enum status status = export_folder_open(&target, out, err);
     if (status == STATUS_OK)
         status = huggingface_export(checkpoint, NULL, target.fresh, dtype, shard_bytes, false, err);
-    if (status == STATUS_OK)
-        status = export_folder_publish(&target, err);
+    if (status == STATUS_OK) status = export_folder_publish(&target, err);
     export_folder_close(&target);
     return status;
 }
@@ -208,16 +200,14 @@ static enum status try_export(const struct checkpoint *checkpoint, const char *o
 static void export(const struct checkpoint *checkpoint, const char *out, enum dtype dtype, int64_t shard_bytes)
 {
     struct error err;
-    if (try_export(checkpoint, out, dtype, shard_bytes, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (try_export(checkpoint, out, dtype, shard_bytes, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static void expect_fault(const struct checkpoint *checkpoint, const char *out, enum status status, const char *words)
 {
     struct error err = {.text = ""};
     enum status got = try_export(checkpoint, out, DTYPE_F32, 0, &err);
-    if (got != status || !strstr(err.text, words))
-        fail_msg("'%s' expected, not %d '%s'", words, (int)got, err.text);
+    if (got != status || !strstr(err.text, words)) fail_msg("'%s' expected, not %d '%s'", words, (int)got, err.text);
 }
 
 /* Reads an export back as two ranks and compares it with the values that were saved. */
@@ -225,8 +215,7 @@ static void check_export(struct model *model, const char *out, enum dtype dtype)
 {
     struct error err;
     struct model_desc again;
-    if (model_desc_load(out, &again, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_load(out, &again, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_true(again.has_torch_dtype && again.torch_dtype == dtype);
     assert_non_null(json_object_get(again.source, "architectures"));
     const struct huggingface_source source = {.dir = out, .desc = &again, .table = &model->table};
@@ -239,10 +228,8 @@ static void check_export(struct model *model, const char *out, enum dtype dtype)
                 int64_t offset = rank * model->layout.slice[unit] + i;
                 const struct tensor_info *tensor = tensor_at(&model->table, unit, offset);
                 float want = tensor ? value_of((int)(tensor - model->table.tensors), offset - tensor->offset) : 0;
-                if (dtype == DTYPE_BF16)
-                    want = bf16_to_f32(bf16_from_f32(want));
-                if (dtype == DTYPE_F16)
-                    want = f16_to_f32(f16_from_f32(want));
+                if (dtype == DTYPE_BF16) want = bf16_to_f32(bf16_from_f32(want));
+                if (dtype == DTYPE_F16) want = f16_to_f32(f16_from_f32(want));
                 assert_true(own_slice(model, unit)[i] == want);
             }
         }
@@ -301,8 +288,7 @@ static void test_header(void **state)
     assert_int_equal(header.count, model.table.num_tensors);
     assert_int_equal(header.entries[0].begin % 8, 0);
     assert_true(header.by_ztrain);
-    for (int i = 0; i < header.count; i++)
-        assert_string_equal(header.entries[i].name, model.table.tensors[i].name);
+    for (int i = 0; i < header.count; i++) assert_string_equal(header.entries[i].name, model.table.tensors[i].name);
     safetensors_header_release(&header);
     checkpoint_close(checkpoint);
     model_release(&model);
@@ -472,8 +458,7 @@ static void test_after_a_kill(void **state)
     for (int again = 0; again < 2; again++) { /* the second time somebody has made the folder anew */
         assert_int_equal(mkdir(at(".out.ztrain-export"), 0700), 0);
         assert_int_equal(rename(at("out"), at(".out.ztrain-export/former")), 0);
-        if (again)
-            assert_int_equal(mkdir(at("out"), 0700), 0);
+        if (again) assert_int_equal(mkdir(at("out"), 0700), 0);
         expect_fault(checkpoint, at("out"), STATUS_CHECKPOINT, "manifest.json");
         check_export(&model, at("out"), DTYPE_F32);
         assert_true(file_is(at("out/README.md"), "mine"));

@@ -94,8 +94,7 @@ static void test_too_many_settings(void **state)
     char *argv[OPTIONS_MAX_SET + 3] = {"ztrain"};
     struct options options;
     struct error err;
-    for (int i = 1; i <= OPTIONS_MAX_SET + 1; i++)
-        argv[i] = "--set=a=1";
+    for (int i = 1; i <= OPTIONS_MAX_SET + 1; i++) argv[i] = "--set=a=1";
     assert_int_equal(options_parse(OPTIONS_MAX_SET + 1, argv, &options, &err), STATUS_OK);
     assert_int_equal(options.num_set, OPTIONS_MAX_SET);
     assert_int_equal(options_parse(OPTIONS_MAX_SET + 2, argv, &options, &err), STATUS_USAGE);
@@ -115,8 +114,7 @@ static void test_help_lists_every_option(void **state)
     options_help(out);
     fclose(out);
     for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!strstr(text, names[i]))
-            fail_msg("%s is not in the help", names[i]);
+        if (!strstr(text, names[i])) fail_msg("%s is not in the help", names[i]);
     free(text);
 }
 
@@ -134,8 +132,7 @@ static void test_help_of_plan(void **state)
     assert_non_null(strstr(text, "\n  no-gaps "));
     for (const char *const *other = (const char *const[]){"--resume", "--profile", "--dry-run", "--version", NULL};
          *other; other++)
-        if (strstr(text, *other))
-            fail_msg("%s is in the help of plan", *other);
+        if (strstr(text, *other)) fail_msg("%s is in the help of plan", *other);
     free(text);
 }
 

@@ -33,8 +33,7 @@ static void save_steps(int first, int last)
 {
     char path[FS_PATH_MAX];
     struct case_save how = {.world = 1};
-    for (how.step = first; how.step <= last; how.step++)
-        case_save_ok(&how, path);
+    for (how.step = first; how.step <= last; how.step++) case_save_ok(&how, path);
 }
 
 static void damage(const char *name)
@@ -52,8 +51,7 @@ static void delete_the_oldest(void)
 {
     char path[FS_PATH_MAX];
     case_path(path, "step-00000001");
-    if (fs_is_dir(path))
-        case_remove(path);
+    if (fs_is_dir(path)) case_remove(path);
 }
 
 static void test_what_keep_last_deletes_is_no_damage(void **unused)
@@ -74,8 +72,7 @@ static void test_what_keep_last_deletes_is_no_damage(void **unused)
 static void replace_the_damaged(void)
 {
     char path[FS_PATH_MAX], fresh[FS_PATH_MAX];
-    if (opened != 1)
-        return;
+    if (opened != 1) return;
     case_path(path, "step-00000001");
     case_path(fresh, "fresh");
     assert_int_equal(renameat2(AT_FDCWD, path, AT_FDCWD, fresh, RENAME_EXCHANGE), 0);
@@ -105,8 +102,7 @@ static int next_step;
 static void train_on(void)
 {
     char path[FS_PATH_MAX];
-    if (next_step > 3)
-        return;
+    if (next_step > 3) return;
     case_path(path, "step-%08d", next_step - 1);
     case_remove(path);
     meanwhile = NULL;

@@ -81,20 +81,17 @@ static void test_sums(void **state)
             half[r][i] = bf16_from_f32(value(r, i));
         }
     }
-    for (size_t i = 0; i < COUNT; i++)
-        out[i] = 3;
+    for (size_t i = 0; i < COUNT; i++) out[i] = 3;
     assert_int_equal(sum_ranks(out, DTYPE_F32, floats, RANKS, COUNT, DTYPE_F32, SUM_THEN_OUT), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = in[0][i];
-        for (int r = 1; r < RANKS; r++)
-            sum += in[r][i];
+        for (int r = 1; r < RANKS; r++) sum += in[r][i];
         assert_true(out[i] == 3 + sum);
     }
     assert_int_equal(sum_ranks(out, DTYPE_F32, halves, RANKS, COUNT, DTYPE_BF16, SUM_ALONE), RANK_NONE);
     for (size_t i = 0; i < COUNT; i++) {
         float sum = bf16_to_f32(half[0][i]);
-        for (int r = 1; r < RANKS; r++)
-            sum += bf16_to_f32(half[r][i]);
+        for (int r = 1; r < RANKS; r++) sum += bf16_to_f32(half[r][i]);
         assert_true(out[i] == sum);
     }
     static float whole[COUNT]; /* a sum in parts has the bits of a sum in one go */
@@ -109,14 +106,12 @@ static void test_sums(void **state)
     }
     static uint16_t rounded[COUNT];
     for (int f16 = 0; f16 < 2; f16++) { /* the sum is rounded once, after the old value was added */
-        for (size_t i = 0; i < COUNT; i++)
-            rounded[i] = f16 ? f16_from_f32(0.5f) : bf16_from_f32(0.5f);
+        for (size_t i = 0; i < COUNT; i++) rounded[i] = f16 ? f16_from_f32(0.5f) : bf16_from_f32(0.5f);
         assert_int_equal(
             sum_ranks(rounded, f16 ? DTYPE_F16 : DTYPE_BF16, floats, RANKS, COUNT, DTYPE_F32, SUM_THEN_OUT), RANK_NONE);
         for (size_t i = 0; i < COUNT; i++) {
             float sum = in[0][i];
-            for (int r = 1; r < RANKS; r++)
-                sum += in[r][i];
+            for (int r = 1; r < RANKS; r++) sum += in[r][i];
             assert_int_equal(rounded[i], f16 ? f16_from_f32(0.5f + sum) : bf16_from_f32(0.5f + sum));
         }
     }
@@ -144,21 +139,18 @@ static float add_up(const float *values, int world)
     float sum = 0;
     bool empty = true;
     if (!layout || !layout->within_node) {
-        for (int r = 0; r < world; r++)
-            sum = r == 0 ? values[0] : sum + values[r];
+        for (int r = 0; r < world; r++) sum = r == 0 ? values[0] : sum + values[r];
         return sum;
     }
     for (int node = 0; node < world; node++) {
         float part = 0;
         bool none = true;
         for (int r = 0; r < world; r++) {
-            if (layout->nodes[r] != node)
-                continue;
+            if (layout->nodes[r] != node) continue;
             part = none ? values[r] : part + values[r];
             none = false;
         }
-        if (none)
-            break;
+        if (none) break;
         sum = empty ? part : sum + part;
         empty = false;
     }
@@ -192,8 +184,7 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
     char *recv = outside ? malloc(whole) : segment;
     char *send = in_place ? recv + (size_t)rank * pitch * size : outside ? malloc(count * size) : segment + whole;
     memset(recv, 0x55, whole);
-    for (size_t i = 0; i < count; i++)
-        put(send, i, dtype, value(rank, i));
+    for (size_t i = 0; i < count; i++) put(send, i, dtype, value(rank, i));
     comm_all_gather(t->comm,
                     &(struct data_op){.send = send, .recv = recv, .count = count, .stride = stride, .dtype = dtype},
                     t->stream);
@@ -208,8 +199,7 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
                 CHECK(recv[at * size] == 0x55); /* nothing is written between the slices */
         }
     if (outside) {
-        if (!in_place)
-            free(send);
+        if (!in_place) free(send);
         free(recv);
     }
 }
@@ -223,10 +213,8 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
     char *send = outside ? malloc(whole) : segment;
     void *recv = in_place ? send + (size_t)rank * pitch * size : malloc(count * dtype_size(recv_dtype));
     const float before = 0.75f;
-    for (size_t i = 0; i < pitch * (size_t)world; i++)
-        put(send, i, dtype, value(rank, i));
-    for (size_t i = 0; !in_place && i < count; i++)
-        put(recv, i, recv_dtype, before);
+    for (size_t i = 0; i < pitch * (size_t)world; i++) put(send, i, dtype, value(rank, i));
+    for (size_t i = 0; !in_place && i < count; i++) put(recv, i, recv_dtype, before);
     int32_t bad = RANK_NONE;
     const struct data_op op = {.send = send,
                                .recv = recv,
@@ -247,15 +235,12 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
             values[r] = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
         }
         float sum = add_up(values, world);
-        if (accumulate)
-            sum = before + sum;
+        if (accumulate) sum = before + sum;
         CHECK(is(recv, i, recv_dtype, sum));
     }
     CHECK_OK(comm_barrier(t->comm, &error));
-    if (!in_place)
-        free(recv);
-    if (outside)
-        free(send);
+    if (!in_place) free(recv);
+    if (outside) free(send);
 }
 
 /* In place, world × count elements. */
@@ -270,14 +255,12 @@ static void all_reduce_case(struct rank_things *t, char *segment, size_t count)
 {
     int rank = comm_rank(t->comm), world = comm_world(t->comm);
     float *data = (float *)(void *)segment;
-    for (size_t i = 0; i < count * (size_t)world; i++)
-        data[i] = value(rank, i);
+    for (size_t i = 0; i < count * (size_t)world; i++) data[i] = value(rank, i);
     all_reduce(t, data, count);
     stream_sync(t->stream);
     for (size_t i = 0; i < count * (size_t)world; i++) {
         float values[MOST_RANKS];
-        for (int r = 0; r < world; r++)
-            values[r] = value(r, i);
+        for (int r = 0; r < world; r++) values[r] = value(r, i);
         CHECK(data[i] == add_up(values, world));
     }
 }
@@ -320,8 +303,7 @@ static void collectives_body(struct bootstrap *bootstrap, void *context)
     void *segment;
     size_t room = (longest + 5) * sizeof(float) * (size_t)(bootstrap->world + 1);
     CHECK_OK(comm_share(t.comm, room, &segment, &error));
-    for (size_t i = 0; i < room; i += 511)
-        CHECK(((char *)segment)[i] == 0);
+    for (size_t i = 0; i < room; i += 511) CHECK(((char *)segment)[i] == 0);
     for (enum placement placement = IN_SEGMENT; placement <= MIXED; placement++)
         for (size_t c = 0; c < COUNT_OF(counts); c++)
             for (int way = 0; way < 4; way++) {
@@ -381,8 +363,7 @@ static void test_nodes(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(layouts); i += sample_distance(3)) {
         struct layout one = layouts[i];
-        if (!ranks_run(one.world, one.nodes, collectives_body, &one))
-            fail_msg("layout %zu", i);
+        if (!ranks_run(one.world, one.nodes, collectives_body, &one)) fail_msg("layout %zu", i);
     }
 }
 
@@ -392,8 +373,7 @@ static void bad_value_body(struct bootstrap *bootstrap, void *context)
     struct rank_things t;
     things_open(&t, bootstrap, 60);
     float send[3 * 100] = {0}, recv[100];
-    if (bootstrap->rank == 2)
-        send[150] = NAN; /* in the slice of rank 1 */
+    if (bootstrap->rank == 2) send[150] = NAN; /* in the slice of rank 1 */
     int32_t bad = RANK_NONE;
     comm_reduce_scatter(t.comm, &(struct data_op){.send = send, .recv = recv, .count = 100, .bad_rank = &bad},
                         t.stream);
@@ -442,22 +422,18 @@ static void control_body(struct bootstrap *bootstrap, void *context)
     for (int round = 0; round < 200; round++) {
         int own[2] = {rank, round}, all[2 * 8];
         CHECK_OK(comm_exchange(t.comm, own, sizeof own, all, &error));
-        for (int r = 0; r < world; r++)
-            CHECK(all[2 * r] == r && all[2 * r + 1] == round);
+        for (int r = 0; r < world; r++) CHECK(all[2 * r] == r && all[2 * r + 1] == round);
         double sums[2] = {rank + 1, 1e-3 * rank};
         CHECK_OK(comm_sum(t.comm, sums, 2, &error));
         double small = 0;
-        for (int r = 0; r < world; r++)
-            small += 1e-3 * r;
+        for (int r = 0; r < world; r++) small += 1e-3 * r;
         CHECK(sums[0] == world * (world + 1) / 2 && sums[1] == small);
     }
     static char big[3 * COMM_EXCHANGE_MAX + 17];
     int root = world - 1;
-    for (size_t i = 0; rank == root && i < sizeof big; i++)
-        big[i] = (char)(i % 251);
+    for (size_t i = 0; rank == root && i < sizeof big; i++) big[i] = (char)(i % 251);
     CHECK_OK(comm_broadcast(t.comm, big, sizeof big, root, &error));
-    for (size_t i = 0; i < sizeof big; i++)
-        CHECK(big[i] == (char)(i % 251));
+    for (size_t i = 0; i < sizeof big; i++) CHECK(big[i] == (char)(i % 251));
     CHECK_OK(comm_barrier(t.comm, &error));
     things_close(&t);
 }
@@ -577,12 +553,10 @@ static void test_failures(void **state)
         struct fault_case one = cases[i];
         ranks_start(&ranks, 3, one.nodes, fault_body, &one);
         int first = ranks_wait(&ranks, 0), last = ranks_wait(&ranks, 2);
-        if (one.fault == STOPS)
-            kill(ranks.pids[1], SIGKILL);
+        if (one.fault == STOPS) kill(ranks.pids[1], SIGKILL);
         int status = ranks_wait(&ranks, 1);
         ranks_end(&ranks);
-        if (first || last)
-            print_message("case %zu\n", i);
+        if (first || last) print_message("case %zu\n", i);
         assert_int_equal(first, 0);
         assert_int_equal(last, 0);
         assert_int_equal(WIFSIGNALED(status), one.fault == DIES || one.fault == STOPS);

@@ -74,8 +74,7 @@ static void late_rank(struct bootstrap *boot, void *context)
     (void)context;
     open_logged(&l, boot, true, 0);
     for (int i = 0; i < ROUNDS; i++) {
-        if (boot->rank == SLOW)
-            nanosleep(&pause, NULL);
+        if (boot->rank == SLOW) nanosleep(&pause, NULL);
         one_round(&l, all, own);
         CHECK_OK(comm_log_share(l.comm, i == ROUNDS - 1, &error));
     }

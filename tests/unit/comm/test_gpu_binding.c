@@ -156,8 +156,7 @@ static void run_job(struct bootstrap *boot, void *context)
     CHECK_OK(comm_open(boot, &config, &comm, &error));
     if (*see && *see != '!') {
         unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES] = {{0}};
-        for (int i = 0; see[i]; i++)
-            uuids[i][7] = (unsigned char)(see[i] + 100 * boot->node);
+        for (int i = 0; see[i]; i++) uuids[i][7] = (unsigned char)(see[i] + 100 * boot->node);
         CHECK_OK(gpu_view_init(&view, boot->rank, NULL, (int)strlen(see), uuids, &error));
     } else {
         gpu_view_none(&view, boot->rank, *see ? STATUS_USAGE : STATUS_DEVICE, *see ? "not what may be" : "no driver");
@@ -181,8 +180,7 @@ static void test_jobs(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         struct job_case one = jobs[i];
-        if (!ranks_run(one.world, one.nodes, run_job, &one))
-            fail_msg("case %zu", i);
+        if (!ranks_run(one.world, one.nodes, run_job, &one)) fail_msg("case %zu", i);
     }
 }
 
@@ -206,8 +204,7 @@ static void send_nonsense(struct bootstrap *boot, void *context)
 static void test_nonsense(void **state)
 {
     (void)state;
-    for (int which = 0; which < 3; which++)
-        assert_true(ranks_run(2, NULL, send_nonsense, &which));
+    for (int which = 0; which < 3; which++) assert_true(ranks_run(2, NULL, send_nonsense, &which));
 }
 
 int main(void)

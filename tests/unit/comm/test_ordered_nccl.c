@@ -72,15 +72,13 @@ static void ordered_open(struct ordered_rank *o, struct bootstrap *bootstrap, en
     o->sent = malloc(ordered_bytes(o));
     o->sum = malloc(COUNT * sizeof *o->sum);
     CHECK(o->sent && o->sum);
-    for (int r = 0; r < o->world; r++)
-        CHECK(o->own[r] = malloc(COUNT * sizeof(float)));
+    for (int r = 0; r < o->world; r++) CHECK(o->own[r] = malloc(COUNT * sizeof(float)));
 }
 
 static void ordered_close(struct ordered_rank *o)
 {
     comm_detach_device(o->comm); /* first: its peers may look into the memory of a graph's collectives */
-    for (int r = 0; r < o->world; r++)
-        free(o->own[r]);
+    for (int r = 0; r < o->world; r++) free(o->own[r]);
     free(o->sum);
     free(o->sent);
     device_free(o->device, o->inbox, ordered_bytes(o));
@@ -153,8 +151,7 @@ static void ordered_case(struct ordered_rank *o, enum dtype dtype, bool accumula
     comm_reduce_scatter(o->comm, &whole, o->stream);
     ordered_compare(o, dtype, accumulate, 1);
     ordered_fill(o, dtype);
-    for (int p = 0; p < PIECES; p++)
-        comm_reduce_scatter(o->comm, &ops[p], o->stream);
+    for (int p = 0; p < PIECES; p++) comm_reduce_scatter(o->comm, &ops[p], o->stream);
     ordered_compare(o, dtype, accumulate, 1);
     ordered_fill(o, dtype);
     comm_reduce_scatter_group(o->comm, ops, PIECES, o->stream);
@@ -170,8 +167,7 @@ static void ordered_graph_case(struct ordered_rank *o)
     CHECK_OK(graph_begin(&o->stream, 1, &graph, &error));
     comm_reduce_scatter(o->comm, &op, o->stream);
     CHECK_OK(graph_end(graph, &error));
-    for (int i = 0; i < LAUNCHES; i++)
-        comm_launch(o->comm, graph);
+    for (int i = 0; i < LAUNCHES; i++) comm_launch(o->comm, graph);
     ordered_compare(o, DTYPE_BF16, true, LAUNCHES);
     graph_free(graph);
 }
@@ -186,10 +182,8 @@ static void sums_body(struct bootstrap *bootstrap, void *context)
     ordered_open(&o, bootstrap, &status);
     CHECK_OK(status);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        for (int accumulate = 0; accumulate < 2; accumulate++)
-            ordered_case(&o, (enum dtype)dtype, accumulate);
-    if (comm_can_capture(o.comm))
-        ordered_graph_case(&o);
+        for (int accumulate = 0; accumulate < 2; accumulate++) ordered_case(&o, (enum dtype)dtype, accumulate);
+    if (comm_can_capture(o.comm)) ordered_graph_case(&o);
     ordered_close(&o);
 }
 
@@ -245,8 +239,7 @@ static void dying_body(struct bootstrap *bootstrap, void *context)
     const struct data_op op = ordered_op(&o, DTYPE_F32, false, 0, COUNT);
     comm_reduce_scatter(o.comm, &op, o.stream);
     stream_sync(o.stream);
-    if (o.rank == 1)
-        _exit(1);
+    if (o.rank == 1) _exit(1);
     comm_reduce_scatter(o.comm, &op, o.stream);
     stream_sync(o.stream);
     CHECK(comm_status(o.comm, &error) == STATUS_PEER);
@@ -269,8 +262,7 @@ static void run_ordered(int world, void (*body)(struct bootstrap *, void *), int
     }
     ranks_end(&ranks);
 #if !defined(ZTRAIN_EMULATION)
-    if (none)
-        skip();
+    if (none) skip();
 #endif
     assert_false(none);
 }
@@ -283,14 +275,12 @@ static void another_order_has_other_bits(void **state)
     const void *in[MOST], *backwards[MOST];
     size_t others = 0;
     for (int r = 0; r < MOST; r++) {
-        for (size_t i = 0; i < COUNT; i++)
-            values[r][i] = ordered_value(r, i);
+        for (size_t i = 0; i < COUNT; i++) values[r][i] = ordered_value(r, i);
         in[r] = backwards[MOST - 1 - r] = values[r];
     }
     sum_ranks(sum, DTYPE_F32, in, MOST, COUNT, DTYPE_F32, SUM_ALONE);
     sum_ranks(reversed, DTYPE_F32, backwards, MOST, COUNT, DTYPE_F32, SUM_ALONE);
-    for (size_t i = 0; i < COUNT; i++)
-        others += sum[i] != reversed[i];
+    for (size_t i = 0; i < COUNT; i++) others += sum[i] != reversed[i];
     assert_true(others > COUNT / 10);
 }
 
@@ -302,8 +292,7 @@ static void the_bits_are_those_of_the_host(void **state)
     for (size_t w = 0; w < COUNT_OF(worlds); w++) {
         const int world = worlds[w];
         run_ordered(world, sums_body, ends);
-        for (int r = 0; r < world; r++)
-            assert_int_equal(ends[r], 0);
+        for (int r = 0; r < world; r++) assert_int_equal(ends[r], 0);
     }
 }
 
@@ -314,8 +303,7 @@ static void ranks_that_share_a_gpu_have_the_same(void **state)
     shared = true;
     run_ordered(3, sums_body, ends);
     shared = false;
-    for (int r = 0; r < 3; r++)
-        assert_int_equal(ends[r], 0);
+    for (int r = 0; r < 3; r++) assert_int_equal(ends[r], 0);
 }
 
 static void a_wrong_order_is_found(void **state)

@@ -47,8 +47,7 @@ static struct simulated_times times_of(int world, int per_node, double link_insi
 
 static void assert_near(double value, double right)
 {
-    if (!(fabs(value - right) <= 1e-9 * right))
-        fail_msg("%g s, where %g is right", value, right);
+    if (!(fabs(value - right) <= 1e-9 * right)) fail_msg("%g s, where %g is right", value, right);
 }
 
 /* One of NCCL's, and an ordered one whose transfer takes `transfer` seconds: the kernel comes on top. */

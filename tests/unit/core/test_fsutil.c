@@ -54,16 +54,14 @@ static void expect(enum status status, enum status wanted, const char *words)
 
 static void put(const char *name, const void *data, size_t size)
 {
-    if (fs_write_file(at(name), data, size, STATUS_DATA, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (fs_write_file(at(name), data, size, STATUS_DATA, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static int count_files(void)
 {
     int count = 0;
     DIR *listing = opendir(folder);
-    while (readdir(listing))
-        count++;
+    while (readdir(listing)) count++;
     closedir(listing);
     return count - 2;
 }
@@ -309,8 +307,7 @@ static void test_copy(void **state)
     char *bytes = malloc(SIZE), *data;
     size_t size;
     int64_t copied = 0;
-    for (int i = 0; i < SIZE; i++)
-        bytes[i] = (char)(i * 7 + i / 1000);
+    for (int i = 0; i < SIZE; i++) bytes[i] = (char)(i * 7 + i / 1000);
     put("from", bytes, SIZE);
     assert_int_equal(fs_copy_file(at("from"), at("to"), STATUS_DATA, &copied, &err), STATUS_OK);
     assert_int_equal(copied, SIZE);

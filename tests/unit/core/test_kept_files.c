@@ -34,8 +34,7 @@ static void put(const char *name, const char *text, size_t bytes)
 static void keep(const char *name)
 {
     struct error err = {.text = ""};
-    if (kept_files_add(at(name), &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (kept_files_add(at(name), &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static void expect(const char *name, const char *text, size_t bytes)
@@ -148,8 +147,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts_stay), cmocka_unit_test(test_a_child_reads_them),
                                        cmocka_unit_test(test_a_text_that_is_too_large_is_kept),
                                        cmocka_unit_test(test_another_file_of_the_number)};
-    if (argc > 1)
-        return print(argv[1]);
+    if (argc > 1) return print(argv[1]);
     snprintf(folder, sizeof folder, "/tmp/ztrain-kept-XXXXXX");
     return mkdtemp(folder) ? cmocka_run_group_tests(tests, NULL, remove_folder) : 1;
 }

@@ -232,8 +232,7 @@ static void all_threads_are_bound(void **state)
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     CPU_ZERO(&one);
     for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
-        if (CPU_ISSET(cpu, &all))
-            CPU_SET(cpu, &one);
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
     assert_int_equal(pthread_barrier_init(&bound, NULL, 2), 0);
     assert_int_equal(pthread_create(&thread, NULL, read_cores, &seen), 0);
     machine_bind(&one);

@@ -146,8 +146,7 @@ static void test_stream(void **state)
     free(text);
 
     out = memory_stream(&text, &bytes);
-    for (int i = 0; i < 10000; i++)
-        fprintf(out, "%d\n", i);
+    for (int i = 0; i < 10000; i++) fprintf(out, "%d\n", i);
     fflush(out);
     assert_int_equal(bytes, 48890);
     assert_int_equal(strlen(text), bytes);

@@ -36,15 +36,13 @@ static void say(enum outlet outlet, const char *format, int number)
 /* In the child: reports that it got here, and waits until it may continue. */
 static void tell(const struct child *self)
 {
-    if (write(self->done, "x", 1) != 1)
-        _exit(90);
+    if (write(self->done, "x", 1) != 1) _exit(90);
 }
 
 static void await(const struct child *self)
 {
     char word;
-    if (read(self->go, &word, 1) != 1)
-        _exit(91);
+    if (read(self->go, &word, 1) != 1) _exit(91);
 }
 
 static void make_pipe(int ends[2])
@@ -75,8 +73,7 @@ static struct child start(void (*body)(const struct child *self), bool one_file)
         }
         close(go[1]);
         close(done[0]);
-        if (output_start() != 0)
-            _exit(92);
+        if (output_start() != 0) _exit(92);
         body(&self);
         exit(0);
     }
@@ -120,13 +117,11 @@ static void expect_lines(FILE *from, const char *const *lines, size_t count)
 
 static void say_much(const struct child *self)
 {
-    for (int i = 0; i < LINES; i++)
-        say(OUTLET_STDOUT, "line %d\n", i);
+    for (int i = 0; i < LINES; i++) say(OUTLET_STDOUT, "line %d\n", i);
     output_put(OUTLET_STDERR, "aside\n", 6, OUTPUT_LINE);
     tell(self); /* nothing has been read yet */
     await(self);
-    for (int i = 0; i < 3; i++)
-        say(OUTLET_STDOUT, "later %d\n", i);
+    for (int i = 0; i < 3; i++) say(OUTLET_STDOUT, "later %d\n", i);
     output_put(OUTLET_STDOUT, "error\n", 6, OUTPUT_LAST);
     output_drain();
 }
@@ -158,12 +153,10 @@ static void test_a_reader_who_pauses(void **state)
 /* The final error are queued even if the queue is full, and the process ends even if nothing reads its output. */
 static void fill_and_end(const struct child *self)
 {
-    for (int i = 0; i < LINES; i++)
-        say(OUTLET_STDOUT, "line %d\n", i);
+    for (int i = 0; i < LINES; i++) say(OUTLET_STDOUT, "line %d\n", i);
     output_put(OUTLET_STDOUT, "renewed", 7, OUTPUT_RENEWED); /* not a line that could be missing */
     output_put(OUTLET_STDOUT, "error\n", 6, OUTPUT_LAST);
-    if (output_drain() || output_drain())
-        _exit(93);
+    if (output_drain() || output_drain()) _exit(93);
     tell(self);
 }
 
@@ -177,12 +170,10 @@ static void test_a_reader_who_does_not_come_back(void **state)
 
 static void drain_and_end(const struct child *self)
 {
-    for (int i = 0; i < LINES; i++)
-        say(OUTLET_STDOUT, "line %d\n", i);
+    for (int i = 0; i < LINES; i++) say(OUTLET_STDOUT, "line %d\n", i);
     output_put(OUTLET_STDOUT, "error\n", 6, OUTPUT_LAST);
     tell(self);
-    if (!output_drain())
-        _exit(94);
+    if (!output_drain()) _exit(94);
 }
 
 static void test_last_words_reach_a_slow_reader(void **state)
@@ -192,8 +183,7 @@ static void test_last_words_reach_a_slow_reader(void **state)
     FILE *out = fdopen(dup(child.out), "r");
     char line[256], last[256] = "";
     expect_told(&child);
-    while (fgets(line, sizeof line, out))
-        memcpy(last, line, sizeof last);
+    while (fgets(line, sizeof line, out)) memcpy(last, line, sizeof last);
     assert_string_equal(last, "error\n");
     fclose(out);
     assert_int_equal(end(&child), 0);
@@ -202,8 +192,7 @@ static void test_last_words_reach_a_slow_reader(void **state)
 static void take_turns(const struct child *self)
 {
     (void)self;
-    for (int i = 0; i < 1000; i++)
-        say(i % 2 ? OUTLET_STDERR : OUTLET_STDOUT, "line %d\n", i);
+    for (int i = 0; i < 1000; i++) say(i % 2 ? OUTLET_STDERR : OUTLET_STDOUT, "line %d\n", i);
     output_drain();
 }
 
@@ -224,11 +213,9 @@ static void test_one_file_has_one_order(void **state)
 static void say_to_nobody(const struct child *self)
 {
     await(self);
-    for (int i = 0; i < LINES; i++)
-        say(OUTLET_STDOUT, "line %d\n", i);
+    for (int i = 0; i < LINES; i++) say(OUTLET_STDOUT, "line %d\n", i);
     output_put(OUTLET_STDERR, "still here\n", 11, OUTPUT_LINE);
-    if (!output_drain())
-        _exit(95);
+    if (!output_drain()) _exit(95);
 }
 
 static void test_a_reader_who_is_gone(void **state)
@@ -249,10 +236,8 @@ static void test_a_reader_who_is_gone(void **state)
 static void log_slowly(const struct child *self)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0 || output_open(ends[1]) != 0)
-        _exit(96);
-    for (int i = 0; i < LINES; i++)
-        say(OUTLET_FILE, "line %d of a log file\n", i);
+    if (pipe2(ends, O_CLOEXEC) != 0 || output_open(ends[1]) != 0) _exit(96);
+    for (int i = 0; i < LINES; i++) say(OUTLET_FILE, "line %d of a log file\n", i);
     output_put(OUTLET_STDOUT, "trains\n", 7, OUTPUT_LINE);
     tell(self);
     output_close();
@@ -275,8 +260,7 @@ static void end_with_a_bug(const struct child *self)
 {
     (void)self;
     fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
-    while (write(STDERR_FILENO, "x", 1) == 1)
-        continue;
+    while (write(STDERR_FILENO, "x", 1) == 1) continue;
     fcntl(STDERR_FILENO, F_SETFL, 0);
     BUG("number %d", 7);
 }

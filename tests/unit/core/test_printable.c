@@ -17,8 +17,7 @@ static void what_is_printable_stays(void **state)
     (void)state;
     static const char *const texts[] = {"", "a b\\n", "Größe 模型 🚂", "\xc2\xa0"};
     char buffer[64];
-    for (size_t i = 0; i < COUNT_OF(texts); i++)
-        assert_ptr_equal(printable(texts[i], buffer, sizeof buffer), texts[i]);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) assert_ptr_equal(printable(texts[i], buffer, sizeof buffer), texts[i]);
 }
 
 static void other_bytes_are_escaped(void **state)
@@ -40,8 +39,7 @@ static void other_bytes_are_escaped(void **state)
         {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}, /* beyond U+10FFFF */
         {"\xc3\xa4\x01", "\xc3\xa4\\x01"},
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++)
-        assert_string_equal(PRINTABLE(cases[i].raw), cases[i].shown);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(PRINTABLE(cases[i].raw), cases[i].shown);
 }
 
 static void what_does_not_fit_is_cut(void **state)

@@ -25,8 +25,7 @@ static struct sampler *sampler(double temperature, int64_t top_k, double top_p, 
 
 static void fill_logits(float *logits, double temperature)
 {
-    for (int i = 0; i < TOKENS; i++)
-        logits[i] = (float)(log(probabilities[i]) * temperature + 3);
+    for (int i = 0; i < TOKENS; i++) logits[i] = (float)(log(probabilities[i]) * temperature + 3);
 }
 
 /* Draws from the probabilities, and compares with those of the tokens in `kept`, by Pearson's statistic. */
@@ -36,11 +35,9 @@ static void check_draws(double temperature, int64_t top_k, double top_p, const c
     double counts[TOKENS] = {0}, sum = 0, statistic = 0;
     struct sampler *s = sampler(temperature, top_k, top_p, 7);
     fill_logits(logits, temperature);
-    for (uint64_t i = 0; i < DRAWS; i++)
-        counts[sampler_choose(s, logits, i)]++;
+    for (uint64_t i = 0; i < DRAWS; i++) counts[sampler_choose(s, logits, i)]++;
     sampler_free(s);
-    for (int i = 0; i < TOKENS; i++)
-        sum += kept[i] == '1' ? probabilities[i] : 0;
+    for (int i = 0; i < TOKENS; i++) sum += kept[i] == '1' ? probabilities[i] : 0;
     for (int i = 0; i < TOKENS; i++) {
         const double expected = kept[i] == '1' ? DRAWS * probabilities[i] / sum : 0;
         if (kept[i] == '1')
@@ -83,8 +80,7 @@ static void greedy_takes_the_first_of_the_highest(void **state)
     (void)state;
     const float logits[TOKENS] = {-1, 2, 0.5F, 2, -INFINITY, 1};
     struct sampler *s = sampler(0, 0, 1, 1);
-    for (uint64_t i = 0; i < 5; i++)
-        assert_int_equal(sampler_choose(s, logits, i), 1);
+    for (uint64_t i = 0; i < 5; i++) assert_int_equal(sampler_choose(s, logits, i), 1);
     sampler_free(s);
 }
 
@@ -149,8 +145,7 @@ static void a_draw_depends_on_seed_and_number_alone(void **state)
         assert_int_equal(sampler_choose(b, logits, i), token);
         differ += sampler_choose(c, logits, i) != token;
     }
-    for (uint64_t i = 0; i < 100; i++)
-        assert_int_equal(sampler_choose(a, logits, i), sampler_choose(b, logits, i));
+    for (uint64_t i = 0; i < 100; i++) assert_int_equal(sampler_choose(a, logits, i), sampler_choose(b, logits, i));
     assert_true(differ > 30);
     sampler_free(a);
     sampler_free(b);

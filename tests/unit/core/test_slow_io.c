@@ -29,14 +29,11 @@ static _Thread_local bool nested;
 
 static void wait_in(const char *name)
 {
-    if (!slow_name || strcmp(name, slow_name) != 0 || nested)
-        return;
+    if (!slow_name || strcmp(name, slow_name) != 0 || nested) return;
     slow_name = NULL; /* only one call is slow */
     nested = true;
-    if (slow_seconds > 1e6)
-        raise(SIGSTOP);
-    for (double end = seconds_now() + slow_seconds; seconds_now() < end;)
-        usleep(10000);
+    if (slow_seconds > 1e6) raise(SIGSTOP);
+    for (double end = seconds_now() + slow_seconds; seconds_now() < end;) usleep(10000);
     nested = false;
 }
 
@@ -195,12 +192,10 @@ static void test_slow_calls_are_no_silence(void **state)
 {
     (void)state;
     struct ranks jobs[COUNT_OF(cases)];
-    for (size_t i = 0; i < COUNT_OF(cases); i++)
-        ranks_start(&jobs[i], 2, NULL, survive, (void *)&cases[i]);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) ranks_start(&jobs[i], 2, NULL, survive, (void *)&cases[i]);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         for (int r = 0; r < 2; r++)
-            if (ranks_wait(&jobs[i], r) != 0)
-                fail_msg("a slow %s ends rank %d", cases[i].call, r);
+            if (ranks_wait(&jobs[i], r) != 0) fail_msg("a slow %s ends rank %d", cases[i].call, r);
         ranks_end(&jobs[i]);
     }
 }
@@ -267,8 +262,7 @@ static int make_files(void **state)
     int32_t header[256] = {20240520, 1, 8};
     const uint16_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     FILE *file = mkdtemp(folder) ? fopen(at("data.bin"), "w") : NULL;
-    if (!file)
-        return -1;
+    if (!file) return -1;
     fwrite(header, sizeof header, 1, file);
     fwrite(ids, sizeof ids, 1, file);
     fclose(file);

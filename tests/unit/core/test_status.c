@@ -104,8 +104,7 @@ static void every_exit_code_has_a_name(void **state)
                                         STATUS_BUG,    STATUS_REQUEUE, STATUS_INTERRUPTED};
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
         assert_string_not_equal(status_name(codes[i]), "unknown");
-        for (size_t k = 0; k < i; k++)
-            assert_string_not_equal(status_name(codes[i]), status_name(codes[k]));
+        for (size_t k = 0; k < i; k++) assert_string_not_equal(status_name(codes[i]), status_name(codes[k]));
     }
     assert_string_equal(status_name((enum status)1), "unknown");
 }
@@ -184,8 +183,7 @@ static void an_error_has_the_rank_that_it_is_about(void **state)
     assert_true(other.format == err.format);
     assert_int_equal(error_blame(NULL, 3, FAILURE_DIED), STATUS_BUG);
     for (int i = 0; i < FAILURE_COUNT; i++)
-        for (int before = 0; before < i; before++)
-            assert_string_not_equal(failure_name(i), failure_name(before));
+        for (int before = 0; before < i; before++) assert_string_not_equal(failure_name(i), failure_name(before));
     assert_null(failure_name(FAILURE_COUNT));
     assert_null(failure_name(-1));
 }

@@ -34,8 +34,7 @@ static void test_inputs_come_back(void **state)
     (void)state;
     struct device *device = open_cpu();
     for (int64_t blocks = 1; blocks <= STORE_MOST_BLOCKS; blocks++)
-        for (int64_t first = 0; first <= blocks; first++)
-            check_inputs(device, first, blocks);
+        for (int64_t first = 0; first <= blocks; first++) check_inputs(device, first, blocks);
     device_close(device);
 }
 

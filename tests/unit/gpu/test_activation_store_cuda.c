@@ -9,8 +9,7 @@ static int waits, forgotten; /* calls so far; the number of the call that is for
 
 static void forgetful_wait(struct stream *stream, struct event *event)
 {
-    if (++waits != forgotten)
-        stream_wait(stream, event);
+    if (++waits != forgotten) stream_wait(stream, event);
 }
 
 #define activation_store_new tested_store_new
@@ -66,8 +65,7 @@ static int two_micro_batches(int forget, char *text, size_t size, int *count)
     }
     close(out[1]);
     size_t used = 0;
-    for (ssize_t n; (n = read(out[0], text + used, size - 1 - used)) > 0;)
-        used += (size_t)n;
+    for (ssize_t n; (n = read(out[0], text + used, size - 1 - used)) > 0;) used += (size_t)n;
     text[used] = '\0';
     close(out[0]);
     int status;
@@ -82,8 +80,7 @@ static void test_inputs_come_back(void **state)
     (void)state;
     char text[8192];
     int count, code = two_micro_batches(0, text, sizeof text, &count);
-    if (code != 0)
-        fail_msg("%s", text);
+    if (code != 0) fail_msg("%s", text);
     /* in each micro-batch: 3 copies down, 3 copies up, as many waits for a buffer and for an input */
     assert_int_equal(count, 2 * 4 * (BLOCKS - STORE_BUFFERS));
 }

@@ -41,8 +41,7 @@ static void nf4_as_bitsandbytes(void **state)
         const struct golden_nf4 *golden = &golden_nf4[i];
         const int64_t n = (int64_t)golden->rows * golden->cols, count = (n + NF4_BLOCK - 1) / NF4_BLOCK;
         const enum dtype dtype = golden->bf16 ? DTYPE_BF16 : DTYPE_F32;
-        if (n % 2)
-            continue;
+        if (n % 2) continue;
         quantized_matrix(i, x);
         nf4_encode(x, n, true, codes, scales);
         struct dequantize_args args = {.dtype = dtype,
@@ -84,8 +83,7 @@ static void mxfp4_as_transformers(void **state)
     uint8_t codes[N / 2];
     float floats[N];
     uint16_t halves[N];
-    for (int i = 0; i < N / 2; i++)
-        codes[i] = (uint8_t)i;
+    for (int i = 0; i < N / 2; i++) codes[i] = (uint8_t)i;
     struct dequantize_args args = {.dtype = DTYPE_F32,
                                    .format = QUANTIZED_MXFP4,
                                    .rows = N / MXFP4_BLOCK,
@@ -110,8 +108,7 @@ static void fp8_by_blocks(void **state)
     uint8_t *codes = memory_alloc(ROWS * COLS);
     float *out = memory_alloc(ROWS * COLS * sizeof *out);
     static const float scales[2 * ACROSS] = {1, 0.3f, -2, 1e-3f, 7, 1e10f};
-    for (int i = 0; i < ROWS * COLS; i++)
-        codes[i] = (uint8_t)(i * 37 % 127);
+    for (int i = 0; i < ROWS * COLS; i++) codes[i] = (uint8_t)(i * 37 % 127);
     const struct dequantize_args args = {.dtype = DTYPE_F32,
                                          .format = QUANTIZED_FP8,
                                          .rows = ROWS,

@@ -85,8 +85,7 @@ static void arena_plans_what_it_takes(void **state)
     assert_ptr_equal(p.b, memory + ARENA_ALIGN);
     assert_null(p.none);
     free(memory);
-    for (int kind = 0; kind < MEM_KIND_COUNT; kind++)
-        assert_true(strlen(mem_kind_name((enum mem_kind)kind)) > 0);
+    for (int kind = 0; kind < MEM_KIND_COUNT; kind++) assert_true(strlen(mem_kind_name((enum mem_kind)kind)) > 0);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -107,8 +106,7 @@ static void device_without_cuda_is_refused(void **state)
     char why[256] = "";
     struct device *cuda;
     struct error err;
-    if (device_cuda_available(why))
-        skip();
+    if (device_cuda_available(why)) skip();
     assert_true(strlen(why) > 0);
     assert_int_equal(device_open(DEVICE_CUDA, 0, 0, &cuda, &err), STATUS_DEVICE);
     assert_non_null(strstr(err.text, "set train.device to cpu"));
@@ -150,8 +148,7 @@ static void memory_is_zero_and_aligned(void **state)
         struct error err;
         assert_int_equal(device_alloc(device, sizes[i], &memory, &err), STATUS_OK);
         assert_int_equal((uintptr_t)memory % (sizes[i] >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096), 0);
-        for (size_t at = 0; at < sizes[i]; at++)
-            assert_int_equal(((char *)memory)[at], 0);
+        for (size_t at = 0; at < sizes[i]; at++) assert_int_equal(((char *)memory)[at], 0);
         memset(memory, 1, sizes[i]);
         device_free(device, memory, sizes[i]);
     }
@@ -199,8 +196,7 @@ struct append {
 static void run_append(void *argument)
 {
     const struct append *a = argument;
-    if (a->pause_us)
-        usleep((useconds_t)a->pause_us);
+    if (a->pause_us) usleep((useconds_t)a->pause_us);
     int at = atomic_fetch_add(a->count, 1);
     a->list[at] = a->value;
 }
@@ -231,12 +227,10 @@ static void comm_stream_keeps_order_beyond_its_queue(void **state)
     static int list[WORK];
     _Atomic int count = 0;
     struct stream *stream = new_stream(STREAM_COMM);
-    for (int i = 0; i < WORK; i++)
-        submit_append(stream, list, &count, i, i ? 0 : 20000);
+    for (int i = 0; i < WORK; i++) submit_append(stream, list, &count, i, i ? 0 : 20000);
     stream_sync(stream);
     assert_int_equal(count, WORK);
-    for (int i = 0; i < WORK; i++)
-        assert_int_equal(list[i], i);
+    for (int i = 0; i < WORK; i++) assert_int_equal(list[i], i);
     stream_free(stream);
 }
 
@@ -246,8 +240,7 @@ static void stream_free_finishes_its_work(void **state)
     int list[8];
     _Atomic int count = 0;
     struct stream *stream = new_stream(STREAM_COMM);
-    for (int i = 0; i < 8; i++)
-        submit_append(stream, list, &count, i, 1000);
+    for (int i = 0; i < 8; i++) submit_append(stream, list, &count, i, 1000);
     stream_free(stream);
     assert_int_equal(count, 8);
 }
@@ -269,8 +262,7 @@ static void events_order_streams(void **state)
     stream_wait(compute, event);
     submit_append(compute, list, &count, 3, 0);
     assert_int_equal(count, 3);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(list[i], i + 1);
+    for (int i = 0; i < 3; i++) assert_int_equal(list[i], i + 1);
     submit_append(a, list, &count, 4, 10000);
     event_record(event, a);
     event_sync(event);
@@ -293,8 +285,7 @@ static void noise_is_uniform(void **state)
     static float values[2][N];
     struct stream *stream = new_stream(STREAM_COMPUTE);
     double sum = 0, squares = 0, products = 0;
-    for (uint32_t seed = 0; seed < 2; seed++)
-        stream_fill_noise(stream, values[seed], DTYPE_F32, N, seed);
+    for (uint32_t seed = 0; seed < 2; seed++) stream_fill_noise(stream, values[seed], DTYPE_F32, N, seed);
     for (int i = 0; i < N; i++) {
         assert_true(values[0][i] >= -1 && values[0][i] <= 1);
         sum += values[0][i];
@@ -313,8 +304,7 @@ static void copies_run_in_stream_order(void **state)
     const size_t bytes = ((size_t)3 << 20) + 5; /* large enough for a parallel copy */
     unsigned char *a = malloc(bytes), *b = malloc(bytes);
     assert_true(a && b);
-    for (size_t i = 0; i < bytes; i++)
-        a[i] = (unsigned char)(i * 31 >> 3);
+    for (size_t i = 0; i < bytes; i++) a[i] = (unsigned char)(i * 31 >> 3);
     const enum stream_kind kinds[] = {STREAM_COMPUTE, STREAM_COMM};
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         struct stream *stream = new_stream(kinds[k]);
@@ -328,8 +318,7 @@ static void copies_run_in_stream_order(void **state)
         stream_copy(stream, NULL, NULL, 0);
         stream_sync(stream);
         assert_int_equal(b[0], a[0]);
-        for (size_t i = 1; i < bytes - 1; i++)
-            assert_int_equal(b[i], 0);
+        for (size_t i = 1; i < bytes - 1; i++) assert_int_equal(b[i], 0);
         assert_int_equal(b[bytes - 1], a[bytes - 1]);
         stream_free(stream);
     }
@@ -357,8 +346,7 @@ static void profile_counts_calls_and_bytes(void **state)
 {
     (void)state;
     _Alignas(64) float x[100], y[100];
-    for (int i = 0; i < 100; i++)
-        x[i] = (float)i;
+    for (int i = 0; i < 100; i++) x[i] = (float)i;
     struct op_profile entries[OPS_COUNT];
     struct stream *stream = new_stream(STREAM_COMPUTE);
     const struct op_table *plain = device->ops;

@@ -9,14 +9,12 @@ static int waits, forgotten; /* calls so far; the number of the call that is for
 
 static void forgetful_wait(struct stream *stream, struct event *event)
 {
-    if (++waits != forgotten)
-        stream_wait(stream, event);
+    if (++waits != forgotten) stream_wait(stream, event);
 }
 
 static void forgetful_sync(struct event *event)
 {
-    if (++waits != forgotten)
-        event_sync(event);
+    if (++waits != forgotten) event_sync(event);
 }
 
 #define input_upload_new tested_upload_new
@@ -106,8 +104,7 @@ static bool results_are_right(struct upload_case *c)
     bool right = true;
     stream_copy(c->compute, c->got, c->results, sizeof c->got);
     stream_sync(c->compute);
-    for (int i = 0; i < STEPS * BYTES; i++)
-        right = right && c->got[i] == i / BYTES + 1;
+    for (int i = 0; i < STEPS * BYTES; i++) right = right && c->got[i] == i / BYTES + 1;
     return right;
 }
 
@@ -118,8 +115,7 @@ static void last_long(void *argument)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     (void)argument;
-    for (int i = 0; i < 5000 && !released; i++)
-        nanosleep(&pause, NULL);
+    for (int i = 0; i < 5000 && !released; i++) nanosleep(&pause, NULL);
     int none = 0;
     atomic_compare_exchange_strong(&released, &none, 2);
 }
@@ -138,12 +134,10 @@ static int run_steps(int forget, char *text, size_t size, int *count)
         dup2(out[1], STDERR_FILENO);
         close(out[0]);
         forgotten = forget;
-        if (!case_open(&c))
-            _exit(FAILED);
+        if (!case_open(&c)) _exit(FAILED);
         const bool gpu = c.device->kind == DEVICE_CUDA;
         run_step(&c, 0);
-        if (gpu && !forget)
-            stream_submit(c.compute, last_long, "", 1);
+        if (gpu && !forget) stream_submit(c.compute, last_long, "", 1);
         run_step(&c, 1);
         run_step(&c, 2);
         int none = 0;
@@ -159,8 +153,7 @@ static int run_steps(int forget, char *text, size_t size, int *count)
     }
     close(out[1]);
     size_t used = 0;
-    for (ssize_t n; (n = read(out[0], text + used, size - 1 - used)) > 0;)
-        used += (size_t)n;
+    for (ssize_t n; (n = read(out[0], text + used, size - 1 - used)) > 0;) used += (size_t)n;
     text[used] = '\0';
     close(out[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -175,8 +168,7 @@ static void inputs_arrive_and_the_host_goes_on(void **state)
     (void)state;
     char text[8192];
     int count, code = run_steps(0, text, sizeof text, &count);
-    if (code != 0)
-        fail_msg("%s", text);
+    if (code != 0) fail_msg("%s", text);
     assert_int_equal(count, 3 * STEPS);
 }
 
@@ -191,10 +183,8 @@ static void every_wait_is_needed(void **state)
                   wait = (n - 1) % 3; /* of a step: the host's, the upload's, the compute stream's */
         const bool needed = wait == 0 ? step >= HOST_BUFFERS : wait == 1 ? step > 0 : true;
         const int code = run_steps(n, text, sizeof text, &count);
-        if (needed && code == 0)
-            fail_msg("step %d, wait %d: %s", step, wait, text);
-        if (!needed && code != 0)
-            fail_msg("step %d without wait %d: exit code %d, %s", step, wait, code, text);
+        if (needed && code == 0) fail_msg("step %d, wait %d: %s", step, wait, text);
+        if (!needed && code != 0) fail_msg("step %d without wait %d: exit code %d, %s", step, wait, code, text);
     }
 }
 #endif

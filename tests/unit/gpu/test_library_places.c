@@ -36,8 +36,7 @@ static void place(const char *path, long bytes)
     }
     FILE *from = fopen(original, "re"), *to = fopen(whole, "we");
     assert_true(from && to);
-    for (int c; bytes-- && (c = getc(from)) != EOF;)
-        putc(c, to);
+    for (int c; bytes-- && (c = getc(from)) != EOF;) putc(c, to);
     fclose(from);
     fclose(to);
     free(whole);
@@ -70,8 +69,7 @@ static void check_found(const char *expected)
 {
     char why[512] = "";
     void *handle = library_places_open(SONAME, why, sizeof why);
-    if (!handle)
-        fail_msg("%s: %s", expected, why);
+    if (!handle) fail_msg("%s: %s", expected, why);
     struct link_map *map;
     assert_int_equal(dlinfo(handle, RTLD_DI_LINKMAP, &map), 0);
     char *path = realpath(map->l_name, NULL), *wanted = memory_printf("%s/%s/" SONAME, top, expected);
@@ -86,8 +84,7 @@ static void check_absent(const char *word)
 {
     char why[512] = "";
     assert_null(library_places_open(SONAME, why, sizeof why));
-    if (!strstr(why, word))
-        fail_msg("'%s' lacks '%s'", why, word);
+    if (!strstr(why, word)) fail_msg("'%s' lacks '%s'", why, word);
 }
 
 /* ---- the machines -------------------------------------------------------- */
@@ -165,8 +162,7 @@ static int begin(void **state)
     (void)state;
     static const char *const variables[] = {"ZTRAIN_CUDA_LIBRARIES", "CUDA_HOME", "CUDA_PATH",      "CONDA_PREFIX",
                                             "VIRTUAL_ENV",           "HOME",      "LD_LIBRARY_PATH"};
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        unsetenv(variables[i]);
+    for (size_t i = 0; i < COUNT_OF(variables); i++) unsetenv(variables[i]);
     setenv("PATH", "/nowhere", 1);
     strcpy(top + strlen(top) - 6, "XXXXXX");
     return mkdtemp(top) ? 0 : -1;
@@ -186,8 +182,7 @@ static int find_original(void **state)
     (void)state;
     struct link_map *map;
     void *handle = dlopen("libdl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!handle || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
-        return -1;
+    if (!handle || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0) return -1;
     snprintf(original, sizeof original, "%s", map->l_name);
     return 0;
 }

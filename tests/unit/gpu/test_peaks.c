@@ -91,8 +91,7 @@ static void other_names_have_none(void **state)
                                         "NVIDIA RTX PRO 6000 Blackwell Max-Q"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (peaks_find(names[i]))
-            fail_msg("'%s' has a peak", names[i]);
+        if (peaks_find(names[i])) fail_msg("'%s' has a peak", names[i]);
     assert_true(peaks_flops("Radeon", DTYPE_BF16, false) == 0);
 }
 

@@ -183,8 +183,7 @@ static void fault_targets(struct stream *stream, const struct cross_entropy_args
     int32_t targets[64];
     stream_sync(stream);
     assert_true(original->M <= (int64_t)COUNT_OF(targets));
-    for (int64_t i = 0; i < original->M; i++)
-        targets[i] = original->targets[i] < 0 ? 0 : original->targets[i];
+    for (int64_t i = 0; i < original->M; i++) targets[i] = original->targets[i] < 0 ? 0 : original->targets[i];
     changed.targets = targets;
     right->cross_entropy(stream, &changed);
     stream_sync(stream);
@@ -237,11 +236,9 @@ static void every_lost_op_is_found(void **state)
 {
     (void)state;
     for (int op = 0; op < OPS_COUNT; op++) {
-        if (is_found(op, right) || *differs)
-            fail_msg("%s differs from itself: %s", op_name(op), differs);
+        if (is_found(op, right) || *differs) fail_msg("%s differs from itself: %s", op_name(op), differs);
         const struct op_table wrong = table_with(right, &lost_ops, op);
-        if (!is_found(op, &wrong))
-            fail_msg("a lost %s is not found", op_name(op));
+        if (!is_found(op, &wrong)) fail_msg("a lost %s is not found", op_name(op));
     }
 }
 
@@ -284,8 +281,7 @@ CUT(linear_bwd_weight, dy, a->M *(a->ld_dy ? a->ld_dy : a->N), x, a->M *(a->ld_x
 static int op_number(const char *name)
 {
     int op = 0;
-    while (strcmp(op_name(op), name) != 0)
-        op++;
+    while (strcmp(op_name(op), name) != 0) op++;
     return op;
 }
 
@@ -296,8 +292,7 @@ static void every_fault_is_found(void **state)
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         const int op = op_number(faults[i].op);
         const struct op_table wrong = table_with(right, &faults[i].table, op);
-        if (!is_found(op, &wrong))
-            fail_msg("the fault '%s' of %s is not found", faults[i].name, faults[i].op);
+        if (!is_found(op, &wrong)) fail_msg("the fault '%s' of %s is not found", faults[i].name, faults[i].op);
     }
 }
 
@@ -315,8 +310,7 @@ static void tf32_is_allowed(void **state)
         const struct op_table table = table_with(right, &cutting, op_number(ops[i]));
         found += is_found(op_number(ops[i]), &table);
         setenv("ZTRAIN_CUDA_TF32", "1", 1);
-        if (is_found(op_number(ops[i]), &table))
-            fail_msg("%s: %s", ops[i], differs);
+        if (is_found(op_number(ops[i]), &table)) fail_msg("%s: %s", ops[i], differs);
         unsetenv("ZTRAIN_CUDA_TF32");
     }
     assert_true(found >= 2);

@@ -96,8 +96,7 @@ static void model_init(struct model *model, const char *text, const char *peft)
         fail_msg("%s", err.text);
     tensor_table_build(&model->desc, &model->table);
     config.settings.on = true;
-    if (adapter_apply(&config.settings, &model->desc, &model->table, NULL, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (adapter_apply(&config.settings, &model->desc, &model->table, NULL, &err) != STATUS_OK) fail_msg("%s", err.text);
     adapter_config_release(&config);
     json_decref(source);
 }
@@ -176,8 +175,7 @@ static void write_adapter(const struct model *model, enum dtype dtype, enum faul
     for (int i = model->table.num_tensors - 1; i >= 0; i--) /* not in the table's order */
         if (!model->table.tensors[i].frozen && (i || fault != MISSING))
             add_tensor(&file, &model->table.tensors[i], dtype, i ? NO_FAULT : fault);
-    if (extra)
-        file_add(&file, extra, "F32", "[2]", copy, sizeof copy);
+    if (extra) file_add(&file, extra, "F32", "[2]", copy, sizeof copy);
     file_write(&file, at("adapter_model.safetensors"), cut);
 }
 
@@ -219,8 +217,7 @@ static void test_every_rank_reads_its_slices(void **state)
             clear();
             write_adapter(&model, (enum dtype)dtype, NO_FAULT, "base_model.model.x.base_layer.weight", 0);
             assert_int_equal(peft_check(folder, &model.desc, &model.table, &err), STATUS_OK);
-            for (int world = 1; world <= 5; world++)
-                check_load(&model, world);
+            for (int world = 1; world <= 5; world++) check_load(&model, world);
         }
         model_release(&model);
     }
@@ -452,11 +449,9 @@ static float merged_value(const struct model *model, const struct tensor_info *t
         const struct tensor_info *other = &model->table.tensors[i];
         const bool is_a = other->part == PART_LORA_A;
         snprintf(name, sizeof name, "%.*s.lora_", (int)(stem - tensor->name), tensor->name);
-        if (other->part != PART_BASE && strncmp(other->name, name, strlen(name)) == 0)
-            *(is_a ? &a : &b) = other;
+        if (other->part != PART_BASE && strncmp(other->name, name, strlen(name)) == 0) *(is_a ? &a : &b) = other;
     }
-    if (!a || strcmp(stem, ".weight") != 0)
-        return value;
+    if (!a || strcmp(stem, ".weight") != 0) return value;
     const bool embedding = strstr(a->name, "embedding") != NULL, gpt2 = model->desc.weights_in_out;
     const int64_t row = k / tensor->shape[1], column = k % tensor->shape[1];
     const int64_t in = gpt2 ? row : column, out = gpt2 ? column : row, r = b->shape[1];
@@ -473,8 +468,7 @@ static void check_merged(struct model *model, const char *out, enum dtype dtype,
     struct model whole;
     struct error err;
     whole = (struct model){.shard = NULL};
-    if (model_desc_load(out, &whole.desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_load(out, &whole.desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     tensor_table_build(&whole.desc, &whole.table);
     model_layout(&whole, 1);
     const struct huggingface_source source = {.dir = out, .desc = &whole.desc, .table = &whole.table};
@@ -484,10 +478,8 @@ static void check_merged(struct model *model, const char *out, enum dtype dtype,
     for (int i = 0; i < model->table.num_tensors; i++) {
         const struct tensor_info *tensor = &model->table.tensors[i], *there = NULL;
         for (int j = 0; j < whole.table.num_tensors; j++)
-            if (strcmp(whole.table.tensors[j].name, tensor->name) == 0)
-                there = &whole.table.tensors[j];
-        if (tensor->part != PART_BASE)
-            continue;
+            if (strcmp(whole.table.tensors[j].name, tensor->name) == 0) there = &whole.table.tensors[j];
+        if (tensor->part != PART_BASE) continue;
         float *fresh = malloc((size_t)tensor->numel * sizeof *fresh);
         tensor_init_range(&model->table, i, 7, 0, tensor->numel, fresh);
         for (int64_t k = 0; k < tensor->numel; k++) {

@@ -52,8 +52,7 @@ static void clear(void)
 static void put(const char *name, const void *bytes, size_t count)
 {
     struct error err;
-    if (fs_write_file(at(name), bytes, count, STATUS_DATA, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (fs_write_file(at(name), bytes, count, STATUS_DATA, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 /* ---- the parser ---------------------------------------------------------- */
@@ -164,8 +163,7 @@ static void model_init(struct model *model, const char *text)
 {
     struct error err;
     json_t *config = json_loads(text, 0, NULL);
-    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(config, "test", &model->desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_decref(config);
     tensor_table_build(&model->desc, &model->table);
 }
@@ -252,8 +250,7 @@ static void check_load(const struct model *model, int world)
     slices.shard = malloc(bytes);
     for (int rank = 0; rank < world; rank++) {
         memset(slices.shard, 0x55, bytes);
-        if (huggingface_load(&source, &slices.layout, rank, 1, access, &err) != STATUS_OK)
-            fail_msg("%s", err.text);
+        if (huggingface_load(&source, &slices.layout, rank, 1, access, &err) != STATUS_OK) fail_msg("%s", err.text);
         for (int unit = 0; unit < model->table.num_units; unit++) {
             int64_t slice = slices.layout.slice[unit];
             for (int64_t i = 0; i < slice; i++) {
@@ -299,8 +296,7 @@ static void write_single(const struct model *model, enum dtype dtype, int withou
     struct file file = {.bytes = 0};
     file_begin(&file);
     for (int i = model->table.num_tensors - 1; i >= 0; i--) /* not in the table's order */
-        if (i != without)
-            file_add_tensor(&file, &model->table, i, model->table.tensors[i].name, dtype);
+        if (i != without) file_add_tensor(&file, &model->table, i, model->table.tensors[i].name, dtype);
     file_end(&file, "model.safetensors", cut);
 }
 
@@ -314,8 +310,7 @@ static void test_single(void **state)
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
             clear();
             write_single(&model, (enum dtype)dtype, -1, 0);
-            for (int world = 1; world <= 4; world++)
-                check_load(&model, world);
+            for (int world = 1; world <= 4; world++) check_load(&model, world);
         }
         model_release(&model);
     }
@@ -366,8 +361,7 @@ static void test_without_prefix(void **state)
             for (int i = 0; i < model.table.num_tensors; i++) {
                 const char *name = model.table.tensors[i].name;
                 const bool flat = strncmp(name, "model.", 6) == 0;
-                if (flat || head)
-                    file_add_tensor(&file, &model.table, i, name + (flat ? 6 : 0), DTYPE_F32);
+                if (flat || head) file_add_tensor(&file, &model.table, i, name + (flat ? 6 : 0), DTYPE_F32);
             }
             file_end(&file, "model.safetensors", 0);
             if (head || model.desc.tied)
@@ -387,8 +381,7 @@ static void write_extra(const struct model *model, const char *const *extra, int
     file_begin(&file);
     for (int i = 0; i < model->table.num_tensors; i++)
         file_add_tensor(&file, &model->table, i, model->table.tensors[i].name, DTYPE_F32);
-    for (int i = 0; i < count; i++)
-        file_add(&file, extra[i], "F32", "[1]", &one, sizeof one);
+    for (int i = 0; i < count; i++) file_add(&file, extra[i], "F32", "[1]", &one, sizeof one);
     file_end(&file, "model.safetensors", 0);
 }
 
@@ -434,8 +427,7 @@ static void check_refused(const struct model *model, const char *words, bool abs
     bool is_absent;
     struct error err = {.text = ""};
     assert_int_equal(huggingface_check(&source, &is_absent, &err), STATUS_DATA);
-    if (!strstr(err.text, words) || is_absent != absent)
-        fail_msg("'%s' expected, not '%s'", words, err.text);
+    if (!strstr(err.text, words) || is_absent != absent) fail_msg("'%s' expected, not '%s'", words, err.text);
 }
 
 /* The check that a dry run makes reads no values. */
@@ -486,12 +478,10 @@ static void test_tied_head(void **state)
     model_init(&model, TIED);
     const int last = model.table.num_tensors - 1;
     float other[37 * 24];
-    for (int64_t i = 0; i < 37 * 24; i++)
-        other[i] = value_of(0, i);
+    for (int64_t i = 0; i < 37 * 24; i++) other[i] = value_of(0, i);
     other[37 * 24 - 1] += 1; /* in rank 1's slice, which expect_fault loads */
     file_begin(&file);
-    for (int i = 0; i <= last; i++)
-        file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F32);
+    for (int i = 0; i <= last; i++) file_add_tensor(&file, &model.table, i, model.table.tensors[i].name, DTYPE_F32);
     file_add(&file, "lm_head.weight", "F32", "[37,24]", other, sizeof other);
     file_end(&file, "model.safetensors", 0);
     expect_fault(&model, "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but config.json ties them; "
@@ -533,8 +523,7 @@ static void test_index(void **state)
     model_init(&model, LLAMA);
     write_two(&model, map, sizeof map);
     write_index(map);
-    for (int world = 1; world <= 3; world++)
-        check_load(&model, world);
+    for (int world = 1; world <= 3; world++) check_load(&model, world);
 
     /* a tensor that the index does not name; one that it places elsewhere; one that no file has */
     snprintf(other, sizeof other, "{%s", strchr(map, ',') + 1);

@@ -115,8 +115,7 @@ static void an_error_gets_a_verdict(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && !strcmp(argv[1], "doctor"))
-        return play_doctor();
+    if (argc > 1 && !strcmp(argv[1], "doctor")) return play_doctor();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_end_has_a_meaning),
         cmocka_unit_test(a_test_that_hangs_is_ended),

@@ -59,8 +59,7 @@ static void test_few_rows_stay_as_they_are(void **state)
     struct thin thin;
     thin_init(&thin, 1, 4);
     const double values[] = {3, INFINITY, 5, 7};
-    for (int i = 0; i < 4; i++)
-        thin_add(&thin, 10 * i, &values[i], 1);
+    for (int i = 0; i < 4; i++) thin_add(&thin, 10 * i, &values[i], 1);
     assert_int_equal(thin.count, 4);
     assert_true(thin_at(&thin, 0, 0)->min == 3 && thin_at(&thin, 0, 0)->max == 3);
     assert_true(thin_at(&thin, 1, 0)->bad == 1 && isnan(thin_mean(thin_at(&thin, 1, 0))));
@@ -98,8 +97,7 @@ static void add_bytes(struct run_metrics *metrics, const char *text, size_t byte
     struct metrics_reader reader = {.file = tmpfile(), .path = "x"};
     assert_true(reader.file && fwrite(text, 1, bytes, reader.file) == bytes && fputc('\n', reader.file) == '\n');
     rewind(reader.file);
-    while (metrics_reader_next(&reader))
-        take_line(metrics, reader.object);
+    while (metrics_reader_next(&reader)) take_line(metrics, reader.object);
     metrics_reader_close(&reader);
 }
 
@@ -121,10 +119,8 @@ static void test_lines_that_are_no_steps(void **state)
                                         ""};
     struct run_metrics m;
     run_metrics_init(&m, "x", EVAL_METRIC_LOSS, EVAL_MODE_AUTO);
-    for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        add(&m, wrong[i]);
-    for (size_t n = 0; n + 1 < sizeof STEP_LINE; n++)
-        add_bytes(&m, STEP_LINE, n);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) add(&m, wrong[i]);
+    for (size_t n = 0; n + 1 < sizeof STEP_LINE; n++) add_bytes(&m, STEP_LINE, n);
     assert_true(m.damaged == m.lines && m.lines == COUNT_OF(wrong) + sizeof STEP_LINE - 1 && !m.step_lines);
     static const char empty[] = "{\"step\":1,\"loss\":null,\"targets\":0,\"seconds\":{\"step\":true}}";
     add(&m, empty);
@@ -185,8 +181,7 @@ static void test_events_and_samples_are_thinned(void **state)
     }
     const struct report_events *events = &h.events[EVENT_CHECKPOINT];
     assert_true(events->total == 3000 && events->count <= REPORT_EVENTS && events->count > REPORT_EVENTS / 2);
-    for (int i = 0; i < events->count; i++)
-        assert_int_equal(events->items[i].step, 1 + i * events->stride);
+    for (int i = 0; i < events->count; i++) assert_int_equal(events->items[i].step, 1 + i * events->stride);
     assert_true(report_sample_at(&h, 0)->step == 3000 - REPORT_SAMPLES + 1 && h.num_samples == 3000);
     assert_true(report_sample_at(&h, REPORT_SAMPLES - 1)->step == 3000 && !report_sample_at(&h, REPORT_SAMPLES));
     run_metrics_release(&h);
@@ -365,8 +360,7 @@ static void test_sparklines_of_extreme_values(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct thin thin;
         thin_init(&thin, 1, 4);
-        for (int v = 0; v < 4; v++)
-            thin_add(&thin, v, &cases[i].values[v], 1);
+        for (int v = 0; v < 4; v++) thin_add(&thin, v, &cases[i].values[v], 1);
         char *line = sparkline(&thin, 0, 4, cases[i].log_scale, false);
         assert_string_equal(line, cases[i].line);
         free(line);
@@ -378,8 +372,7 @@ static void test_sparklines_of_extreme_values(void **state)
     struct thin sums; /* a mean of inf - inf */
     thin_init(&sums, 1, 2);
     const double values[] = {1.7e308, 1.7e308, -1.7e308, -1.7e308};
-    for (int v = 0; v < 4; v++)
-        thin_add(&sums, v, &values[v], 1);
+    for (int v = 0; v < 4; v++) thin_add(&sums, v, &values[v], 1);
     char *both = sparkline(&sums, 0, 2, false, false), *one = sparkline(&sums, 0, 1, false, false);
     assert_string_equal(both, "#_");
     assert_string_equal(one, "!");

@@ -32,8 +32,7 @@ static void test_parsing(void **state)
     static const char *const others[] = {
         "", "NONE", "N/A", "0", "-5", "99999999999999999999", "17:3", "2026-11-21", "2026-11-21T17:30:00 or so"};
     for (size_t i = 0; i < COUNT_OF(others); i++)
-        if (squeue_parse_end(others[i], &end))
-            fail_msg("'%s' is %.0f", others[i], end);
+        if (squeue_parse_end(others[i], &end)) fail_msg("'%s' is %.0f", others[i], end);
 }
 
 /* Plays job 17 of a Slurm whose squeue is a script, found first in PATH. */
@@ -92,8 +91,7 @@ static void slurp(const struct scene *scene, const char *name, char text[4096])
     FILE *file = fopen(path, "r");
     size_t n = file ? fread(text, 1, 4095, file) : 0;
     text[n] = 0;
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
 }
 
 static bool near_to(const struct deadline *deadline, double left)
@@ -126,8 +124,7 @@ static void await_questions(const struct scene *scene, struct deadline *deadline
         slurp(scene, "asked", asked);
         if (strlen(asked) > count) /* one more query: the previous answer has been read */
             return;
-        if (seconds_now() - begin > 120)
-            fail_msg("squeue was asked %zu times", strlen(asked));
+        if (seconds_now() - begin > 120) fail_msg("squeue was asked %zu times", strlen(asked));
     }
 }
 
@@ -194,8 +191,7 @@ static void test_asking(void **state)
 static int times(const char *text, const char *part)
 {
     int count = 0;
-    for (const char *at = text; (at = strstr(at, part)); at++)
-        count++;
+    for (const char *at = text; (at = strstr(at, part)); at++) count++;
     return count;
 }
 
@@ -276,8 +272,7 @@ static void test_asking_in_vain(void **state)
     assert_int_equal(access(two, F_OK), -1);
     /* the end of the run does not wait for it either */
     fake_squeue(&scene, "printf x >>hanging; exec sleep 1000");
-    for (slurp(&scene, "hanging", text); !*text; slurp(&scene, "hanging", text))
-        pause_shortly();
+    for (slurp(&scene, "hanging", text); !*text; slurp(&scene, "hanging", text)) pause_shortly();
     deadline_release(&deadline);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     assert_int_equal(errno, ECHILD);

@@ -14,8 +14,7 @@ static struct places places;
 static void begin(int count)
 {
     places = (struct places){.gpus = true, .count = count};
-    for (int i = 0; i < count; i++)
-        snprintf(places.used[i], PLACE_NAME_MAX, "GPU-%c", 'a' + i);
+    for (int i = 0; i < count; i++) snprintf(places.used[i], PLACE_NAME_MAX, "GPU-%c", 'a' + i);
 }
 
 /* "GPU-b(b)": the places that are out; "?" after those that are tried again. */
@@ -120,8 +119,7 @@ static struct run_spec *load(const char *virtual_ranks)
              "optimizer: {params: {lr: 1e-3}}\ntrain: {epochs: 1, device: cpu%s}\n",
              virtual_ranks);
     const enum status status = spec_load_text("run.yaml", text, &spec, &report);
-    for (int i = 0; i < report.errors.count; i++)
-        print_error("%s\n", report.errors.items[i]);
+    for (int i = 0; i < report.errors.count; i++) print_error("%s\n", report.errors.items[i]);
     assert_int_equal(status, STATUS_OK);
     spec_report_release(&report);
     assert_int_equal(spec_resolve_batch(spec, 8, "test", &error), STATUS_OK);
@@ -150,8 +148,7 @@ static void test_how_many_ranks(void **state)
         places = (struct places){.count = 0};
         assert_int_equal(places_choose(&places, &wish, &error), STATUS_OK);
         assert_true(places.count == 8 && !places.gpus && !places_visible(&places));
-        for (int k = 0; k < cases[i].lost; k++)
-            assert_true(places_failed(&places, k, STATUS_BROKEN, false));
+        for (int k = 0; k < cases[i].lost; k++) assert_true(places_failed(&places, k, STATUS_BROKEN, false));
         const enum status status = places_choose(&places, &wish, &error);
         assert_int_equal(places.count, cases[i].ranks);
         assert_int_equal(status, cases[i].ranks ? STATUS_OK : STATUS_DEVICE);

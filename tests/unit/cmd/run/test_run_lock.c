@@ -9,10 +9,8 @@ static int lock_command_unknown;
 
 static int test_fcntl(int fd, int command, struct flock *lock)
 {
-    if (command == lock_command_unknown)
-        return errno = EINVAL, -1;
-    if (lock_errno)
-        return errno = lock_errno, -1;
+    if (command == lock_command_unknown) return errno = EINVAL, -1;
+    if (lock_errno) return errno = lock_errno, -1;
     return fcntl(fd, command, lock);
 }
 
@@ -47,8 +45,7 @@ static double fake_now(void)
 static void fake_pause(double seconds)
 {
     fake_time += seconds;
-    if (meanwhile)
-        meanwhile();
+    if (meanwhile) meanwhile();
 }
 
 static int fake_stop(void)
@@ -68,8 +65,7 @@ static struct run_lock_config config_of(const char *host, int64_t pid, const cha
         snprintf(config.self.host, sizeof config.self.host, "%s", host);
         snprintf(config.self.boot, sizeof config.self.boot, "boot of %s", host);
         config.self.pid = pid;
-        if (pid)
-            machine_process(pid, &config.self.began);
+        if (pid) machine_process(pid, &config.self.began);
     }
     snprintf(config.self.cluster, sizeof config.self.cluster, "c");
     snprintf(config.self.job, sizeof config.self.job, "%s", job ? job : "");
@@ -103,8 +99,7 @@ static bool there_is(const char *name)
 static void leave_owner(struct run_owner owner)
 {
     owner.period = 10;
-    if (!*owner.nonce)
-        strcpy(owner.nonce, "0123456789abcdef");
+    if (!*owner.nonce) strcpy(owner.nonce, "0123456789abcdef");
     char *text = owner_text(&owner, 0);
     put("owner", text);
     free(text);
@@ -126,8 +121,7 @@ static int teardown(void **state)
 {
     (void)state;
     static const char *const names[] = {"lock", "owner", "owner.tmp-1"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        unlink(at(names[i]));
+    for (size_t i = 0; i < COUNT_OF(names); i++) unlink(at(names[i]));
     return rmdir(folder); /* no other file may be left */
 }
 
@@ -137,8 +131,7 @@ static struct run_lock *taken(struct run_lock_config config, double seconds)
     struct run_lock *lock;
     struct error err = {0};
     double begin = fake_time;
-    if (run_lock_take(&lock, folder, &config, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (run_lock_take(&lock, folder, &config, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_true(fake_time - begin <= seconds);
     assert_int_equal(run_lock_check(lock, &err), STATUS_OK);
     return lock;
@@ -151,8 +144,7 @@ static double refused(struct run_lock_config config, enum status expected, const
     double begin = fake_time;
     assert_int_equal(run_lock_take(&lock, folder, &config, &err), expected);
     assert_null(lock);
-    if (!strstr(err.text, text))
-        fail_msg("'%s' is not in: %s", text, err.text);
+    if (!strstr(err.text, text)) fail_msg("'%s' is not in: %s", text, err.text);
     return fake_time - begin;
 }
 
@@ -168,10 +160,8 @@ static pid_t holder(const struct run_lock_config *config)
     if (pid == 0) {
         struct run_lock_config own = config ? *config : config_of(NULL, 0, NULL, 0);
         struct run_lock *lock;
-        if (run_lock_take(&lock, folder, &own, NULL) != STATUS_OK || write(ready[1], "x", 1) != 1)
-            _exit(1);
-        for (;;)
-            pause();
+        if (run_lock_take(&lock, folder, &own, NULL) != STATUS_OK || write(ready[1], "x", 1) != 1) _exit(1);
+        for (;;) pause();
     }
     close(ready[1]);
     assert_int_equal(read(ready[0], &byte, 1), 1);
@@ -223,8 +213,7 @@ static pid_t ending;
 
 static void end_it(void)
 {
-    if (ending)
-        end(ending);
+    if (ending) end(ending);
     ending = 0;
 }
 
@@ -251,8 +240,7 @@ static void test_a_pid_that_is_used_again(void **state)
     refused(config_of(NULL, 0, NULL, 0), STATUS_USAGE, "in use by another run");
     /* a zombie's files are closed */
     pid_t zombie = fork();
-    if (zombie == 0)
-        _exit(0);
+    if (zombie == 0) _exit(0);
     siginfo_t info;
     assert_int_equal(waitid(P_PID, (id_t)zombie, &info, WEXITED | WNOWAIT), 0);
     owner = config_of(NULL, 0, NULL, 0).self;
@@ -293,8 +281,7 @@ static int looks;
 
 static void refresh_at_the_second_look(void)
 {
-    if (++looks != 2)
-        return;
+    if (++looks != 2) return;
     char text[OWNER_MAX_BYTES] = "";
     FILE *file = fopen(at("owner"), "r+");
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
@@ -322,8 +309,7 @@ static void test_a_distant_owner_is_watched(void **state)
 /* A file server that hangs for a minute delays the owner's refreshes as well as the taker's reads. */
 static void hang(void)
 {
-    if (++looks == 10)
-        fake_time += 60;
+    if (++looks == 10) fake_time += 60;
 }
 
 static void test_time_in_which_nobody_could_look_does_not_count(void **state)
@@ -412,14 +398,12 @@ static void test_a_folder_that_is_gone(void **state)
     snprintf(moved, sizeof moved, "%s-moved", folder);
     for (int again = 0; again < 2; again++) { /* the second time there is another folder in its place */
         assert_int_equal(rename(folder, moved), 0);
-        if (again)
-            assert_int_equal(mkdir(folder, 0700), 0);
+        if (again) assert_int_equal(mkdir(folder, 0700), 0);
         assert_int_equal(run_lock_check(lock, &err), STATUS_CHECKPOINT);
         assert_non_null(strstr(err.text, "is gone: it was moved or deleted"));
         assert_true(err.cause == RUN_LOCK_GONE && !error_is_transient(&err));
         assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_CHECKPOINT);
-        if (again)
-            assert_int_equal(rmdir(folder), 0);
+        if (again) assert_int_equal(rmdir(folder), 0);
         assert_int_equal(rename(moved, folder), 0);
         assert_int_equal(run_lock_check_quickly(lock, &err), STATUS_OK);
     }
@@ -554,8 +538,7 @@ static struct run_lock *rival;
 /* Another taker has seen the same dead owner and is faster while this one pauses after its rename. */
 static void let_rival_win(void)
 {
-    if (rival)
-        return;
+    if (rival) return;
     meanwhile = NULL;
     struct run_lock_config config = config_of("n3", 14, "8", 1);
     struct taking taking = {.grip = GRIP_NONE};
@@ -605,19 +588,16 @@ static void storm(int round, bool ghost)
     leave_owner(config_of("gone", 1, "3", 0).self);
     const struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int held = ghost ? open(at("lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
-    if (ghost)
-        assert_int_equal(fcntl(held, F_OFD_SETLK, &whole), 0);
+    if (ghost) assert_int_equal(fcntl(held, F_OFD_SETLK, &whole), 0);
     fflush(NULL);
     for (int i = 0; i < TAKERS; i++) {
         pids[i] = fork();
         assert_true(pids[i] >= 0);
-        if (pids[i])
-            continue;
+        if (pids[i]) continue;
         struct run_lock_config own = config_of(NULL, 0, "3", 1);
         struct run_lock *lock;
         char byte;
-        if (round)
-            own.pause = lock_pause_real, own.now = seconds_now;
+        if (round) own.pause = lock_pause_real, own.now = seconds_now;
         own.patience = 0.2;
         close(go[1]);
         int got = read(go[0], &byte, 1) == 0 ? 0 : -1;
@@ -626,8 +606,7 @@ static void storm(int round, bool ghost)
         atomic_fetch_add(done, 1);
         while (*done < TAKERS) /* the winner stays until all have tried */
             usleep(1000);
-        if (status == STATUS_OK)
-            status = run_lock_check(lock, &err);
+        if (status == STATUS_OK) status = run_lock_check(lock, &err);
         _exit(got == 0 ? (int)status : 99);
     }
     close(go[0]);
@@ -639,18 +618,15 @@ static void storm(int round, bool ghost)
         winners += WEXITSTATUS(code) == 0;
     }
     munmap(done, sizeof *done);
-    if (ghost)
-        close(held);
+    if (ghost) close(held);
     assert_int_equal(winners, 1);
 }
 
 static void test_a_storm_of_takers(void **state)
 {
     (void)state;
-    for (int i = 0; i < 5; i++)
-        storm(0, false);
-    for (int i = 0; i < 3; i++)
-        storm(0, true);
+    for (int i = 0; i < 5; i++) storm(0, false);
+    for (int i = 0; i < 3; i++) storm(0, true);
     storm(1, true);
     lock_errno = ENOLCK;
     storm(1, false);

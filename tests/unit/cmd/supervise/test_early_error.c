@@ -59,8 +59,7 @@ static const char *rank_said(struct rank *rank, char text[512])
 {
     size_t at = 0;
     ssize_t n;
-    while (at < 511 && (n = read(rank->words, text + at, 511 - at)) > 0)
-        at += (size_t)n;
+    while (at < 511 && (n = read(rank->words, text + at, 511 - at)) > 0) at += (size_t)n;
     text[at] = 0;
     close(rank->words);
     return text;
@@ -82,8 +81,7 @@ static bool is_heard(int number, const char *job, const char *text, int about)
     rank_start(&rank, number, job, text, about);
     bool heard = *rank_said(&rank, said) != 0;
     rank_end(&rank);
-    if (heard && (!strstr(said, text) || !strstr(said, "on node: ")))
-        fail_msg("%s", said);
+    if (heard && (!strstr(said, text) || !strstr(said, "on node: "))) fail_msg("%s", said);
     return heard;
 }
 
@@ -137,8 +135,7 @@ static bool has_socket(pid_t process, unsigned long inode)
         snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)process, fd);
         ssize_t n = readlink(path, link, sizeof link - 1);
         link[n > 0 ? n : 0] = '\0';
-        if (strcmp(link, wanted) == 0)
-            return true;
+        if (strcmp(link, wanted) == 0) return true;
     }
     return false;
 }
@@ -153,13 +150,11 @@ static socklen_t find_name(pid_t rank, struct sockaddr_un *name)
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
     while (file && fgets(line, sizeof line, file)) {
         const char *at = strstr(line, "@ztrain-");
-        if (!at || sscanf(line, "%*s %*s %*s %*s %*s %*s %lu", &inode) != 1 || !has_socket(rank, inode))
-            continue;
+        if (!at || sscanf(line, "%*s %*s %*s %*s %*s %*s %lu", &inode) != 1 || !has_socket(rank, inode)) continue;
         length = strcspn(at, "\n");
         memcpy(name->sun_path + 1, at + 1, length - 1);
     }
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     assert_true(length > 0);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
 }
@@ -181,8 +176,7 @@ static void test_a_name_that_proves_nothing(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&name, size), 0);
     assert_true(is_heard(1, job, "no secret", -1));
     close(fd);
-    if (geteuid() != 0)
-        return;
+    if (geteuid() != 0) return;
     assert_int_equal(pipe(ready), 0);
     pid_t stranger = fork();
     if (stranger == 0) {

@@ -37,8 +37,7 @@ static enum status work_until_failure(struct comm *comm)
 {
     for (;;) {
         enum status status = comm_barrier(comm, &error);
-        if (status != STATUS_OK)
-            return status;
+        if (status != STATUS_OK) return status;
         usleep(10000);
     }
 }
@@ -60,8 +59,7 @@ static int play_rank(const char *scenario)
         return 0;
     if (!strcmp(scenario, "foreign")) /* as a library that exits before main() */
         _exit(1);
-    if (!strcmp(scenario, "early-3"))
-        return rank == 0 ? final_error(STATUS_DATA) : (sleep(60), 0);
+    if (!strcmp(scenario, "early-3")) return rank == 0 ? final_error(STATUS_DATA) : (sleep(60), 0);
     if (!strcmp(scenario, "slow-start")) { /* a signal that arrives before the rank waits for it is not lost */
         usleep(700000);
         return take_stop(0) ? STATUS_REQUEUE : STATUS_BUG;
@@ -72,8 +70,7 @@ static int play_rank(const char *scenario)
         printf("rank %d of %d with %d cores\nline two\n", rank, bootstrap.world, bootstrap.cores);
         fflush(stdout);
         fprintf(stderr, "no end of line %d", rank);
-        for (int i = 0; rank == 2 && i < 20000; i++)
-            putchar('x');
+        for (int i = 0; rank == 2 && i < 20000; i++) putchar('x');
         comm_close(comm);
         bootstrap_release(&bootstrap);
         return 0;
@@ -81,22 +78,17 @@ static int play_rank(const char *scenario)
     if (!strcmp(scenario, "stop")) {
         printf("ready %d\n", (int)getpid());
         fflush(stdout);
-        while (!take_stop(100))
-            heartbeat_beat();
+        while (!take_stop(100)) heartbeat_beat();
         printf("stops %d\n", 1 + take_stop(200));
         comm_close(comm);
         bootstrap_release(&bootstrap);
         return STATUS_REQUEUE;
     }
-    if (!strcmp(scenario, "killed") && rank == 1)
-        raise(SIGKILL);
-    if (!strcmp(scenario, "crash") && rank == 2)
-        raise(SIGABRT);
+    if (!strcmp(scenario, "killed") && rank == 1) raise(SIGKILL);
+    if (!strcmp(scenario, "crash") && rank == 2) raise(SIGABRT);
     if (!strcmp(scenario, "stubborn")) { /* ignores the other ranks and the signals */
-        if (rank == 1)
-            raise(SIGKILL);
-        for (;;)
-            usleep(1000);
+        if (rank == 1) raise(SIGKILL);
+        for (;;) usleep(1000);
     }
     if (!strcmp(scenario, "frozen") && rank == 1) /* the supervisor cannot know; a peer exits with its own code */
         raise(SIGSTOP);
@@ -108,11 +100,9 @@ static int play_rank(const char *scenario)
         return final_error(status);
     }
     if (!strcmp(scenario, "leaver")) {
-        if (rank == 1)
-            _exit(0);
+        if (rank == 1) _exit(0);
         for (;;) {
-            if (comm_status(comm, &error) != STATUS_OK)
-                return final_error(comm_status(comm, &error));
+            if (comm_status(comm, &error) != STATUS_OK) return final_error(comm_status(comm, &error));
             heartbeat_beat();
             usleep(1000);
         }
@@ -128,8 +118,7 @@ static int play_supervisor(char **argv)
     struct supervise_end end;
     enum status status = supervise(3, NULL, argv, 1.0, &end, &error);
     output_drain(); /* as main() does: the ranks' last lines may still be queued */
-    if (status == STATUS_OK)
-        return end.exit_code;
+    if (status == STATUS_OK) return end.exit_code;
     fprintf(stderr, "supervisor: %s\n", error.text);
     return (int)status;
 }
@@ -167,13 +156,10 @@ static bool scene_read(struct scene *scene, const char *words, int times)
 {
     for (;;) {
         int seen = 0;
-        for (const char *at = scene->text; words && (at = strstr(at, words)) != NULL; at++)
-            seen++;
-        if (words && seen >= times)
-            return true;
+        for (const char *at = scene->text; words && (at = strstr(at, words)) != NULL; at++) seen++;
+        if (words && seen >= times) return true;
         ssize_t n = read(scene->output, scene->text + scene->used, sizeof scene->text - 1 - scene->used);
-        if (n <= 0)
-            return false;
+        if (n <= 0) return false;
         scene->used += (size_t)n;
         scene->text[scene->used] = 0;
     }
@@ -191,8 +177,7 @@ static int scene_end(struct scene *scene)
 
 static void expect(const struct scene *scene, const char *words)
 {
-    if (!strstr(scene->text, words))
-        fail_msg("'%s' is not in:\n%s", words, scene->text);
+    if (!strstr(scene->text, words)) fail_msg("'%s' is not in:\n%s", words, scene->text);
 }
 
 static void test_output_has_ranks_in_front(void **state)
@@ -211,8 +196,7 @@ static void test_output_has_ranks_in_front(void **state)
     size_t xs = 0;
     for (char *line = strtok(scene.text, "\n"); line; line = strtok(NULL, "\n")) {
         assert_true(line[0] == '[' && line[1] >= '0' && line[1] <= '2' && line[2] == ']' && line[3] == ' ');
-        for (char *c = line; *c; c++)
-            xs += *c == 'x';
+        for (char *c = line; *c; c++) xs += *c == 'x';
     }
     assert_int_equal(xs, 20000); /* a line longer than the pump's buffer is broken, not cut */
 }
@@ -241,8 +225,7 @@ static void test_deaths(void **state)
         struct scene scene;
         scene_start(&scene, cases[i].scenario);
         int code = scene_end(&scene);
-        if (code != cases[i].code)
-            fail_msg("%s: exit code %d\n%s", cases[i].scenario, code, scene.text);
+        if (code != cases[i].code) fail_msg("%s: exit code %d\n%s", cases[i].scenario, code, scene.text);
         expect(&scene, cases[i].words[0]);
         expect(&scene, cases[i].words[1]);
         assert_true(seconds_now() - scene.started < 30);
@@ -290,12 +273,9 @@ static void test_no_orphans(void **state)
             snprintf(path, sizeof path, "/proc/%d/stat", (int)pid); /* unreaped: a zombie counts as gone */
             FILE *file = fopen(path, "r");
             char kind = 0;
-            if (!file || fscanf(file, "%*d %63s %c", name, &kind) != 2)
-                kind = 'Z';
-            if (file)
-                fclose(file);
-            if (kind == 'Z' || kind == 'X')
-                break;
+            if (!file || fscanf(file, "%*d %63s %c", name, &kind) != 2) kind = 'Z';
+            if (file) fclose(file);
+            if (kind == 'Z' || kind == 'X') break;
             usleep(10000);
             assert_true(i < 5999);
         }
@@ -319,8 +299,7 @@ static void test_refusals(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        return bootstrap_is_local_rank() ? play_rank(argv[1]) : play_supervisor(argv);
+    if (argc > 1) return bootstrap_is_local_rank() ? play_rank(argv[1]) : play_supervisor(argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_output_has_ranks_in_front),
         cmocka_unit_test(test_deaths),

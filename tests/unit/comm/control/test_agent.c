@@ -77,13 +77,11 @@ static void play_rank(struct job *job, int rank)
                 links[count++] = (struct agent_link){b, job->links[a][b]};
             else if (job->links[a][b] >= 0)
                 close(job->links[a][b]);
-        if (a != node)
-            close(job->memory[a]);
+        if (a != node) close(job->memory[a]);
     }
     CHECK_OK(
         control_attach(job->memory[node], rank, job->world, job->places[rank].host, job->timeout, &control, &error));
-    if (agent_rank)
-        CHECK_OK(agent_start(control, links, count, &agent, &error));
+    if (agent_rank) CHECK_OK(agent_start(control, links, count, &agent, &error));
     CHECK_OK(control_join(control, &error));
     job->body(job, control, rank);
     control_leave(control);
@@ -109,8 +107,7 @@ static void job_start(struct job *job, void (*body)(struct job *, struct control
     for (int a = 0; a < job->nodes; a++) {
         close(job->memory[a]);
         for (int b = 0; b < job->nodes; b++)
-            if (job->links[a][b] >= 0)
-                close(job->links[a][b]);
+            if (job->links[a][b] >= 0) close(job->links[a][b]);
     }
 }
 
@@ -125,8 +122,7 @@ static int job_wait(struct job *job, int rank)
 static bool job_end(struct job *job)
 {
     bool good = true;
-    for (int r = 0; r < job->world; r++)
-        good &= job_wait(job, r) == 0;
+    for (int r = 0; r < job->world; r++) good &= job_wait(job, r) == 0;
     return good;
 }
 
@@ -136,15 +132,13 @@ static enum status exchange(struct control *control, uint32_t turn, const void *
     struct control_block *block = control->block;
     int rank = control->rank;
     struct control_op op = {.kind = 3, .count = bytes, .slot_bytes = bytes};
-    if (control_status(control, &error) != STATUS_OK)
-        return error.code;
+    if (control_status(control, &error) != STATUS_OK) return error.code;
     memcpy(control_slot(control, rank, (int)(turn % 2)), own, bytes);
     block->ranks[rank].op[CHANNEL_CONTROL][turn % 2] = op;
     uint32_t target = control_arrive(control, CHANNEL_CONTROL);
     CHECK(target == turn + 1);
     heartbeat_beat();
-    if (control_wait(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK)
-        return STATUS_OK;
+    if (control_wait(control, CHANNEL_CONTROL, target, "an exchange") == STATUS_OK) return STATUS_OK;
     return control_status(control, &error);
 }
 
@@ -156,10 +150,8 @@ static void exchange_body(struct job *job, struct control *control, int rank)
     static unsigned char own[CONTROL_SLOT_BYTES];
     for (uint32_t turn = 0; turn < 300; turn++) {
         size_t bytes = sizes[turn % COUNT_OF(sizes)];
-        for (size_t i = 0; i < bytes; i++)
-            own[i] = (unsigned char)(turn * 7 + (uint32_t)rank * 31 + (uint32_t)i);
-        if (rank == (int)(turn % 16) && turn % 50 == 3)
-            usleep(30000); /* one rank is late */
+        for (size_t i = 0; i < bytes; i++) own[i] = (unsigned char)(turn * 7 + (uint32_t)rank * 31 + (uint32_t)i);
+        if (rank == (int)(turn % 16) && turn % 50 == 3) usleep(30000); /* one rank is late */
         CHECK_OK(exchange(control, turn, own, bytes));
         for (int r = 0; r < job->world; r++) {
             struct control_op op = control->block->ranks[r].op[CHANNEL_CONTROL][turn % 2];
@@ -243,8 +235,7 @@ static void lose(struct control *control, const struct loss_case *loss)
 static void loss_body(struct job *job, struct control *control, int rank)
 {
     const struct loss_case *loss = job->context;
-    for (uint32_t turn = 0; turn < 5; turn++)
-        CHECK_OK(exchange(control, turn, &rank, sizeof rank));
+    for (uint32_t turn = 0; turn < 5; turn++) CHECK_OK(exchange(control, turn, &rank, sizeof rank));
     if (rank == loss->rank) {
         usleep(200000); /* time for the last arrival to reach the others */
         lose(control, loss);
@@ -257,8 +248,7 @@ static void loss_body(struct job *job, struct control *control, int rank)
         usleep(10000);
         status = control_status(control, &error);
     }
-    if (status == STATUS_OK)
-        status = exchange(control, 5, &rank, sizeof rank);
+    if (status == STATUS_OK) status = exchange(control, 5, &rank, sizeof rank);
     if (status != loss->code) {
         fprintf(stderr, "rank %d: status %d: %s\n", rank, (int)status, error.text);
         _exit(1);
@@ -305,8 +295,7 @@ static void test_losses(void **state)
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         for (int r = 0; r < jobs[c].world; r++) {
             int status = r == cases[c].rank ? 0 : job_wait(&jobs[c], r);
-            if (status)
-                print_message("case %zu, rank %d: %x\n", c, r, (unsigned)status);
+            if (status) print_message("case %zu, rank %d: %x\n", c, r, (unsigned)status);
             assert_int_equal(status, 0);
         }
         kill(jobs[c].pids[cases[c].rank], SIGKILL);
@@ -335,10 +324,8 @@ static void test_suspended_job_goes_on(void **state)
     job_init(&job, node_of, 4, 1);
     job_start(&job, pause_body, started);
     for (int r = 0; r < 4; r++)
-        while (*(volatile double *)&started[r] == 0)
-            usleep(10000);
-    for (int r = 0; r < 4; r++)
-        kill(job.pids[r], SIGSTOP);
+        while (*(volatile double *)&started[r] == 0) usleep(10000);
+    for (int r = 0; r < 4; r++) kill(job.pids[r], SIGSTOP);
     usleep(2500000);
     for (int r = 3; r >= 0; r--) { /* not all at one time */
         kill(job.pids[r], SIGCONT);
@@ -368,8 +355,7 @@ static void *relay_run(void *argument)
         for (int i = 0; i < 2; i++) {
             ssize_t n = fds[i].revents & POLLIN ? read(fds[i].fd, buffer, sizeof buffer) : 0;
             for (ssize_t at = 0, sent; n > 0 && at < n; at += sent)
-                if ((sent = send(fds[1 - i].fd, buffer + at, (size_t)(n - at), MSG_NOSIGNAL)) <= 0)
-                    break;
+                if ((sent = send(fds[1 - i].fd, buffer + at, (size_t)(n - at), MSG_NOSIGNAL)) <= 0) break;
         }
     }
     return NULL;
@@ -410,8 +396,7 @@ static void test_cut_link(void **state)
     relay.b = second[1];
     job_start(&job, cut_body, rounds);
     assert_int_equal(pthread_create(&thread, NULL, relay_run, &relay), 0);
-    while (*rounds < 10)
-        usleep(1000);
+    while (*rounds < 10) usleep(1000);
     relay.cut = true;
     assert_true(job_end(&job));
     relay.end = true;
@@ -502,11 +487,9 @@ static void test_messages_that_do_not_fit(void **state)
         struct control *control = two_nodes();
         struct agent_inbox inbox;
         agent_inbox_init(&inbox, control, 1);
-        if (cases[c].greeted)
-            assert_int_equal(feed(&inbox, &greeting), STATUS_OK);
+        if (cases[c].greeted) assert_int_equal(feed(&inbox, &greeting), STATUS_OK);
         enum status status = feed(&inbox, &cases[c].said);
-        if (status != (cases[c].good ? STATUS_OK : STATUS_PEER))
-            fail_msg("case %zu: status %d", c, (int)status);
+        if (status != (cases[c].good ? STATUS_OK : STATUS_PEER)) fail_msg("case %zu: status %d", c, (int)status);
         if (!cases[c].good) {
             assert_non_null(strstr(error.text, "rank 1 on host1 sent a message that does not fit"));
             assert_int_equal(control->block->ranks[2].arrivals[CHANNEL_CONTROL], 0);

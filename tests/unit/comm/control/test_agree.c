@@ -26,8 +26,7 @@ static enum status exchange_by_table(void *context, const void *own, size_t byte
     struct table *table = context;
     assert_int_equal(bytes, sizeof table->outcomes[0]);
     memcpy(&table->outcomes[table->rank], own, bytes);
-    if (!table->complete)
-        return error_set(err, STATUS_PEER, "the first pass");
+    if (!table->complete) return error_set(err, STATUS_PEER, "the first pass");
     memcpy(all, table->outcomes, sizeof table->outcomes);
     return STATUS_OK;
 }
@@ -45,8 +44,7 @@ static void reach(const char *const texts[WORLD], const int abouts[WORLD], const
             table.rank = r;
             table.complete = pass == 1;
             errors[r] = (struct error){.code = STATUS_OK};
-            if (texts[r])
-                error_set(&errors[r], codes[r], "%s", texts[r]);
+            if (texts[r]) error_set(&errors[r], codes[r], "%s", texts[r]);
             error_blame(&errors[r], abouts[r], FAILURE_NONE);
             results[r] = agree_through(&ranks, &own, sizeof own, all, status, &lowest[r], &errors[r]);
         }
@@ -74,8 +72,7 @@ static void test_who_prints(void **state)
         enum status results[WORLD];
         struct error errors[WORLD];
         int lowest[WORLD], expected = 0;
-        while (!cases[c].texts[expected])
-            expected++;
+        while (!cases[c].texts[expected]) expected++;
         reach(cases[c].texts, cases[c].abouts, codes, results, lowest, errors);
         for (int r = 0; r < WORLD; r++)
             if (results[r] != codes[expected] || errors[r].code != codes[expected] || lowest[r] != expected ||
@@ -95,8 +92,7 @@ static void test_no_failure(void **state)
     struct error errors[WORLD];
     int lowest[WORLD];
     reach(texts, abouts, codes, results, lowest, errors);
-    for (int r = 0; r < WORLD; r++)
-        assert_true(results[r] == STATUS_OK && lowest[r] == -1 && !errors[r].printed);
+    for (int r = 0; r < WORLD; r++) assert_true(results[r] == STATUS_OK && lowest[r] == -1 && !errors[r].printed);
 }
 
 /* A rank that cannot reach the others keeps its own error, or takes that of the exchange if it had none. */

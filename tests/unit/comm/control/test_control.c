@@ -66,8 +66,7 @@ static void test_places(void **state)
     for (int r = 0; r < WORLD; r++)
         for (int turn = 0; turn < 2; turn++)
             memset(control_slot(control, r, turn), 1 + 2 * r + turn, CONTROL_SLOT_BYTES);
-    for (int i = 0; i < 2; i++)
-        memset(control_staging(control, i), 100 + i, CONTROL_STAGING_BYTES);
+    for (int i = 0; i < 2; i++) memset(control_staging(control, i), 100 + i, CONTROL_STAGING_BYTES);
     for (int r = 0; r < WORLD; r++)
         for (int turn = 0; turn < 2; turn++)
             for (int at = 0; at < CONTROL_SLOT_BYTES; at += CONTROL_SLOT_BYTES - 1)
@@ -174,20 +173,13 @@ enum sight {
 
 static void show(struct control_rank *ranks, enum sight sight, int round)
 {
-    if (sight != AGENT_SILENT)
-        atomic_fetch_add(&ranks[0].heard, 1);
-    if (sight != NODE_QUIET && sight != AGENT_SILENT && round % 5 == 0)
-        atomic_fetch_add(&ranks[3].heard, 1);
-    if (sight == PEER_MOVES && round % 20 == 0)
-        atomic_fetch_add(&ranks[4].progress, 1);
-    if (round != 3)
-        return;
-    if (sight == RANK_DIED_FIRST)
-        atomic_store(&ranks[4].state, RANK_DEAD);
-    if (sight == RANK_IS_DEAD)
-        atomic_store(&ranks[4].state, RANK_DEAD);
-    if (sight == RANK_LEFT)
-        atomic_store(&ranks[4].state, RANK_CLOSED);
+    if (sight != AGENT_SILENT) atomic_fetch_add(&ranks[0].heard, 1);
+    if (sight != NODE_QUIET && sight != AGENT_SILENT && round % 5 == 0) atomic_fetch_add(&ranks[3].heard, 1);
+    if (sight == PEER_MOVES && round % 20 == 0) atomic_fetch_add(&ranks[4].progress, 1);
+    if (round != 3) return;
+    if (sight == RANK_DIED_FIRST) atomic_store(&ranks[4].state, RANK_DEAD);
+    if (sight == RANK_IS_DEAD) atomic_store(&ranks[4].state, RANK_DEAD);
+    if (sight == RANK_LEFT) atomic_store(&ranks[4].state, RANK_CLOSED);
 }
 
 /* Rank 2 on node 0 waits at most two seconds for rank 4 on node 2. Returns its message. */
@@ -225,15 +217,11 @@ static void test_blame(void **state)
         struct control *control = attach(fd, 2, 1);
         struct control_rank *ranks = control->block->ranks;
         enum sight sight = cases[c].sight;
-        if (sight == NODE_IS_ENDED || sight == RANK_DIED_FIRST)
-            control_node_lost(control, 2, NODE_ENDED);
-        if (sight == NODE_IS_SILENT)
-            control_node_lost(control, 2, NODE_SILENT);
-        if (sight == NODE_IS_UNREACHABLE)
-            control_node_lost(control, 2, NODE_UNREACHABLE);
+        if (sight == NODE_IS_ENDED || sight == RANK_DIED_FIRST) control_node_lost(control, 2, NODE_ENDED);
+        if (sight == NODE_IS_SILENT) control_node_lost(control, 2, NODE_SILENT);
+        if (sight == NODE_IS_UNREACHABLE) control_node_lost(control, 2, NODE_UNREACHABLE);
         watchdog_begin(control, 4, &watch);
-        if (sight == CONNECTION_OF_THE_DEAD)
-            atomic_store(&ranks[4].state, RANK_DEAD);
+        if (sight == CONNECTION_OF_THE_DEAD) atomic_store(&ranks[4].state, RANK_DEAD);
         if (sight == CONNECTION_LOST || sight == CONNECTION_OF_THE_DEAD)
             assert_int_equal(peer_lost(control, 4, "a test", "Connection reset by peer"), STATUS_PEER);
         double start = seconds_now();
@@ -245,8 +233,7 @@ static void test_blame(void **state)
         for (int w = 0; w < 2 && cases[c].words[w]; w++)
             if (control_status(control, &error) != STATUS_PEER || !strstr(error.text, cases[c].words[w]))
                 fail_msg("case %zu: '%s' is not in '%s'", c, cases[c].words[w], error.text);
-        if (!cases[c].words[0])
-            assert_int_equal(control_status(control, &error), STATUS_OK);
+        if (!cases[c].words[0]) assert_int_equal(control_status(control, &error), STATUS_OK);
         control_detach(control);
         close(fd);
     }

@@ -46,8 +46,7 @@ static void ends_open(struct end ends[2], int buffer)
         *end = (struct end){.rank = r, .op = {.kind = OP_ALL_GATHER, .dtype = 1, .count = 7}};
         assert_int_equal(control_create(&shape, &end->memory, &error), STATUS_OK);
         assert_int_equal(control_attach(end->memory, r, 2, places[r].host, 2, &end->control, &error), STATUS_OK);
-        if (buffer)
-            setsockopt(fds[r], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+        if (buffer) setsockopt(fds[r], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         end->net = net_new(end->control, 2);
         net_connect(end->net, 1 - r, fds[r]);
     }
@@ -84,18 +83,15 @@ static void part(struct end *end, bool send, void *data, size_t bytes)
 
 static void run_both(struct end ends[2])
 {
-    for (int r = 0; r < 2; r++)
-        pthread_create(&ends[r].thread, NULL, run, &ends[r]);
-    for (int r = 0; r < 2; r++)
-        pthread_join(ends[r].thread, NULL);
+    for (int r = 0; r < 2; r++) pthread_create(&ends[r].thread, NULL, run, &ends[r]);
+    for (int r = 0; r < 2; r++) pthread_join(ends[r].thread, NULL);
 }
 
 static void assert_failed(struct end *end, enum status code, const char *words)
 {
     assert_int_equal(end->status, code);
     assert_int_equal(control_status(end->control, &error), code);
-    if (!strstr(error.text, words))
-        fail_msg("'%s' is not in '%s'", words, error.text);
+    if (!strstr(error.text, words)) fail_msg("'%s' is not in '%s'", words, error.text);
 }
 
 /* More bytes than the sockets hold, in both directions at once, in several parts and portions of any size. */
@@ -112,8 +108,7 @@ static void test_both_ways(void **state)
             for (int r = 0; r < 2; r++) {
                 ends[r].count = 0;
                 memset(in[r], 0, BYTES);
-                for (size_t i = 0; i < BYTES; i++)
-                    out[r][i] = (char)(i * 7 % 251 + (size_t)(r + round));
+                for (size_t i = 0; i < BYTES; i++) out[r][i] = (char)(i * 7 % 251 + (size_t)(r + round));
                 /* one end divides the bytes that the other has in one part */
                 part(&ends[r], r == 0, r == 0 ? out[r] : in[r], CUT);
                 part(&ends[r], r == 0, r == 0 ? out[r] + CUT : in[r] + CUT, 1);
@@ -142,12 +137,10 @@ static void test_needs(void **state)
     static char in[BYTES], out[BYTES];
     struct end ends[2];
     ends_open(ends, 8192);
-    for (size_t i = 0; i < BYTES; i++)
-        out[i] = (char)(i * 11 % 253);
+    for (size_t i = 0; i < BYTES; i++) out[i] = (char)(i * 11 % 253);
     part(&ends[0], true, out, BYTES);
     ends[0].parts[0].need = 0;
-    for (int r = 0; r < 2; r++)
-        net_begin(ends[r].net, &ends[r].op);
+    for (int r = 0; r < 2; r++) net_begin(ends[r].net, &ends[r].op);
     assert_int_equal(net_transfer(ends[0].net, NULL, 0), STATUS_OK);
     assert_int_equal(net_transfer(ends[0].net, ends[0].parts, 1), STATUS_OK); /* the peer does not read yet */
     assert_true(ends[0].parts[0].done > 0 && ends[0].parts[0].done < BYTES);
@@ -159,8 +152,7 @@ static void test_needs(void **state)
     assert_true(ends[1].parts[1].done < BYTES - 1000);
     ends[0].parts[0].need = BYTES;
     ends[1].parts[1].need = BYTES - 1000;
-    for (int r = 0; r < 2; r++)
-        pthread_create(&ends[r].thread, NULL, transfer, &ends[r]);
+    for (int r = 0; r < 2; r++) pthread_create(&ends[r].thread, NULL, transfer, &ends[r]);
     for (int r = 0; r < 2; r++) {
         pthread_join(ends[r].thread, NULL);
         assert_int_equal(ends[r].status, STATUS_OK);

@@ -185,11 +185,9 @@ static void test_environments(void **state)
         struct bootstrap bootstrap;
         struct error error = {.code = STATUS_OK};
         clear_launchers();
-        for (int i = 0; i < 16 && cases[c].set[i]; i += 2)
-            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        for (int i = 0; i < 16 && cases[c].set[i]; i += 2) setenv(cases[c].set[i], cases[c].set[i + 1], 1);
         enum status status = bootstrap_init(&bootstrap, &error);
-        if (status != cases[c].status)
-            fail_msg("case %zu: status %d, '%s'", c, status, error.text);
+        if (status != cases[c].status) fail_msg("case %zu: status %d, '%s'", c, status, error.text);
         for (int w = 0; w < 3 && cases[c].words[w]; w++)
             if (!strstr(error.text, cases[c].words[w]))
                 fail_msg("case %zu: '%s' is not in '%s'", c, cases[c].words[w], error.text);
@@ -244,8 +242,7 @@ static void test_every_half_of_a_step(void **state)
                 fail_msg("variables %x: rank %d of %d", (unsigned)left, bootstrap.rank, bootstrap.world);
             if (status != STATUS_OK && (status != STATUS_USAGE || !strstr(error.text, "hint: ")))
                 fail_msg("variables %x: %d: %s", (unsigned)left, status, error.text);
-            if (status == STATUS_OK)
-                bootstrap_release(&bootstrap);
+            if (status == STATUS_OK) bootstrap_release(&bootstrap);
         }
     clear_launchers();
 }
@@ -268,8 +265,7 @@ static void test_who_is_refused(void **state)
         struct bootstrap bootstrap;
         struct error error;
         clear_launchers();
-        for (int i = 0; i < 8 && cases[c].set[i]; i += 2)
-            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        for (int i = 0; i < 8 && cases[c].set[i]; i += 2) setenv(cases[c].set[i], cases[c].set[i + 1], 1);
         assert_int_equal(bootstrap_init(&bootstrap, &error), STATUS_USAGE);
         assert_int_equal(bootstrap.rank, cases[c].rank);
         assert_int_equal(bootstrap.world, cases[c].world);
@@ -290,8 +286,7 @@ static void test_pmi_of_another_step(void **state)
         {"SLURM_STEP_ID", "1"}, {"SLURM_JOB_ID", "812"},
     };
     clear_launchers();
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        setenv(variables[i][0], variables[i][1], 1);
+    for (size_t i = 0; i < COUNT_OF(variables); i++) setenv(variables[i][0], variables[i][1], 1);
     assert_int_equal(bootstrap_init(&bootstrap, &error), STATUS_USAGE);
     assert_non_null(strstr(error.text, "left over from another step: PMI_JOBID=812.0, and this is 812.1"));
     assert_int_equal(bootstrap_check_launcher(&error), STATUS_USAGE);
@@ -322,8 +317,7 @@ static void test_alone_in_a_larger_job(void **state)
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct error error = {.code = STATUS_OK};
         clear_launchers();
-        for (int i = 0; i < 10 && cases[c].set[i]; i += 2)
-            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        for (int i = 0; i < 10 && cases[c].set[i]; i += 2) setenv(cases[c].set[i], cases[c].set[i + 1], 1);
         if (bootstrap_check_alone(&error) != (cases[c].words[0] ? STATUS_USAGE : STATUS_OK))
             fail_msg("case %zu: '%s'", c, error.text);
         for (int w = 0; w < 3 && cases[c].words[w]; w++)
@@ -353,8 +347,7 @@ static void test_job_names(void **state)
         struct bootstrap bootstrap;
         struct error error;
         clear_launchers();
-        for (int i = 0; i < 12 && cases[c].set[i]; i += 2)
-            setenv(cases[c].set[i], cases[c].set[i + 1], 1);
+        for (int i = 0; i < 12 && cases[c].set[i]; i += 2) setenv(cases[c].set[i], cases[c].set[i + 1], 1);
         assert_int_equal(bootstrap_init(&bootstrap, &error), STATUS_OK);
         assert_string_equal(bootstrap.job_id, cases[c].name);
     }

@@ -48,8 +48,7 @@ static void note_end(void *context, enum status code, const char *text)
 
 static bool comes_true(atomic_int *number, int value)
 {
-    for (int i = 0; i < 6000 && atomic_load(number) != value; i++)
-        usleep(10000);
+    for (int i = 0; i < 6000 && atomic_load(number) != value; i++) usleep(10000);
     return atomic_load(number) == value;
 }
 
@@ -81,14 +80,12 @@ static void make_client(struct scene *s, int rank)
 static void scene_open_clients(struct scene *s)
 {
     scene_open(s, WORLD);
-    for (int r = 0; r < WORLD; r++)
-        make_client(s, r);
+    for (int r = 0; r < WORLD; r++) make_client(s, r);
 }
 
 static void scene_close(struct scene *s)
 {
-    for (int r = 0; r < WORLD; r++)
-        kv_client_free(s->clients[r]);
+    for (int r = 0; r < WORLD; r++) kv_client_free(s->clients[r]);
     kv_server_free(s->server);
 }
 
@@ -155,8 +152,7 @@ static void test_values(void **state)
     kv_leave(s.clients[2], 10);
     kv_leave(s.clients[1], 10);
     kv_leave(s.clients[0], 10);
-    for (int r = 0; r < WORLD; r++)
-        assert_int_equal(atomic_load(&s.told[r].times), 0);
+    for (int r = 0; r < WORLD; r++) assert_int_equal(atomic_load(&s.told[r].times), 0);
     assert_int_equal(exchange(s.clients[1], 1), STATUS_PEER);
     scene_close(&s);
 }
@@ -232,8 +228,7 @@ static void send_raw(int fd, enum kv_kind kind, int number, uint32_t length, con
 {
     const struct kv_frame frame = {kind, number, length};
     assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
-    if (bytes)
-        assert_int_equal(send(fd, body, bytes, MSG_NOSIGNAL), bytes);
+    if (bytes) assert_int_equal(send(fd, body, bytes, MSG_NOSIGNAL), bytes);
 }
 
 static bool is_closed(int fd)
@@ -242,8 +237,7 @@ static bool is_closed(int fd)
     struct pollfd one = {.fd = fd, .events = POLLIN};
     while (poll(&one, 1, 5000) > 0) {
         ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
-        if (n == 0 || n < 0)
-            return true;
+        if (n == 0 || n < 0) return true;
     }
     return false;
 }
@@ -274,8 +268,7 @@ static void test_bad_clients(void **state)
         make_client(&s, 2);
         send_raw(s.fds[1], (enum kv_kind)cases[c].kind, cases[c].number, cases[c].length, cases[c].body,
                  cases[c].bytes);
-        if (!is_closed(s.fds[1]))
-            fail_msg("case %zu: not dropped", c);
+        if (!is_closed(s.fds[1])) fail_msg("case %zu: not dropped", c);
         /* the others get the reason why they wait in vain */
         assert_int_equal(exchange(s.clients[0], 10), STATUS_PEER);
         assert_non_null(strstr(error.text, "rank 1 has ended"));
@@ -286,11 +279,9 @@ static void test_bad_clients(void **state)
     /* a second value before the answers to the first */
     struct scene s;
     scene_open(&s, WORLD);
-    for (int i = 0; i < 2; i++)
-        send_raw(s.fds[1], KV_GIVE, 0, 1, "v", 1);
+    for (int i = 0; i < 2; i++) send_raw(s.fds[1], KV_GIVE, 0, 1, "v", 1);
     assert_true(is_closed(s.fds[1]));
-    for (int r = 0; r < WORLD; r++)
-        close(s.fds[r]);
+    for (int r = 0; r < WORLD; r++) close(s.fds[r]);
     scene_close(&s);
 }
 

@@ -20,8 +20,7 @@ enum { NUMBERS = 125 };
 
 static const char *hex_of(const unsigned char *bytes, char text[65])
 {
-    for (int i = 0; i < 32; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    for (int i = 0; i < 32; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     return text;
 }
 
@@ -32,20 +31,17 @@ static void play_meet(struct bootstrap *boot)
     int32_t own[NUMBERS], *all = malloc((size_t)boot->world * sizeof own);
     char text[512], secret[65];
     _Static_assert(sizeof own == BOOTSTRAP_EXCHANGE_MAX, "the longest exchange");
-    for (int i = 0; i < NUMBERS; i++)
-        own[i] = boot->rank * 1000 + i;
+    for (int i = 0; i < NUMBERS; i++) own[i] = boot->rank * 1000 + i;
     if (bootstrap_exchange(boot, "key-that-is-as-long-as-any-key-is-allowed-to-be", own, sizeof own, all, &error) !=
         STATUS_OK)
         say_and_exit(boot->rank, 90, error.text);
     for (int i = 0; i < boot->world * NUMBERS; i++)
-        if (all[i] != i / NUMBERS * 1000 + i % NUMBERS)
-            say_and_exit(boot->rank, 91, "wrong numbers");
+        if (all[i] != i / NUMBERS * 1000 + i % NUMBERS) say_and_exit(boot->rank, 91, "wrong numbers");
     free(all);
     if (boot->places[boot->rank].pid != getpid() || strcmp(boot->places[boot->rank].host, boot->host) != 0)
         say_and_exit(boot->rank, 94, "wrong place");
     const char *fd = getenv("PMI_FD");
-    if (fd && !(fcntl(atoi(fd), F_GETFD) & FD_CLOEXEC))
-        say_and_exit(boot->rank, 95, "PMI_FD is inherited");
+    if (fd && !(fcntl(atoi(fd), F_GETFD) & FD_CLOEXEC)) say_and_exit(boot->rank, 95, "PMI_FD is inherited");
     bootstrap_finish(boot);
     snprintf(text, sizeof text, "node %d of %d, local %d of %d; %s; %s; %s", boot->node, boot->num_nodes,
              boot->local_rank, boot->local_world, boot->source, boot->job_id, hex_of(boot->secret, secret));
@@ -65,15 +61,13 @@ static int play_rank(const char *scene)
     struct bootstrap boot;
     struct error error = {.code = STATUS_OK};
     enum status status = bootstrap_init(&boot, &error);
-    if (status != STATUS_OK)
-        bootstrap_refuse(&boot, status);
+    if (status != STATUS_OK) bootstrap_refuse(&boot, status);
     if (status != STATUS_OK)
         say_and_exit(atoi(getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK")), status,
                      error.printed ? "" : error.text);
     status = bootstrap_connect(&boot, 1, getenv("PLAY_INTERFACE"), &error);
     int rank = boot.rank;
-    if (status == STATUS_OK && !strcmp(scene, "meet"))
-        play_meet(&boot);
+    if (status == STATUS_OK && !strcmp(scene, "meet")) play_meet(&boot);
     if (status == STATUS_OK && !strcmp(scene, "late-fence")) {
         boot.start_seconds = 0.5;
         if (rank == 1)
@@ -81,15 +75,13 @@ static int play_rank(const char *scene)
         else
             status = exchange_ranks(&boot, "late", &error);
     }
-    if (status == STATUS_OK && !strcmp(scene, "again"))
-        status = exchange_ranks(&boot, "again", &error);
+    if (status == STATUS_OK && !strcmp(scene, "again")) status = exchange_ranks(&boot, "again", &error);
     if (status == STATUS_OK && !strcmp(scene, "slow")) {
         boot.start_seconds = 0.5;
         status = exchange_ranks(&boot, "slow-key", &error);
     }
     if (status == STATUS_OK && !strcmp(scene, "die")) {
-        if (rank == 1)
-            _exit(9);
+        if (rank == 1) _exit(9);
         status = exchange_ranks(&boot, "last", &error);
     }
     if (status == STATUS_OK && !strcmp(scene, "abort")) {
@@ -136,11 +128,9 @@ static void test_meeting(void **state)
                     fail_msg("%s, rank %d: %d: %s", play_launchers[by], r, play.codes[r], text);
                 const char *same = strstr(text, expected) + strlen(expected); /* name of the job, and secret */
                 assert_int_equal(strlen(strstr(same, "; ") + 2), 64);
-                if (r == 0)
-                    snprintf(first, sizeof first, "%s", same);
+                if (r == 0) snprintf(first, sizeof first, "%s", same);
                 assert_string_equal(first, same);
-                if (by != BY_TORCHRUN)
-                    assert_non_null(strstr(same, ".3.r2; "));
+                if (by != BY_TORCHRUN) assert_non_null(strstr(same, ".3.r2; "));
                 bool given = by == BY_SRUN_NONE || by == BY_TORCHRUN;
                 assert_true(given == (strstr(same, play_secret) != NULL));
                 char path[128];
@@ -272,8 +262,7 @@ static void test_failures(void **state)
             fail_msg("case %zu (%s, %s): code %d: %s", c, play_launchers[one->launcher],
                      one->fake ? one->fake : one->scene, play.codes[0], text);
         for (int w = 0; w < 3 && one->words[w]; w++)
-            if (!strstr(text, one->words[w]))
-                fail_msg("case %zu: '%s' is not in '%s'", c, one->words[w], text);
+            if (!strstr(text, one->words[w])) fail_msg("case %zu: '%s' is not in '%s'", c, one->words[w], text);
         play_end(&play);
     }
 }
@@ -301,8 +290,7 @@ static void answer_rank(int fd, const char *words)
     assert_int_equal(recv(fd, length, 6, MSG_WAITALL), 6);
     assert_in_range(atoi(length), 1, sizeof text - 1);
     assert_int_equal(recv(fd, text, (size_t)atoi(length), MSG_WAITALL), atoi(length));
-    if (!strstr(text, words))
-        fail_msg("'%s' is not in '%s'", words, text);
+    if (!strstr(text, words)) fail_msg("'%s' is not in '%s'", words, text);
     snprintf(text, sizeof text, "%-6dcmd=response;rc=0;", (int)strlen("cmd=response;rc=0;"));
     assert_int_equal(send(fd, text, strlen(text), 0), strlen(text));
 }
@@ -388,8 +376,7 @@ static void test_refusing_in_vain(void **state)
         struct error error = {.code = STATUS_OK};
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
         assert_int_equal(send(pair[0], cases[c].answers, strlen(cases[c].answers), 0), strlen(cases[c].answers));
-        if (cases[c].closed)
-            shutdown(pair[0], SHUT_WR);
+        if (cases[c].closed) shutdown(pair[0], SHUT_WR);
         enum status status = launcher_pmi2_refuse(pair[1], 3, "place", "refused-with-2", 0.2, &error);
         if (status != (cases[c].words ? STATUS_PEER : STATUS_OK) ||
             (cases[c].words && !strstr(error.text, cases[c].words)))
@@ -419,8 +406,7 @@ static void test_abort(void **state)
         char text[256];
         play_start(&play);
         if (by == BY_PMI2 || by == BY_PMIX) { /* the library informs the launcher, which would end rank 0 */
-            for (int i = 0; i < 3000 && !*play_read(&play, "abort", -1, text, sizeof text); i++)
-                usleep(20000);
+            for (int i = 0; i < 3000 && !*play_read(&play, "abort", -1, text, sizeof text); i++) usleep(20000);
             assert_string_equal(text,
                                 by == BY_PMI2 ? "first line, then,a second one" : "3 first line, then,a second one");
             kill(play.pids[0], SIGKILL);
@@ -532,8 +518,7 @@ static int make_libraries(void **state)
     char command[1024];
     const char *cc = getenv("CC") ? getenv("CC") : "cc";
     snprintf(play_libraries, sizeof play_libraries, "/tmp/ztrain-libs-XXXXXX");
-    if (!mkdtemp(play_libraries))
-        return -1;
+    if (!mkdtemp(play_libraries)) return -1;
     snprintf(
         command, sizeof command,
         "cd '%s' && mkdir BROKEN EMPTY && echo nonsense > BROKEN/libpmi2.so.0 && cp BROKEN/libpmi2.so.0 "
@@ -561,8 +546,7 @@ static int remove_libraries(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        return play_rank(argv[1]);
+    if (argc > 1) return play_rank(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_meeting),
         cmocka_unit_test(test_failures),

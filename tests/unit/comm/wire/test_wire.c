@@ -38,8 +38,7 @@ static struct wire_self self_of(int rank, int world)
 
 static void assert_contains(const char *text, const char *part)
 {
-    if (!strstr(text, part))
-        fail_msg("'%s' is not in '%s'", part, text);
+    if (!strstr(text, part)) fail_msg("'%s' is not in '%s'", part, text);
 }
 
 /* Connects with one rank. */
@@ -69,8 +68,7 @@ static void test_addresses_of_other_ranks(void **state)
     static const char *const wrong[] = {"", "10.1.2", "host", "[::1]", "1.2.3.4:80", "1.2.3.4 "};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         snprintf(address.text, sizeof address.text, "%s", wrong[i]);
-        if (wire_address_is_valid(&address))
-            fail_msg("'%s' is taken for an address", wrong[i]);
+        if (wire_address_is_valid(&address)) fail_msg("'%s' is taken for an address", wrong[i]);
     }
     memset(address.text, '1', sizeof address.text); /* without an end */
     assert_false(wire_address_is_valid(&address));
@@ -94,8 +92,7 @@ static void test_hosts_of_other_ranks(void **state)
         {{.count = 2, .addresses = {{"10.0.0.1", 24}}}, false},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++)
-        if (wire_host_is_valid(&cases[c].host) != cases[c].valid)
-            fail_msg("case %zu", c);
+        if (wire_host_is_valid(&cases[c].host) != cases[c].valid) fail_msg("case %zu", c);
     struct wire_host endless = {.count = 1};
     memset(endless.addresses[0].text, '1', sizeof endless.addresses[0].text);
     assert_false(wire_host_is_valid(&endless));
@@ -118,8 +115,7 @@ static void test_host_of_this_machine(void **state)
     assert_string_equal(named.addresses[0].text, "127.0.0.1");
     assert_int_equal(wire_host_read("127.4.0.0/16", &named, &error), STATUS_USAGE);
     assert_int_equal(wire_host_read("::/0", &named, &error), STATUS_OK);
-    for (int i = 0; i < named.count; i++)
-        assert_non_null(strchr(named.addresses[i].text, ':'));
+    for (int i = 0; i < named.count; i++) assert_non_null(strchr(named.addresses[i].text, ':'));
     assert_int_equal(wire_host_read("nothing0", &named, &error), STATUS_USAGE);
     assert_contains(error.text, "comm.interface");
     assert_contains(error.text, "'nothing0'");
@@ -149,8 +145,7 @@ static void check_choice(const char *const *texts, int count, int me, const char
 {
     struct wire_host hosts[4];
     struct wire_address address;
-    for (int i = 0; i < count; i++)
-        hosts[i] = host_of(texts[i]);
+    for (int i = 0; i < count; i++) hosts[i] = host_of(texts[i]);
     enum status status = wire_choose(hosts, count, me, &address, &error);
     assert_int_equal(status, chosen ? STATUS_OK : hosts[me].named ? STATUS_USAGE : STATUS_PEER);
     if (chosen)
@@ -250,8 +245,7 @@ static void *serve(void *argument)
         struct pollfd ready = {.fd = wire_server_fd(host->server), .events = POLLIN};
         poll(&ready, 1, 50);
         while (wire_server_next(host->server, &connection)) {
-            if (host->taken)
-                close(host->last.fd);
+            if (host->taken) close(host->last.fd);
             host->last = connection;
             host->taken++;
         }
@@ -279,15 +273,13 @@ static void host_stop(struct host *host)
 {
     host->stop = 1;
     pthread_join(host->thread, NULL);
-    if (host->taken)
-        close(host->last.fd);
+    if (host->taken) close(host->last.fd);
     wire_server_free(host->server);
 }
 
 static void wait_taken(struct host *host, int count)
 {
-    for (int i = 0; i < 500 && host->taken < count; i++)
-        usleep(10000);
+    for (int i = 0; i < 500 && host->taken < count; i++) usleep(10000);
     assert_int_equal(host->taken, count);
 }
 
@@ -382,8 +374,7 @@ static bool closed_silently(int fd, double seconds)
 {
     char byte;
     struct pollfd ready = {.fd = fd, .events = POLLIN};
-    if (poll(&ready, 1, (int)(seconds * 1000)) != 1)
-        return false;
+    if (poll(&ready, 1, (int)(seconds * 1000)) != 1) return false;
     return recv(fd, &byte, 1, 0) <= 0;
 }
 
@@ -408,8 +399,7 @@ static void test_strangers(void **state)
 
     /* silent strangers, and one that sends a byte now and then, do not delay a rank */
     double start = seconds_now();
-    for (size_t i = 0; i < COUNT_OF(many); i++)
-        many[i] = plain_connect(&host.address);
+    for (size_t i = 0; i < COUNT_OF(many); i++) many[i] = plain_connect(&host.address);
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
     assert_true(seconds_now() - start < 8); /* one after the other they would take 600 s */
     wait_taken(&host, 1);
@@ -418,8 +408,7 @@ static void test_strangers(void **state)
     start = seconds_now();
     bool open = true;
     for (size_t i = 0; i < 40 && open; i++) {
-        if (i < 8)
-            send(slow, hello + i, 1, MSG_NOSIGNAL);
+        if (i < 8) send(slow, hello + i, 1, MSG_NOSIGNAL);
         open = !closed_silently(slow, 0.1);
     }
     assert_false(open);
@@ -447,15 +436,13 @@ static void test_too_many_strangers(void **state)
     setrlimit(RLIMIT_NOFILE, &files);
     host_start(&host, "127.0.0.1");
     double start = seconds_now();
-    for (int i = 0; i < MANY; i++)
-        many[i] = plain_connect(&host.address);
+    for (int i = 0; i < MANY; i++) many[i] = plain_connect(&host.address);
     assert_true(closed_silently(many[0], 1.9));
     int fd;
     assert_int_equal(connect_as(&self, &host.address, 10, &fd), STATUS_OK);
     assert_true(seconds_now() - start < 5);
     close(fd);
-    for (int i = 0; i < MANY; i++)
-        close(many[i]);
+    for (int i = 0; i < MANY; i++) close(many[i]);
     host_stop(&host);
 }
 
@@ -469,8 +456,7 @@ static void test_no_descriptors_left(void **state)
     struct rlimit files, few;
     getrlimit(RLIMIT_NOFILE, &files);
     host_start(&host, "127.0.0.1");
-    for (int i = 0; i < 4; i++)
-        outside[i] = plain_connect(&host.address);
+    for (int i = 0; i < 4; i++) outside[i] = plain_connect(&host.address);
     usleep(100000);
     few = files;
     int top = dup(0);
@@ -509,12 +495,10 @@ static void *imitate(void *argument)
     fake->got = 0;
     while (fake->got < sizeof fake->hello) {
         ssize_t n = read(fd, fake->hello + fake->got, sizeof fake->hello - fake->got);
-        if (n <= 0)
-            break;
+        if (n <= 0) break;
         fake->got += (size_t)n;
     }
-    if (fake->answer)
-        send(fd, fake->answer, fake->answer_bytes, MSG_NOSIGNAL);
+    if (fake->answer) send(fd, fake->answer, fake->answer_bytes, MSG_NOSIGNAL);
     usleep(200000);
     close(fd);
     return NULL;
@@ -579,15 +563,13 @@ static void *relay_bytes(void *argument)
     ends[0] = accept(relay->listener, NULL, NULL);
     ends[1] = plain_connect(&relay->to);
     int one = 1;
-    for (int i = 0; i < 2; i++)
-        setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     for (;;) {
         struct pollfd ready[2] = {{ends[0], POLLIN, 0}, {ends[1], POLLIN, 0}};
         poll(ready, 2, 5000);
         for (int i = 0; i < 2; i++) {
             char byte;
-            if (!ready[i].revents)
-                continue;
+            if (!ready[i].revents) continue;
             if (recv(ends[i], &byte, 1, 0) <= 0) {
                 close(ends[0]);
                 close(ends[1]);
@@ -727,11 +709,9 @@ static void *mesh_run(void *argument)
     int listener, count = 0, rank = me->self.rank;
     snprintf(me->all[rank].text, sizeof me->all[rank].text, "%s", me->address);
     me->status = wire_listen(&me->all[rank], &listener, &me->err);
-    if (me->status == STATUS_OK)
-        me->status = wire_server_new(&me->self, listener, &server, &me->err);
+    if (me->status == STATUS_OK) me->status = wire_server_new(&me->self, listener, &server, &me->err);
     pthread_barrier_wait(me->published);
-    if (me->status != STATUS_OK)
-        return NULL;
+    if (me->status != STATUS_OK) return NULL;
     if (me->absent) {
         wire_server_free(server);
         return NULL;
@@ -747,14 +727,12 @@ static void *mesh_run(void *argument)
     me->status = wire_connect(&me->self, server, peers, count, me->timeout, &me->err);
     wire_server_free(server);
     if (me->status != STATUS_OK) {
-        for (int i = 0; i < count; i++)
-            me->wrong += peers[i].fd != -1;
+        for (int i = 0; i < count; i++) me->wrong += peers[i].fd != -1;
         return NULL;
     }
     for (int i = 0; i < count; i++) {
         int word[2] = {rank, (int)peers[i].service};
-        if (write(peers[i].fd, word, sizeof word) != sizeof word)
-            me->wrong++;
+        if (write(peers[i].fd, word, sizeof word) != sizeof word) me->wrong++;
     }
     for (int i = 0; i < count; i++) {
         int word[2] = {0};
@@ -778,15 +756,13 @@ static void mesh_start(struct mesh_rank ranks[WORLD], const char *address, struc
 
 static void mesh_threads(struct mesh_rank ranks[WORLD], pthread_barrier_t *published)
 {
-    for (int r = 0; r < WORLD; r++)
-        pthread_create(&ranks[r].thread, NULL, mesh_run, &ranks[r]);
+    for (int r = 0; r < WORLD; r++) pthread_create(&ranks[r].thread, NULL, mesh_run, &ranks[r]);
     pthread_barrier_wait(published);
 }
 
 static void mesh_end(struct mesh_rank ranks[WORLD], pthread_barrier_t *published)
 {
-    for (int r = 0; r < WORLD; r++)
-        pthread_join(ranks[r].thread, NULL);
+    for (int r = 0; r < WORLD; r++) pthread_join(ranks[r].thread, NULL);
     pthread_barrier_destroy(published);
 }
 
@@ -814,11 +790,9 @@ static void test_mesh(void **state)
                 strangers[n++] = fd;
             }
         mesh_end(ranks, &published);
-        for (int k = 0; k < n; k++)
-            close(strangers[k]);
+        for (int k = 0; k < n; k++) close(strangers[k]);
         for (int r = 0; r < WORLD; r++) {
-            if (ranks[r].status != STATUS_OK)
-                fail_msg("rank %d: %s", r, ranks[r].err.text);
+            if (ranks[r].status != STATUS_OK) fail_msg("rank %d: %s", r, ranks[r].err.text);
             assert_int_equal(ranks[r].wrong, 0);
         }
     }
@@ -835,8 +809,7 @@ static void test_mesh_without_one(void **state)
     mesh_threads(ranks, &published);
     mesh_end(ranks, &published);
     for (int r = 0; r < WORLD; r++) {
-        if (r == 2)
-            continue;
+        if (r == 2) continue;
         assert_int_equal(ranks[r].status, STATUS_PEER);
         assert_int_equal(ranks[r].wrong, 0);
         assert_contains(ranks[r].err.text, "rank 2 on mesh-host");

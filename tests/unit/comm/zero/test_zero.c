@@ -100,10 +100,8 @@ static void test_virtual_ranks_agree_bit_for_bit(void **state)
                                           .comm_factor = kind == 4 ? VIRTUAL : 0,
                                           .muon = kind == 2,
                                           .outcome = &outcomes[!first]};
-                if (kind == 1 && stage > 0)
-                    setting.offload_optimizer = OFFLOAD_CPU;
-                if (kind == 1 && stage == 3)
-                    setting.offload_param = OFFLOAD_CPU;
+                if (kind == 1 && stage > 0) setting.offload_optimizer = OFFLOAD_CPU;
+                if (kind == 1 && stage == 3) setting.offload_param = OFFLOAD_CPU;
                 memset(setting.outcome, 0, sizeof *outcomes);
                 assert_true(ranks_run(world, NULL, training_body, &setting));
                 if (!first && memcmp(&outcomes[1], &outcomes[0], sizeof *outcomes) != 0)
@@ -135,22 +133,19 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
     struct unit_params params;
     CHECK_OK(run.verbs->acquire(run.verbs->self, 2, PASS_FORWARD, run.compute, &params, &error));
     unsigned char *byte = (unsigned char *)params.trained + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
-    if (run.rank == run.world - 1)
-        *byte ^= 1;
+    if (run.rank == run.world - 1) *byte ^= 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
     const bool compared = parallel && setting->stage <= 2; /* at stage 3 there are no copies */
     CHECK(difference.rank == (compared ? run.world - 1 : -1));
     if (compared)
         CHECK(difference.other == 0 && difference.majority == (run.world > 2) && difference.tensor == tensor &&
               difference.unit == unit && !strcmp(difference.what, "parameters"));
-    if (run.rank == run.world - 1)
-        *byte ^= 1;
+    if (run.rank == run.world - 1) *byte ^= 1;
     let_go(&run, 2, PASS_FORWARD);
 
     /* only stage 0 has copies of the optimizer's state; rank 0's copy is wrong if a majority differs from it */
     float *own = zero_slice(run.zero, STATE_EXP_AVG_SQ, 1);
-    if (run.rank == 0)
-        own[0] += 1;
+    if (run.rank == 0) own[0] += 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
     CHECK((difference.rank >= 0) == (parallel && setting->stage == 0));
     if (difference.rank >= 0)
@@ -169,8 +164,7 @@ static void test_a_flipped_bit_of_a_replica_is_found(void **state)
                                       .tied = true,
                                       .overlap = true,
                                       .dtype = world == 2 ? DTYPE_BF16 : DTYPE_F32};
-            if (!ranks_run(world, NULL, replicas_body, &setting))
-                fail_msg("world %d, stage %d", world, stage);
+            if (!ranks_run(world, NULL, replicas_body, &setting)) fail_msg("world %d, stage %d", world, stage);
         }
 }
 
@@ -184,8 +178,7 @@ static void test_non_finite_is_named_and_skipped(void **state)
         for (int stage = 0; stage <= 3; stage++) {
             setting.stage = stage;
             setting.micros = 1 + stage % 2;
-            if (!ranks_run(world, NULL, poison_body, &setting))
-                fail_msg("world %d, stage %d", world, stage);
+            if (!ranks_run(world, NULL, poison_body, &setting)) fail_msg("world %d, stage %d", world, stage);
         }
 }
 
@@ -229,11 +222,9 @@ static void death_body(struct bootstrap *bootstrap, void *context)
     const struct setting *setting = context;
     struct run run = {.rank = 0};
     run_open(&run, bootstrap, setting);
-    if (run.rank == 1 && !getenv("ZTRAIN_COMM_FAULT"))
-        raise(SIGKILL);
+    if (run.rank == 1 && !getenv("ZTRAIN_COMM_FAULT")) raise(SIGKILL);
     enum status status = STATUS_OK;
-    for (int step = 1; step <= 5 && status == STATUS_OK; step++)
-        status = try_step(&run, step);
+    for (int step = 1; step <= 5 && status == STATUS_OK; step++) status = try_step(&run, step);
     CHECK(status == STATUS_PEER && strstr(error.text, "rank 1 on here"));
     run_close(&run);
 }

@@ -25,10 +25,8 @@ static void flip_state(struct run *run, int flip)
 {
     const int64_t own = zero_own(run->zero, 2);
     unsigned char *byte = (unsigned char *)zero_param(run->zero, 2, own);
-    if (flip == FLIP_MASTER)
-        byte = zero_slice(run->zero, STATE_MASTER, 2);
-    if (flip == FLIP_MOMENT)
-        byte = zero_slice(run->zero, STATE_EXP_AVG_SQ, 2);
+    if (flip == FLIP_MASTER) byte = zero_slice(run->zero, STATE_MASTER, 2);
+    if (flip == FLIP_MOMENT) byte = zero_slice(run->zero, STATE_EXP_AVG_SQ, 2);
     *byte ^= 1;
 }
 
@@ -80,8 +78,7 @@ static void gradients_only(struct run *run, int micro, bool flip)
         struct unit_params params;
         CHECK_OK(run->verbs->acquire(run->verbs->self, u, PASS_BACKWARD, run->compute, &params, &error));
         give_grads(run, 2, micro, u, 0, tensors_of(run, u));
-        if (flip && u == 2)
-            flip_gradient(run, u);
+        if (flip && u == 2) flip_gradient(run, u);
         let_go(run, u, PASS_BACKWARD);
         ready(run, u);
     }
@@ -107,17 +104,14 @@ static void checked_step(struct run *run, const struct check_case *c, struct zer
     begin_step(run, 2);
     for (int pass = 0; pass < 2; pass++) {
         CHECK_OK(zero_check_pass(run->zero, pass, 2, run->compute, &error));
-        if (here && pass == 0 && c->flip >= FLIP_PARAM && c->flip < FLIP_KINDS)
-            flip_state(run, c->flip);
-        if (here && pass == (c->flip == FLIP_REDUCED) && c->flip >= FLIP_KINDS)
-            flip_collective(run, c->flip);
+        if (here && pass == 0 && c->flip >= FLIP_PARAM && c->flip < FLIP_KINDS) flip_state(run, c->flip);
+        if (here && pass == (c->flip == FLIP_REDUCED) && c->flip >= FLIP_KINDS) flip_collective(run, c->flip);
         for (int micro = 0; micro < c->setting.micros; micro++) {
             zero_begin_micro(run->zero, micro == c->setting.micros - 1);
             gradients_only(run, micro, here && pass == 1 && micro == 0 && c->flip == FLIP_GRADIENT);
         }
     }
-    if (here && c->flip == FLIP_LOSS)
-        losses[1] += 1e-15;
+    if (here && c->flip == FLIP_LOSS) losses[1] += 1e-15;
     CHECK_OK(zero_check_compare(run->zero, losses, run->compute, verdict, &error));
     CHECK(!zero_check_is_noted(run->zero));
 }
@@ -229,8 +223,7 @@ static void test_flips_of_collectives(void **state)
                 .flip = flip,
                 .rank = 1};
             run_case(&c, 3);
-            if (flip == FLIP_GATHERED)
-                run_case(&c, 2);
+            if (flip == FLIP_GATHERED) run_case(&c, 2);
         }
     munmap(outcome, sizeof *outcome);
 }

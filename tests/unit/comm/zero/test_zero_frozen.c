@@ -120,8 +120,7 @@ static void test_same_bits_as_without_gradients(void **state)
                 setting.outcome = &outcomes[0];
                 setting.frozen = is_last;
                 for (size_t h = (size_t)turn % sample_distance(3); h < COUNT_OF(homes); h += sample_distance(3)) {
-                    if (stage < homes[h].first_stage)
-                        continue;
+                    if (stage < homes[h].first_stage) continue;
                     setting.offload_optimizer = homes[h].optimizer;
                     setting.offload_param = homes[h].params;
                     memset(&outcomes[0], 0, sizeof *outcomes);
@@ -152,8 +151,7 @@ static void test_blocks_that_differ(void **state)
                 fail_msg("training: world %d, stage %d", world, stage);
             compare(&setting, world, outcome, NULL);
             setting.micros = 1;
-            if (!ranks_run(world, NULL, restart_body, &setting))
-                fail_msg("restart: world %d, stage %d", world, stage);
+            if (!ranks_run(world, NULL, restart_body, &setting)) fail_msg("restart: world %d, stage %d", world, stage);
             setting.offload_optimizer = setting.offload_param = OFFLOAD_NONE;
             setting.muon = turn % 2 == 0;
             if (setting.muon && !ranks_run(world, NULL, training_body, &setting))
@@ -178,8 +176,7 @@ static void test_bytes_are_decoded(void **state)
         for (int stage = 0; stage <= 3; stage++)
             for (size_t h = 0; h < COUNT_OF(homes); h += 1 + (size_t)turn % sample_distance(2), turn++) {
                 struct setting setting = setting_of(turn % 3 ? FP32 : BF16, stage, turn);
-                if (stage < homes[h].first_stage)
-                    continue;
+                if (stage < homes[h].first_stage) continue;
                 setting.frozen = turn % 2 ? is_last : is_chosen;
                 setting.stored = &bases[setting.dtype == DTYPE_BF16 ? 2 * (turn % 2) + 1 : turn % 4];
                 setting.offload_optimizer = homes[h].optimizer;
@@ -218,8 +215,7 @@ static void checked_body(struct bootstrap *bootstrap, void *context)
         }
         const int frozen = run.table.units[2].frozen;
         char *byte = zero_slice(run.zero, STATE_MASTER, frozen);
-        if (step == 2 && run.rank == 0)
-            *byte ^= 1;
+        if (step == 2 && run.rank == 0) *byte ^= 1;
         CHECK_OK(zero_check_compare(run.zero, losses, run.compute, &found, &error));
         CHECK((found.finding == FINDING_NONE) == (step == 1));
         if (step == 2)
@@ -243,8 +239,7 @@ static void test_a_changed_bit_is_found(void **state)
             struct setting setting = setting_of(stage % 2 ? BF16 : FP32, stage, 2 * world);
             setting.frozen = is_last;
             setting.stored = (stage + world) % 2 ? &base : NULL;
-            if (!ranks_run(world, NULL, checked_body, &setting))
-                fail_msg("world %d, stage %d", world, stage);
+            if (!ranks_run(world, NULL, checked_body, &setting)) fail_msg("world %d, stage %d", world, stage);
         }
 }
 
@@ -257,11 +252,9 @@ static void plan(const struct tensor_table *table, int world, int stage, enum dt
     struct zero_config config = {
         .zero.stage = stage, .dtype = dtype, .table = table, .layout = layout, .training = true};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
-    for (int i = 0; i < 3; i++)
-        arena_init_dry(&arenas[i]);
+    for (int i = 0; i < 3; i++) arena_init_dry(&arenas[i]);
     zero_layout(zero, &arenas[0], &arenas[1], &arenas[2]);
-    for (int kind = 0; kind < MEM_KIND_COUNT; kind++)
-        by_kind[kind] = arenas[0].by_kind[kind] + arenas[1].by_kind[kind];
+    for (int kind = 0; kind < MEM_KIND_COUNT; kind++) by_kind[kind] = arenas[0].by_kind[kind] + arenas[1].by_kind[kind];
     assert_int_equal(arenas[2].used, 0);
     zero_free(zero);
     shard_layout_release(layout);

@@ -24,8 +24,7 @@ static void test_against_reference(void **state)
                                       .bucket = world == 3 ? 1000 : 0,
                                       .muon = true,
                                       .outcome = outcome};
-            if (!ranks_run(world, NULL, training_body, &setting))
-                fail_msg("world %d, stage %d", world, stage);
+            if (!ranks_run(world, NULL, training_body, &setting)) fail_msg("world %d, stage %d", world, stage);
         }
     munmap(outcome, sizeof *outcome);
 }
@@ -140,8 +139,7 @@ static void test_bytes(void **state)
                                      .layout = &layout,
                                      .training = true};
         assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
-        for (int i = 0; i < 3; i++)
-            arena_init_dry(&arenas[i]);
+        for (int i = 0; i < 3; i++) arena_init_dry(&arenas[i]);
         zero_layout(zero, &arenas[0], &arenas[1], &arenas[2]);
         bytes[kind] = arenas[0].by_kind[MEM_OPTIMIZER];
         assert_int_equal(arenas[1].used, 0);

@@ -89,8 +89,7 @@ static void cut_the_file(const char *name)
     for (struct dirent *e; (e = readdir(parent));)
         if (e->d_name[0] != '.') {
             snprintf(path, sizeof path, "%s/%s/%s", folder, e->d_name, name);
-            if (access(path, F_OK) == 0)
-                break;
+            if (access(path, F_OK) == 0) break;
         }
     closedir(parent);
     CHECK(truncate(path, 8192) == 0);
@@ -191,8 +190,7 @@ static void test_a_plan_makes_no_file(void **state)
                                  .aio = {.block_size = 4096, .queue_depth = 4}};
     assert_int_equal(zero_new(&config, device, NULL, &zero, &error), STATUS_OK);
     int64_t expected = 0;
-    for (int u = 0; u < table.num_units; u++)
-        expected += ((layout.slice[u] * 4 + 4095) / 4096 * 4096);
+    for (int u = 0; u < table.num_units; u++) expected += ((layout.slice[u] * 4 + 4095) / 4096 * 4096);
     assert_int_equal(zero_disk_bytes(zero), expected);
     zero_free(zero);
     device_close(device);

@@ -120,8 +120,7 @@ static void free_early_body(struct bootstrap *bootstrap, void *context)
     const struct op_table *given = run.device->host_ops;
     struct op_table slow = *given;
     slow.adam = slow_adam;
-    if (run.rank == 1)
-        run.device->host_ops = &slow;
+    if (run.rank == 1) run.device->host_ops = &slow;
     begin_step(&run, 1);
     zero_begin_micro(run.zero, true);
     micro_batch(&run, 1, 0, false);
@@ -137,8 +136,7 @@ static void test_freed_while_gathers_wait(void **state)
     for (int stage = 1; stage <= 2; stage++) {
         struct setting setting = {
             .stage = stage, .micros = 1, .overlap = true, .dtype = DTYPE_BF16, .offload_optimizer = OFFLOAD_CPU};
-        if (!ranks_run(2, NULL, free_early_body, &setting))
-            fail_msg("stage %d", stage);
+        if (!ranks_run(2, NULL, free_early_body, &setting)) fail_msg("stage %d", stage);
     }
 }
 

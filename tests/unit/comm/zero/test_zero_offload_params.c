@@ -89,8 +89,7 @@ static void lay_out(bool tied, int world, enum dtype dtype, enum offload_device 
                                  .training = true,
                                  .zero.offload_param = {.device = offload_param, .pin_memory = true}};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
-    for (int i = 0; i < 3; i++)
-        arena_init_dry(&arenas[i]);
+    for (int i = 0; i < 3; i++) arena_init_dry(&arenas[i]);
     zero_layout(zero, &arenas[0], &arenas[1], &arenas[2]);
     *own = layout.shard_numel;
     int head = table.num_units - 1;

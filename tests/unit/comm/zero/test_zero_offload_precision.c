@@ -58,8 +58,7 @@ static void compare(int world, int mode, int stage, struct setting setting, int 
     assert_true(outcomes[0].norms[0] > 0 && outcomes[0].state[STATE_EXP_AVG_SQ][0] > 0);
     setting.outcome = &outcomes[1];
     for (size_t p = 0; p < COUNT_OF(places); p++) {
-        if (stage < places[p].first_stage)
-            continue;
+        if (stage < places[p].first_stage) continue;
         memset(&outcomes[1], 0, sizeof *outcomes);
         offload(&setting, &places[p], turn + (int)p);
         if (!ranks_run(world, NULL, training_body, &setting) ||
@@ -80,8 +79,7 @@ static void test_same_bits_as_without_offload(void **state)
                 compare(world, mode, stage, mode_setting(mode, 1 + 2 * ((turn + stage) % 2), turn), turn);
             const int micros = world == 4 ? 3 : 1;
             compare(world, mode, 3, mode_setting(mode, micros, turn), turn);
-            if (world < 4)
-                compare(world, mode, 3, mode_setting(mode, 3, turn + 1), turn + 1);
+            if (world < 4) compare(world, mode, 3, mode_setting(mode, 3, turn + 1), turn + 1);
         }
 }
 
@@ -133,8 +131,7 @@ static void lay_out(const struct zero_config *given, struct arena arenas[3], int
     config.zero.offload_optimizer.nvme_path = config.zero.offload_param.nvme_path = folder;
     config.aio = (struct aio_settings){.block_size = 1 << 20, .queue_depth = 8};
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
-    for (int i = 0; i < 3; i++)
-        arena_init_dry(&arenas[i]);
+    for (int i = 0; i < 3; i++) arena_init_dry(&arenas[i]);
     zero_layout(zero, &arenas[0], &arenas[1], &arenas[2]);
     *own = layout.shard_numel;
     *largest = layout.slice[0];

@@ -15,8 +15,7 @@ static void run_stage(struct setting setting, int world, int stage, struct outco
     setting.bucket = stage == 2 ? 500 : 0;
     setting.outcome = outcome;
     memset(outcome, 0, sizeof *outcome);
-    if (!ranks_run(world, NULL, training_body, &setting))
-        fail_msg("world %d, stage %d", world, stage);
+    if (!ranks_run(world, NULL, training_body, &setting)) fail_msg("world %d, stage %d", world, stage);
 }
 
 static struct setting setting_of(int kind, enum dtype comm, enum dtype grad, int micros)
@@ -133,8 +132,7 @@ static void test_world_sizes_agree(void **state)
                 assert_memory_equal(&outcomes[w].state[s][layouts[w].shard_offset[u] * (w + 1)],
                                     &outcomes[0].state[s][layouts[0].shard_offset[u]],
                                     (size_t)table.units[u].numel * sizeof(float));
-    for (int w = 0; w < WORLDS; w++)
-        shard_layout_release(&layouts[w]);
+    for (int w = 0; w < WORLDS; w++) shard_layout_release(&layouts[w]);
     tensor_table_release(&table);
     munmap(outcomes, WORLDS * sizeof *outcomes);
 }
@@ -173,8 +171,7 @@ static size_t states_of(const struct zero_config *given, int stage, int world, i
     config.layout = &layout;
     config.training = true;
     assert_int_equal(zero_new(&config, NULL, NULL, &zero, &error), STATUS_OK);
-    for (int i = 0; i < 3; i++)
-        arena_init_dry(&arenas[i]);
+    for (int i = 0; i < 3; i++) arena_init_dry(&arenas[i]);
     zero_layout(zero, &arenas[0], &arenas[1], &arenas[2]);
     for (int i = 0; i < 3; i++)
         bytes += arenas[i].by_kind[MEM_PARAMS] + arenas[i].by_kind[MEM_GRADS] + arenas[i].by_kind[MEM_OPTIMIZER];
@@ -246,8 +243,7 @@ static void test_an_overflow_in_fp16_is_named(void **state)
             struct setting setting = setting_of(1, DTYPE_F16, DTYPE_F32, 1);
             setting.stage = stage;
             setting.comm_factor = (float)factor;
-            if (!ranks_run(2, NULL, overflow_body, &setting))
-                fail_msg("stage %d, factor %d", stage, factor);
+            if (!ranks_run(2, NULL, overflow_body, &setting)) fail_msg("stage %d, factor %d", stage, factor);
         }
 }
 

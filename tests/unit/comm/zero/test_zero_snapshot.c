@@ -148,8 +148,7 @@ static void test_a_snapshot_of_offloaded_state(void **state)
                                       .offload_param = OFFLOAD_CPU,
                                       .offload_optimizer = OFFLOAD_CPU,
                                       .outcome = outcome};
-            if (!ranks_run(world, NULL, snapshot_body, &setting))
-                fail_msg("world %d, kind %d", world, kind);
+            if (!ranks_run(world, NULL, snapshot_body, &setting)) fail_msg("world %d, kind %d", world, kind);
         }
     munmap(outcome, sizeof *outcome);
 }

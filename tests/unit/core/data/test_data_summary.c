@@ -11,10 +11,8 @@ static int64_t plainly(const int64_t *lengths, int64_t count, int percent)
     int64_t least = INT64_MAX;
     for (int64_t i = 0; i < count; i++) {
         int64_t within = 0;
-        for (int64_t j = 0; j < count; j++)
-            within += lengths[j] <= lengths[i];
-        if (100 * within >= percent * count && lengths[i] < least)
-            least = lengths[i];
+        for (int64_t j = 0; j < count; j++) within += lengths[j] <= lengths[i];
+        if (100 * within >= percent * count && lengths[i] < least) least = lengths[i];
     }
     return least;
 }

@@ -13,8 +13,7 @@ static int plainly(const int *lengths, int count, int seq_length, int *where)
     for (int i = 0; i < count; i++) {
         const int length = lengths[i] < seq_length ? lengths[i] : seq_length;
         where[i] = -1;
-        if (length == 0)
-            continue;
+        if (length == 0) continue;
         for (int s = 0; where[i] < 0; s++)
             if (used[s] + length <= seq_length) {
                 used[s] += length;
@@ -29,8 +28,7 @@ static struct first_fit *pack_set(const struct token_set *set, int64_t seq_lengt
 {
     struct first_fit *fit;
     struct error err;
-    if (first_fit_new(set, seq_length, &fit, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (first_fit_new(set, seq_length, &fit, &err) != STATUS_OK) fail_msg("%s", err.text);
     return fit;
 }
 
@@ -45,8 +43,7 @@ static void check_packing(const int *lengths, int count, int seq_length)
     for (int64_t s = 0; s < fit->samples; s++) {
         assert_int_equal(fit->starts[s], next);
         for (int d = 0; d < count; d++) /* in file order within a sample */
-            if (where[d] == s)
-                assert_int_equal(fit->documents[next++], d);
+            if (where[d] == s) assert_int_equal(fit->documents[next++], d);
     }
     assert_int_equal(fit->starts[fit->samples], next);
     for (int d = 0; d < count; d++) {
@@ -82,12 +79,10 @@ static void a_stream_reads_whole_documents(void **state)
     enum { T = 12, COUNT = 9, TOKENS = 52 };
     static const int lengths[COUNT] = {5, 9, 3, 0, 4, 20, 1, 8, 2};
     uint8_t mask[TOKENS];
-    for (int i = 0; i < TOKENS; i++)
-        mask[i] = i % 3 != 0;
+    for (int i = 0; i < TOKENS; i++) mask[i] = i % 3 != 0;
     megatron("whole", 2, lengths, COUNT, 0, 1000);
     for (int masked = 0; masked < 2; masked++) {
-        if (masked)
-            write_file("whole.mask", mask, sizeof mask);
+        if (masked) write_file("whole.mask", mask, sizeof mask);
         struct token_set *set = open_one("whole");
         struct first_fit *fit = pack_set(set, T);
         assert_int_equal(fit->samples, 4); /* 5 3 4 | 9 1 2 | 12 of 20 | 8 */
@@ -120,8 +115,7 @@ static void a_stream_reads_whole_documents(void **state)
                             }
                     int length = 0;
                     for (int d = 0; d < 3; d++)
-                        for (int i = 0; i < count[sample][d]; i++)
-                            row[length++] = first[sample][d] + i;
+                        for (int i = 0; i < count[sample][d]; i++) row[length++] = first[sample][d] + i;
                     assert_int_equal(batch.num_tokens, length - 1);
                     for (int i = 0; i < length - 1; i++) {
                         assert_int_equal(batch.tokens[i], row[i]);
@@ -141,8 +135,7 @@ static void check_cuts(const struct token_set *set, int64_t seq_length, int64_t 
 {
     struct cut_count cut;
     struct error err;
-    if (cut_count(set, seq_length, &cut, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (cut_count(set, seq_length, &cut, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_int_equal(cut.documents, documents);
     assert_int_equal(cut.targets, targets);
     assert_int_equal(cut.target_left, left);

@@ -47,8 +47,7 @@ static void shares_are_exact_at_every_place(void **state)
         int64_t amounts[INTERLEAVE_SOURCES];
         const int count = 1 + (int)(draw(counter++) % (round % 10 ? 6 : INTERLEAVE_SOURCES));
         const uint32_t largest = round % 3 == 0 ? 5 : round % 3 == 1 ? 1000 : UINT32_MAX;
-        for (int s = 0; s < count; s++)
-            amounts[s] = 1 + draw(counter++) % largest;
+        for (int s = 0; s < count; s++) amounts[s] = 1 + draw(counter++) % largest;
         if (round % 4 == 3) /* one source has nearly everything */
             amounts[0] = INT64_C(1) << 40;
         struct interleave order;
@@ -67,12 +66,10 @@ static void a_period_ends_exactly_and_repeats(void **state)
     struct interleave_cursor cursor;
     interleave_begin(&cursor, &order);
     int first[10];
-    for (int t = 0; t < 10; t++)
-        first[t] = interleave_next(&cursor);
+    for (int t = 0; t < 10; t++) first[t] = interleave_next(&cursor);
     const int64_t once[] = {2, 5, 3};
     assert_memory_equal(cursor.taken, once, sizeof once);
-    for (int t = 0; t < 30; t++)
-        assert_int_equal(interleave_next(&cursor), first[t % 10]);
+    for (int t = 0; t < 30; t++) assert_int_equal(interleave_next(&cursor), first[t % 10]);
     /* the rule by hand: open windows, the earliest end first, and of several the first source */
     static const int by_hand[] = {1, 2, 1, 0, 1, 2, 1, 0, 1, 2};
     assert_memory_equal(first, by_hand, sizeof by_hand);
@@ -101,10 +98,8 @@ static void any_place_is_reached_directly(void **state)
     interleave_seek(&jump, far);
     interleave_begin(&walk, &order);
     interleave_seek(&walk, 77);
-    for (int s = 0; s < 5; s++)
-        assert_int_equal(jump.taken[s], INT64_C(1000000007) * order.shares[s] + walk.taken[s]);
-    for (int t = 0; t < 200; t++)
-        assert_int_equal(interleave_next(&jump), interleave_next(&walk));
+    for (int s = 0; s < 5; s++) assert_int_equal(jump.taken[s], INT64_C(1000000007) * order.shares[s] + walk.taken[s]);
+    for (int t = 0; t < 200; t++) assert_int_equal(interleave_next(&jump), interleave_next(&walk));
 }
 
 static void weights_are_exact_where_they_are_decimal(void **state)

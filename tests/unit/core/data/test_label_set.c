@@ -13,8 +13,7 @@ static void write_types(const char *name)
     uint8_t types[64];
     size_t count = 0;
     for (int i = 0; i < DOCUMENTS; i++)
-        for (int k = 0; k < lengths[i]; k++)
-            types[count++] = k >= first_texts[i];
+        for (int k = 0; k < lengths[i]; k++) types[count++] = k >= first_texts[i];
     write_file(name, types, count);
 }
 
@@ -25,8 +24,7 @@ static void write_shard(const char *prefix, bool types)
     snprintf(name, sizeof name, "%s.labels", prefix);
     write_file(name, given, sizeof given);
     snprintf(name, sizeof name, "%s.types", prefix);
-    if (types)
-        write_types(name);
+    if (types) write_types(name);
 }
 
 static void expect_error(struct token_set *set, const char *part)
@@ -35,16 +33,14 @@ static void expect_error(struct token_set *set, const char *part)
     struct error err;
     assert_int_equal(label_set_open(set, &labels, &err), STATUS_DATA);
     assert_null(labels);
-    if (!strstr(err.text, part))
-        fail_msg("'%s' lacks '%s'", err.text, part);
+    if (!strstr(err.text, part)) fail_msg("'%s' lacks '%s'", err.text, part);
 }
 
 static struct label_set *open_labels(const struct token_set *set)
 {
     struct label_set *labels = NULL;
     struct error err;
-    if (label_set_open(set, &labels, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (label_set_open(set, &labels, &err) != STATUS_OK) fail_msg("%s", err.text);
     return labels;
 }
 
@@ -159,8 +155,7 @@ static void check_batch(const struct token_stream_config *config, const struct b
     for (int s = 0; s < batch->num_seqs; s++) {
         int64_t start = batch->seq_start[s], length = batch->seq_start[s + 1] - start;
         int document = 0, token = 1;
-        while (document < DOCUMENTS && token != batch->tokens[start])
-            token += lengths[document++];
+        while (document < DOCUMENTS && token != batch->tokens[start]) token += lengths[document++];
         if (document == DOCUMENTS) { /* filler */
             assert_int_equal(s, batch->num_seqs - 1);
             for (int64_t i = 0; i < length; i++)
@@ -220,8 +215,7 @@ static void training_batches_have_labels(void **state)
             assert_int_equal(batch.step_targets, 6);
             check_batch(&config, &batch, seen);
         }
-        for (int i = 0; i < DOCUMENTS; i++)
-            tokens += seen[i] * lengths[i];
+        for (int i = 0; i < DOCUMENTS; i++) tokens += seen[i] * lengths[i];
         assert_int_equal(batch.step_tokens, tokens);
         token_stream_close(stream);
     }
@@ -279,8 +273,7 @@ static void evaluation_takes_each_document_once(void **state)
             assert_true(end);
             token_stream_close(stream);
         }
-        for (int i = 0; i < DOCUMENTS; i++)
-            assert_int_equal(seen[i], 1);
+        for (int i = 0; i < DOCUMENTS; i++) assert_int_equal(seen[i], 1);
     }
     label_set_close(labels);
     token_set_close(set);

@@ -19,10 +19,8 @@ static void open_sources(struct mixture *mixture, bool shuffle, bool masked)
         snprintf(name, sizeof name, "source-%d%s", s, masked ? "m" : "");
         snprintf(mask_name, sizeof mask_name, "%s.mask", name);
         megatron(name, 2, lengths, 2, s * FAR, 60000);
-        for (int i = 0; i < lengths[0] + lengths[1]; i++)
-            mask[i] = i % 3 == 1;
-        if (masked && s == 1)
-            write_file(mask_name, mask, (size_t)(lengths[0] + lengths[1]));
+        for (int i = 0; i < lengths[0] + lengths[1]; i++) mask[i] = i % 3 == 1;
+        if (masked && s == 1) write_file(mask_name, mask, (size_t)(lengths[0] + lengths[1]));
         mixture->sources[s].set = open_one(name);
         mixture->sizes[s] = sizes[s];
     }
@@ -30,8 +28,7 @@ static void open_sources(struct mixture *mixture, bool shuffle, bool masked)
 
 static void close_sources(struct mixture *mixture)
 {
-    for (int s = 0; s < mixture->order.count; s++)
-        token_set_close(mixture->sources[s].set);
+    for (int s = 0; s < mixture->order.count; s++) token_set_close(mixture->sources[s].set);
 }
 
 static struct token_stream_config configured(const struct mixture *mixture)
@@ -51,8 +48,7 @@ static struct token_stream *open_stream(const struct token_stream_config *config
 {
     struct token_stream *stream = NULL;
     struct error err;
-    if (token_stream_open(config, step, &stream, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (token_stream_open(config, step, &stream, &err) != STATUS_OK) fail_msg("%s", err.text);
     return stream;
 }
 
@@ -186,8 +182,7 @@ static void masks_are_the_sources_own(void **state)
                 }
                 for (int s = 0; s < SOURCES && config.rank == 0 && batch.last_micro; s++)
                     told[s] += batch.source_targets[s];
-                if (config.rank == 0 && batch.last_micro)
-                    in_steps += batch.step_targets;
+                if (config.rank == 0 && batch.last_micro) in_steps += batch.step_targets;
             }
             token_stream_close(stream);
         }
@@ -196,8 +191,7 @@ static void masks_are_the_sources_own(void **state)
         assert_int_equal(targets[1], ones[1]);
         assert_true(targets[1] > 0 && targets[0] > 2 * ones[0]);
     }
-    for (int s = 0; s < SOURCES; s++)
-        first_fit_free(fits[s]);
+    for (int s = 0; s < SOURCES; s++) first_fit_free(fits[s]);
     close_sources(&mixture);
 }
 

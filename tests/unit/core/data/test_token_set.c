@@ -12,8 +12,7 @@ static void refuse(const char *pattern, const char *const *words)
     assert_int_equal(token_set_open(&path, 1, &set, &err), STATUS_DATA);
     assert_null(set);
     for (; *words; words++)
-        if (!strstr(err.text, *words))
-            fail_msg("no \"%s\" in: %s", *words, err.text);
+        if (!strstr(err.text, *words)) fail_msg("no \"%s\" in: %s", *words, err.text);
 }
 #define REFUSE(pattern, ...) refuse(pattern, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -28,8 +27,7 @@ static void check_counting(const struct token_set *set, int vocab)
         for (int64_t first = 0; first < total; first += step) {
             int64_t count = total - first < step ? total - first : step;
             assert_int_equal(token_set_read(set, first, count, vocab, tokens, &err), STATUS_OK);
-            for (int64_t i = 0; i < count; i++)
-                assert_int_equal(tokens[i], (first + i) % vocab);
+            for (int64_t i = 0; i < count; i++) assert_int_equal(tokens[i], (first + i) % vocab);
         }
     free(tokens);
 }
@@ -109,8 +107,7 @@ static void several_files_are_one_stream(void **state)
     const char *patterns[] = {at("span-*"), at("other.idx")};
     struct token_set *set;
     struct error err;
-    if (token_set_open(patterns, 2, &set, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (token_set_open(patterns, 2, &set, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_int_equal(token_set_tokens(set), 59);
     assert_int_equal(token_set_documents(set), 8);
     check_counting(set, 60);
@@ -206,8 +203,7 @@ static void fingerprint_knows_tokens_anywhere(void **state)
     enum { SMALL = 4096 * 5 + 100, LARGE = 4096 * 300, PART = LARGE / 16 };
     llmc("few.bin", 20240520, 1, SMALL, 0, 700); /* every token counts */
     static const long places[] = {0, 4095, 4096, 9000, 4096 * 4 - 1, 4096 * 5, SMALL - 1};
-    for (size_t i = 0; i < COUNT_OF(places); i++)
-        check_token_counts("few.bin", places[i], places[i] < 4096, true);
+    for (size_t i = 0; i < COUNT_OF(places); i++) check_token_counts("few.bin", places[i], places[i] < 4096, true);
 
     llmc("many.bin", 20240520, 1, LARGE, 0, 700); /* 128 of 300 blocks count; every sixteenth of the shard has some */
     static const char other[2 * PART];            /* zeros */
@@ -231,8 +227,7 @@ static void refuses_mask(const char *name, const char *const *words, int num_wor
     const char *path = at(name);
     assert_int_equal(token_set_open(&path, 1, &set, &err), STATUS_DATA);
     for (int i = 0; i < num_words; i++)
-        if (!strstr(err.text, words[i]))
-            fail_msg("'%s' not in: %s", words[i], err.text);
+        if (!strstr(err.text, words[i])) fail_msg("'%s' not in: %s", words[i], err.text);
 }
 
 static void a_mask_belongs_to_its_shard(void **state)
@@ -376,8 +371,7 @@ static void beyond_four_gigabytes(void **state)
     static const int small[] = {1, 1, 1};
     uint16_t tail[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     megatron("huge", 2, small, 3, 0, 10);
-    if (truncate(at("huge.bin"), bytes) != 0)
-        skip();
+    if (truncate(at("huge.bin"), bytes) != 0) skip();
     patch("huge.bin", bytes - 16, tail, sizeof tail);
     int32_t sizes[] = {1 << 30, 1 << 30, 1 << 30};
     int64_t pointers[] = {0, INT64_C(2) << 30, INT64_C(4) << 30};
@@ -387,8 +381,7 @@ static void beyond_four_gigabytes(void **state)
     assert_int_equal(token_set_tokens(set), tokens);
     int32_t out[9];
     assert_int_equal(token_set_read(set, tokens - 9, 9, 10, out, NULL), STATUS_OK);
-    for (int i = 0; i < 9; i++)
-        assert_int_equal(out[i], i);
+    for (int i = 0; i < 9; i++) assert_int_equal(out[i], i);
     struct error err;
     assert_int_equal(token_set_read(set, tokens - 9, 9, 8, out, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "at byte 6442450942: token id 8"));
@@ -528,10 +521,8 @@ static void damaged_megatron_shards(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         megatron("dmg", 2, lengths, 3, 0, 100);
         token_set_close(open_one("dmg"));
-        if (cases[i].cut >= 0)
-            assert_int_equal(truncate(at(cases[i].file), cases[i].cut), 0);
-        if (cases[i].offset >= 0)
-            patch(cases[i].file, cases[i].offset, &cases[i].value, (size_t)cases[i].bytes);
+        if (cases[i].cut >= 0) assert_int_equal(truncate(at(cases[i].file), cases[i].cut), 0);
+        if (cases[i].offset >= 0) patch(cases[i].file, cases[i].offset, &cases[i].value, (size_t)cases[i].bytes);
         REFUSE("dmg", cases[i].words[0], cases[i].words[1]);
         REFUSE("dm*", cases[i].words[0], cases[i].words[1]);
     }
@@ -571,10 +562,8 @@ static void damaged_llmc_shards(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         llmc("dl.bin", 20240520, 1, 10, 0, 100);
-        if (cases[i].cut >= 0)
-            assert_int_equal(truncate(at("dl.bin"), cases[i].cut), 0);
-        if (cases[i].offset >= 0)
-            patch("dl.bin", cases[i].offset, &cases[i].value, 4);
+        if (cases[i].cut >= 0) assert_int_equal(truncate(at("dl.bin"), cases[i].cut), 0);
+        if (cases[i].offset >= 0) patch("dl.bin", cases[i].offset, &cases[i].value, 4);
         if (cases[i].value == 20240801) /* a version that exists for this magic: only the size is wrong */
             REFUSE("dl.bin", "expected 1064", "truncated at byte 1044");
         else
@@ -646,8 +635,7 @@ static void ids_outside_the_vocabulary(void **state)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct token_set *set = open_one(cases[i].name);
         assert_int_equal(token_set_read(set, 0, 10, cases[i].vocab, out, &err), STATUS_DATA);
-        if (!strstr(err.text, cases[i].text))
-            fail_msg("no \"%s\" in: %s", cases[i].text, err.text);
+        if (!strstr(err.text, cases[i].text)) fail_msg("no \"%s\" in: %s", cases[i].text, err.text);
         assert_non_null(strstr(err.text, "; hint: "));
         token_set_close(set);
     }
@@ -675,8 +663,7 @@ static void a_shard_that_shrinks_in_use(void **state)
 static void reads_what_tokenize_writes(void **state)
 {
     (void)state;
-    if (access("scripts/tokenize.py", R_OK) != 0 || system("python3 -c 'import array' 2>/dev/null") != 0)
-        skip();
+    if (access("scripts/tokenize.py", R_OK) != 0 || system("python3 -c 'import array' 2>/dev/null") != 0) skip();
     static const char *const lines[] = {"a line", "b", "\xff\xfe bytes \x01", "the last one"};
     char command[512], text[256] = "";
     for (size_t i = 0; i < COUNT_OF(lines); i++)
@@ -696,8 +683,7 @@ static void reads_what_tokenize_writes(void **state)
         assert_int_equal(first, position);
         assert_int_equal(length, strlen(lines[d]) + 1);
         assert_int_equal(token_set_read(set, first, length, 257, tokens, NULL), STATUS_OK);
-        for (int64_t i = 0; i < length - 1; i++)
-            assert_int_equal(tokens[i], (unsigned char)lines[d][i]);
+        for (int64_t i = 0; i < length - 1; i++) assert_int_equal(tokens[i], (unsigned char)lines[d][i]);
         assert_int_equal(tokens[length - 1], 256);
         position += length;
     }
@@ -749,8 +735,7 @@ static void permutation_is_even(void **state)
     int orders[256] = {0}, kinds = 0;
     for (uint64_t epoch = 0; epoch < TRIALS; epoch++) {
         int code = 0;
-        for (uint64_t i = 0; i < 4; i++)
-            code = code * 4 + (int)permute_index(i, 4, 99, epoch);
+        for (uint64_t i = 0; i < 4; i++) code = code * 4 + (int)permute_index(i, 4, 99, epoch);
         orders[code]++;
     }
     double chi = 0;
@@ -767,8 +752,7 @@ static void permutation_is_even(void **state)
         uint64_t n = sizes[s];
         int counts[17][17] = {{0}};
         for (uint64_t seed = 0; seed < TRIALS; seed++)
-            for (uint64_t i = 0; i < n; i++)
-                counts[i][permute_index(i, n, seed, 1)]++;
+            for (uint64_t i = 0; i < n; i++) counts[i][permute_index(i, n, seed, 1)]++;
         chi = 0;
         for (uint64_t i = 0; i < n; i++)
             for (uint64_t j = 0; j < n; j++) {
@@ -788,8 +772,7 @@ static void permutation_is_even(void **state)
     assert_true(same_epoch < 10 && same_seed < 10);
     /* these values must never change: checkpoints depend on them */
     static const uint64_t fixed[5] = {836, 749, 612, 44, 526};
-    for (uint64_t i = 0; i < 5; i++)
-        assert_int_equal(permute_index(i, 1000, 1234, 1), fixed[i]);
+    for (uint64_t i = 0; i < 5; i++) assert_int_equal(permute_index(i, 1000, 1234, 1), fixed[i]);
 }
 
 int main(void)

@@ -17,8 +17,7 @@ static struct token_stream *open_stream(const struct token_stream_config *config
 {
     struct token_stream *stream = NULL;
     struct error err;
-    if (token_stream_open(config, step, &stream, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (token_stream_open(config, step, &stream, &err) != STATUS_OK) fail_msg("%s", err.text);
     return stream;
 }
 
@@ -35,13 +34,11 @@ static void check_shape(const struct token_stream_config *config, const struct b
         int32_t length = batch->seq_start[s + 1] - batch->seq_start[s];
         assert_true(length > 0);
         longest = length > longest ? length : longest;
-        for (int32_t i = 0; i < length; i++)
-            assert_int_equal(batch->positions[batch->seq_start[s] + i], i);
+        for (int32_t i = 0; i < length; i++) assert_int_equal(batch->positions[batch->seq_start[s] + i], i);
     }
     assert_int_equal(batch->max_seq, longest);
     assert_true(longest <= limits.max_seq);
-    for (int64_t i = 0; i < batch->num_tokens; i++)
-        targets += batch->targets[i] >= 0;
+    for (int64_t i = 0; i < batch->num_tokens; i++) targets += batch->targets[i] >= 0;
     assert_int_equal(batch->num_targets, targets);
     assert_true(token_stream_cuts(config) || batch->num_tokens % config->token_multiple == 0);
 }
@@ -98,8 +95,7 @@ static void order_is_the_world_sizes_business_to_share(void **state)
     struct token_set *set = open_one("order");
     int64_t plain[3 * STEPS * B], reference[3 * STEPS * B], other[3 * STEPS * B];
     collect(set, false, 1, B, 1, 3 * STEPS, plain);
-    for (int i = 0; i < 3 * STEPS * B; i++)
-        assert_int_equal(plain[i], i % (STEPS * B));
+    for (int i = 0; i < 3 * STEPS * B; i++) assert_int_equal(plain[i], i % (STEPS * B));
     collect(set, true, 1, B, 1, 3 * STEPS, reference);
     assert_memory_not_equal(reference, plain, sizeof plain);
     for (int epoch = 0; epoch < 3; epoch++) { /* no sample twice in an epoch; each epoch has its own permutation */
@@ -167,8 +163,7 @@ static void virtual_ranks_take_turns(void **state)
                     assert_int_equal(batch.last_micro, same.last_micro && i % config.turns == config.turns - 1);
                 }
                 token_stream_close(stream);
-                for (int turn = 0; turn < config.turns; turn++)
-                    token_stream_close(others[turn]);
+                for (int turn = 0; turn < config.turns; turn++) token_stream_close(others[turn]);
             }
     token_set_close(set);
 }
@@ -199,8 +194,7 @@ static void documents_are_samples(void **state)
             int seq = 0, real = 0;
             for (int d = step * 4 + 2; d < step * 4 + 4; d++) { /* rank 1 has the second half of the step */
                 real += inputs[d];
-                if (inputs[d] == 0)
-                    continue;
+                if (inputs[d] == 0) continue;
                 assert_int_equal(batch.seq_start[seq + 1] - batch.seq_start[seq], inputs[d]);
                 for (int i = 0; i < inputs[d]; i++) {
                     assert_int_equal(batch.tokens[batch.seq_start[seq] + i], starts[d] + i);
@@ -212,8 +206,7 @@ static void documents_are_samples(void **state)
             assert_int_equal(batch.num_tokens, whole);
             assert_int_equal(batch.num_targets, real);
             assert_int_equal(batch.num_seqs, seq + (whole > real));
-            for (int i = real; i < whole; i++)
-                assert_true(batch.tokens[i] == 0 && batch.targets[i] == -1);
+            for (int i = real; i < whole; i++) assert_true(batch.tokens[i] == 0 && batch.targets[i] == -1);
             assert_int_equal(batch.step_targets, step == 0 ? 5 : 13);
             assert_int_equal(batch.step_tokens, step == 0 ? 5 + 2 + 0 + 1 : 5 + 5 + 3 + 4);
         }
@@ -238,8 +231,7 @@ static int64_t count_unmasked(const struct token_stream_config *config, const ui
             for (int32_t i = batch.seq_start[s]; i < batch.seq_start[s + 1]; i++)
                 assert_int_equal(batch.targets[i], mask[batch.tokens[i] + 1] ? batch.tokens[i] + 1 : -1);
         targets += batch.num_targets;
-        if (!config->evaluation)
-            step_targets[batch.step - 1] = batch.step_targets;
+        if (!config->evaluation) step_targets[batch.step - 1] = batch.step_targets;
     }
     token_stream_close(stream);
     return targets;
@@ -253,10 +245,8 @@ static void a_mask_leaves_targets_out(void **state)
     enum { DOCUMENTS = 12, LENGTH = 6, ALL = DOCUMENTS * LENGTH, STEP = 4 };
     int lengths[DOCUMENTS];
     uint8_t mask[ALL];
-    for (int d = 0; d < DOCUMENTS; d++)
-        lengths[d] = LENGTH;
-    for (int i = 0; i < ALL; i++)
-        mask[i] = i > 12 && (i % LENGTH == 5 || i % (2 * LENGTH) == 4);
+    for (int d = 0; d < DOCUMENTS; d++) lengths[d] = LENGTH;
+    for (int i = 0; i < ALL; i++) mask[i] = i > 12 && (i % LENGTH == 5 || i % (2 * LENGTH) == 4);
     megatron("answers", 2, lengths, DOCUMENTS, 0, 1000);
     write_file("answers.mask", mask, sizeof mask);
     struct token_set *set = open_one("answers");
@@ -285,10 +275,8 @@ static void a_mask_leaves_targets_out(void **state)
                     got += count_unmasked(&config, mask, evaluation ? (samples - 1) / world + 1 : steps * STEP / world,
                                           in_steps);
                 assert_int_equal(got, all);
-                for (int step = 0; step < steps && !evaluation; step++)
-                    assert_int_equal(in_steps[step], want[step]);
-                if (packing && !evaluation)
-                    assert_int_equal(want[0], 0);
+                for (int step = 0; step < steps && !evaluation; step++) assert_int_equal(in_steps[step], want[step]);
+                if (packing && !evaluation) assert_int_equal(want[0], 0);
             }
     token_set_close(set);
 }
@@ -301,8 +289,7 @@ static void check_apart(const struct batch *batch, const int *number, int *seen)
 {
     for (int32_t s = 0; s < batch->num_seqs; s++) {
         const int32_t begin = batch->seq_start[s], end = batch->seq_start[s + 1];
-        if (batch->targets[begin] < 0)
-            continue; /* filler */
+        if (batch->targets[begin] < 0) continue; /* filler */
         const int32_t first = batch->tokens[begin], last = batch->tokens[end - 1] + 1;
         assert_true(first % APART_T == 0 || number[first] != number[first - 1]);
         assert_true(last % APART_T == 0 || last + 1 == APART_TOKENS || number[last] != number[last + 1]);
@@ -322,8 +309,7 @@ static void documents_are_apart(void **state)
     static const int lengths[] = {3, 1, 0, 16, 2, 1, 1, 5, 7, 4};
     int number[APART_TOKENS], filled = 0;
     for (int d = 0; d < (int)COUNT_OF(lengths); d++)
-        for (int i = 0; i < lengths[d]; i++)
-            number[filled++] = d;
+        for (int i = 0; i < lengths[d]; i++) number[filled++] = d;
     assert_int_equal(filled, APART_TOKENS);
     megatron("apart", 2, lengths, COUNT_OF(lengths), 0, 1000);
     struct token_set *set = open_one("apart");
@@ -341,31 +327,26 @@ static void documents_are_apart(void **state)
                     .micro_batch_size = 3 / world,
                     .token_multiple = 2,
                     .evaluation = evaluation};
-                if (world == 2 && !evaluation)
-                    config.batch_size = 2;
+                if (world == 2 && !evaluation) config.batch_size = 2;
                 assert_int_equal(token_stream_samples(&config), evaluation ? 6 : 5);
                 struct token_stream *stream = open_stream(&config, 1);
                 for (int calls = 0;; calls++) {
                     struct batch batch;
                     bool end;
                     assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
-                    if (end)
-                        break;
+                    if (end) break;
                     const struct batch_limits limits = token_stream_limits(&config);
                     assert_true(batch.num_tokens <= limits.max_tokens && batch.num_seqs <= limits.max_seqs);
                     assert_int_equal(batch.num_tokens % 2, 0);
                     check_apart(&batch, number, seen);
                     in_step += (int)batch.num_targets;
                     step_targets = (int)batch.step_targets;
-                    if (!evaluation)
-                        break;
+                    if (!evaluation) break;
                 }
                 token_stream_close(stream);
             }
-            for (int i = 1; i < APART_TOKENS && evaluation; i++)
-                assert_int_equal(seen[i], number[i] == number[i - 1]);
-            if (!evaluation)
-                assert_int_equal(step_targets, in_step);
+            for (int i = 1; i < APART_TOKENS && evaluation; i++) assert_int_equal(seen[i], number[i] == number[i - 1]);
+            if (!evaluation) assert_int_equal(step_targets, in_step);
         }
     token_set_close(set);
 }
@@ -428,8 +409,7 @@ static void evaluation_is_one_pass(void **state)
                         for (calls[rank] = 0;; calls[rank]++) {
                             struct batch batch;
                             assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
-                            if (end)
-                                break;
+                            if (end) break;
                             assert_false(last);
                             last = batch.last_micro;
                             check_shape(&config, &batch);
@@ -469,8 +449,7 @@ static int64_t pass_from(struct token_stream_config *config, int64_t first, int6
             struct batch batch;
             bool end;
             assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
-            if (end)
-                break;
+            if (end) break;
             assert_true(call < calls);
             seen[call * config->world + config->rank] = batch.num_tokens ? batch.targets[0] : -1;
             targets += batch.num_targets;
@@ -620,8 +599,7 @@ static void reads_ahead_and_keeps_what_is_held(void **state)
         assert_int_equal(batch.tokens[0], 4 * i);
     }
     enum status status = STATUS_OK;
-    for (int i = 0; i < 8 && status == STATUS_OK; i++)
-        status = token_stream_next(stream, &batch, &end, &err);
+    for (int i = 0; i < 8 && status == STATUS_OK; i++) status = token_stream_next(stream, &batch, &end, &err);
     assert_int_equal(status, STATUS_DATA);
     token_stream_close(stream);
     token_set_close(set);
@@ -646,8 +624,7 @@ static void closes_at_any_moment(void **state)
         struct token_stream *stream = open_stream(&config, 1 + round);
         struct batch batch;
         bool end;
-        for (int i = 0; i < round % 7; i++)
-            assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
+        for (int i = 0; i < round % 7; i++) assert_int_equal(token_stream_next(stream, &batch, &end, NULL), STATUS_OK);
         token_stream_close(stream);
     }
     token_stream_close(NULL);

@@ -39,8 +39,7 @@ static int finish(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return 1;
+    if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/rank-00001.ring", folder);
     return 0;
 }
@@ -96,8 +95,7 @@ static void test_the_ring_keeps_the_last_entries(void **state)
     struct flight_entry entry;
     (void)state;
     uint64_t lost = flight_begin(FLIGHT_EVALUATION, -1, 0, -1);
-    for (int i = 0; i < 2 * FLIGHT_ENTRIES; i++)
-        flight_end(flight_begin(FLIGHT_FORWARD, i % 7, 0, -1));
+    for (int i = 0; i < 2 * FLIGHT_ENTRIES; i++) flight_end(flight_begin(FLIGHT_FORWARD, i % 7, 0, -1));
     flight_end(lost); /* must not touch the entry that has its place */
     flight_copy(&ring, &image);
     assert_int_equal(image.next, 2 * FLIGHT_ENTRIES + 1);
@@ -114,8 +112,7 @@ static void test_phases_become_entries_and_steps_are_timed(void **state)
     struct flight_entry entry;
     (void)state;
     flight_phase(FLIGHT_PREPARE);
-    for (int step = 1; step <= 4; step++)
-        flight_step(step);
+    for (int step = 1; step <= 4; step++) flight_step(step);
     flight_phase(FLIGHT_CHECKPOINT);
     flight_step(5); /* after a checkpoint: the step before it is not timed to here */
     flight_copy(&ring, &image);
@@ -127,8 +124,7 @@ static void test_phases_become_entries_and_steps_are_timed(void **state)
     assert_true(flight_decode(image.entries[5], &entry));
     assert_int_equal(entry.kind, FLIGHT_CHECKPOINT);
     image.steps = 3;
-    for (int i = 0; i < 3; i++)
-        image.step_times[i] = (uint64_t[]){30, 10, 20}[i];
+    for (int i = 0; i < 3; i++) image.step_times[i] = (uint64_t[]){30, 10, 20}[i];
     assert_int_equal(flight_median_step(&image), 20);
     image.steps = 2;
     assert_int_equal(flight_median_step(&image), 0);
@@ -179,8 +175,7 @@ enum { WRITERS = 3, EACH = 3000 };
 
 static void *write_many(void *argument)
 {
-    for (int i = 0; i < EACH; i++)
-        flight_end(flight_begin(FLIGHT_EXCHANGE, -1, (int64_t)(intptr_t)argument, i));
+    for (int i = 0; i < EACH; i++) flight_end(flight_begin(FLIGHT_EXCHANGE, -1, (int64_t)(intptr_t)argument, i));
     return NULL;
 }
 
@@ -201,13 +196,11 @@ static void test_several_threads_write_while_one_reads(void **state)
                 assert_in_range(entry.number, 0, EACH - 1);
             }
     }
-    for (int t = 0; t < WRITERS; t++)
-        pthread_join(threads[t], NULL);
+    for (int t = 0; t < WRITERS; t++) pthread_join(threads[t], NULL);
     flight_copy(&ring, &image);
     assert_int_equal(image.next, WRITERS * EACH);
     int torn = 0; /* a writer that had to wait while the others went around writes over what they have written */
-    for (int e = 0; e < FLIGHT_ENTRIES; e++)
-        torn += !flight_decode(image.entries[e], &entry);
+    for (int e = 0; e < FLIGHT_ENTRIES; e++) torn += !flight_decode(image.entries[e], &entry);
     assert_in_range(torn, 0, WRITERS);
 }
 
@@ -464,21 +457,18 @@ static void fail_all(int culprit, enum failure failure, int code, const char *te
 
 static void expect(enum flight_finding finding, int rank, const char *word)
 {
-    for (int r = 0; r < WORLD; r++)
-        flight_view_init(&views[r], records[r].entries ? &records[r] : NULL, processes[r]);
+    for (int r = 0; r < WORLD; r++) flight_view_init(&views[r], records[r].entries ? &records[r] : NULL, processes[r]);
     flight_compare_clocks(views, WORLD);
     flight_judge(views, WORLD, now, &verdict);
     assert_int_equal(verdict.finding, finding);
     assert_int_equal(verdict.rank, rank);
-    if (!strstr(verdict.text, word))
-        fail_msg("'%s' is not in: %s", word, verdict.text);
+    if (!strstr(verdict.text, word)) fail_msg("'%s' is not in: %s", word, verdict.text);
 }
 
 /* Ranks 0 and 2 wait in all-gather 5, which rank 1 has not reached. */
 static void add_waiters(void)
 {
-    for (int r = 0; r < WORLD; r++)
-        add(r, FLIGHT_ALL_GATHER, 4, 1000, 1010);
+    for (int r = 0; r < WORLD; r++) add(r, FLIGHT_ALL_GATHER, 4, 1000, 1010);
     add(0, FLIGHT_ALL_GATHER, 5, 1020, 0);
     add(2, FLIGHT_ALL_GATHER, 5, 1030, 0);
     add(1, FLIGHT_DATA, -1, 1015, 0);
@@ -487,8 +477,7 @@ static void add_waiters(void)
 static void test_verdict_nothing(void **state)
 {
     (void)state;
-    for (int r = 0; r < WORLD; r++)
-        add(r, FLIGHT_ALL_GATHER, 4, 9000, 9010);
+    for (int r = 0; r < WORLD; r++) add(r, FLIGHT_ALL_GATHER, 4, 9000, 9010);
     expect(FLIGHT_FINE, -1, "3 of 3 ranks");
     add(0, FLIGHT_ALL_GATHER, 5, 9500, 0); /* the others' records are not old enough to accuse them */
     expect(FLIGHT_FINE, -1, "Nothing stands out");
@@ -533,13 +522,11 @@ static void test_verdict_interrupted(void **state)
     (void)state;
     add_waiters();
     memset(processes, 'X', sizeof processes);
-    for (int r = 0; r < WORLD; r++)
-        records[r].head.asked = SIGTERM;
+    for (int r = 0; r < WORLD; r++) records[r].head.asked = SIGTERM;
     expect(FLIGHT_KILLED, 1, "was killed");
     assert_non_null(strstr(verdict.text, "(Terminated) had asked it to stop. "));
     assert_non_null(strstr(verdict.text, "killed for memory"));
-    for (int r = 0; r < WORLD; r++)
-        records[r].head.asked = SIGINT;
+    for (int r = 0; r < WORLD; r++) records[r].head.asked = SIGINT;
     expect(FLIGHT_KILLED, 1, "was interrupted: its process is gone");
     assert_non_null(strstr(verdict.text, "a second one ends a run at once"));
     assert_null(strstr(verdict.text, "memory"));
@@ -627,8 +614,7 @@ static void test_verdict_non_finite(void **state)
     fail_all(-1, FAILURE_NONE, STATUS_DIVERGED, "3 steps in a row had non-finite gradients");
     expect(FLIGHT_NON_FINITE, 2, "3 steps in a row");
     fail_all(1, FAILURE_DIVERGED, STATUS_DIVERGED, "step 30: the ranks' copies of the model have drifted apart");
-    for (int r = 0; r < WORLD; r++)
-        records[r].step = 30; /* which step 20 does not explain */
+    for (int r = 0; r < WORLD; r++) records[r].step = 30; /* which step 20 does not explain */
     expect(FLIGHT_NAMED, 1, "drifted apart");
     fail_all(-1, FAILURE_NONE, STATUS_DIVERGED,
              "step 30: ranks 0 (on here) and 1 (on here) hold different parameters of wte.weight");
@@ -641,14 +627,12 @@ static void test_verdict_non_finite(void **state)
 static void test_verdict_silent(void **state)
 {
     (void)state;
-    for (int r = 0; r < WORLD; r++)
-        processes[r] = '?'; /* of other machines */
+    for (int r = 0; r < WORLD; r++) processes[r] = '?'; /* of other machines */
     records[2].head.wall -= 30LL * SECOND;
     records[2].head.written -= 30LL * SECOND;
     expect(FLIGHT_SILENT, 2, "has not renewed its record");
     for (int i = 0; i < 4; i++) /* its clock is behind by 30 seconds, as the ends of barriers show */
-        for (int r = 0; r < WORLD; r++)
-            add(r, FLIGHT_BARRIER, i + 1, 1000 * i, 1000 * i + 10);
+        for (int r = 0; r < WORLD; r++) add(r, FLIGHT_BARRIER, i + 1, 1000 * i, 1000 * i + 10);
     records[2].head.written += 30LL * SECOND;
     expect(FLIGHT_FINE, -1, "Nothing stands out");
     records[2].head.wall -= 20LL * SECOND; /* and its record is old */
@@ -665,8 +649,7 @@ static void test_verdict_all_are_silent(void **state)
     add(0, FLIGHT_ALL_GATHER, 5, 9500, 0);
     expect(FLIGHT_SILENT, -1, "Rank 0 waited in the all-gather 5");
     assert_non_null(strstr(verdict.text, "No rank has renewed its record since "));
-    for (int r = 0; r < WORLD; r++)
-        records[r].head.reason = FLIGHT_ENDED;
+    for (int r = 0; r < WORLD; r++) records[r].head.reason = FLIGHT_ENDED;
     expect(FLIGHT_FINE, -1, "Nothing stands out");
 }
 
@@ -724,12 +707,10 @@ static void test_verdict_slow_by_little(void **state)
 {
     (void)state;
     for (int i = 0; i < 30; i++)
-        for (int r = 0; r < WORLD; r++)
-            add(r, FLIGHT_ALL_GATHER, i + 1, 4 * i + (r == 1 ? 3 : 2), 4 * i + 4);
+        for (int r = 0; r < WORLD; r++) add(r, FLIGHT_ALL_GATHER, i + 1, 4 * i + (r == 1 ? 3 : 2), 4 * i + 4);
     expect(FLIGHT_SLOW, 1, "last to come in 30 of 30 collectives");
     for (int r = 0; r < WORLD; r++)
-        for (int i = 0; i < 30; i++)
-            entries[r][i].step = 20 + i;
+        for (int i = 0; i < 30; i++) entries[r][i].step = 20 + i;
     expect(FLIGHT_FINE, -1, "Nothing stands out");
 }
 

@@ -22,8 +22,7 @@ static int ends_at(const struct early_stop_rules *rules, const double *values, i
     for (int i = 0; i < count; i++) {
         const struct eval_scores scores = scores_of(values[i], values[i]);
         early_stop_update(&state, rules, &scores);
-        if (early_stop_reached(&state, rules))
-            return i + 1;
+        if (early_stop_reached(&state, rules)) return i + 1;
     }
     return 0;
 }

@@ -62,8 +62,7 @@ static void the_first_of_equal_logits_counts(void **state)
     class_counts_add(counts, 3, logits, 1);
     class_counts_add(counts, 3, logits, 2);
     const double expected[CLASS_COUNT_ROWS * 3] = {0, 1, 0, 0, 2, 0, 0, 1, 1};
-    for (size_t i = 0; i < COUNT_OF(expected); i++)
-        assert_true(counts[i] == expected[i]);
+    for (size_t i = 0; i < COUNT_OF(expected); i++) assert_true(counts[i] == expected[i]);
     assert_true(isnan(class_scores_of((const double[6]){0}, 2).accuracy));
 }
 

@@ -152,8 +152,7 @@ static enum status test_owner(void *owner, struct error *err)
 {
     assert_ptr_equal(owner, &owner_asked);
     owner_asked++;
-    if (owner_says == STATUS_OK)
-        return STATUS_OK;
+    if (owner_says == STATUS_OK) return STATUS_OK;
     error_set(err, owner_says, "the owner");
     error_cause(err, owner_cause);
     return owner_says;

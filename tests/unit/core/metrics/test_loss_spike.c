@@ -22,8 +22,7 @@ static void test_a_spike_does_not_hide_the_next(void **state)
 {
     (void)state;
     struct loss_mean mean = {.steps = 0};
-    for (int i = 0; i < 200; i++)
-        assert_false(loss_mean_take(&mean, 3, 2));
+    for (int i = 0; i < 200; i++) assert_false(loss_mean_take(&mean, 3, 2));
     assert_true(loss_mean_take(&mean, 3, 1e30));
     assert_true(fabs(mean.mean - (2 + (6 - 2) / 50.0)) < 1e-12); /* taken as 3 times the mean */
     assert_true(loss_mean_take(&mean, 3, 6.5));
@@ -63,8 +62,7 @@ static void check_stream(const struct token_stream_config *config, const int64_t
         assert_int_equal(token_stream_next(stream, &batch, &end, &err), STATUS_OK);
         assert_int_equal(batch.step, step);
         token_stream_step_samples(config, step, samples, sources);
-        for (int i = 0; i < B; i++)
-            assert_int_equal(batch.tokens[i * T], first_token[sources[i]] + samples[i] * T);
+        for (int i = 0; i < B; i++) assert_int_equal(batch.tokens[i * T], first_token[sources[i]] + samples[i] * T);
     }
     token_stream_close(stream);
 }
@@ -111,8 +109,7 @@ static void test_the_samples_of_a_mixture(void **state)
         struct token_stream_config config = configured(shuffle);
         config.mixture = &mixture;
         check_stream(&config, first);
-        for (int s = 0; s < 2; s++)
-            token_set_close(mixture.sources[s].set);
+        for (int s = 0; s < 2; s++) token_set_close(mixture.sources[s].set);
     }
 }
 

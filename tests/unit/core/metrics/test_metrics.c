@@ -25,8 +25,7 @@ static char *read_file(const char *name)
 {
     static char text[65536];
     FILE *file = fopen(name, "r");
-    if (!file)
-        return NULL;
+    if (!file) return NULL;
     size_t n = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[n] = 0;
@@ -43,8 +42,7 @@ static char *read_number(int number)
 static int free_number(void)
 {
     int number = 1;
-    while (metrics_history_number(path, number) == METRICS_NUMBER_TAKEN)
-        number++;
+    while (metrics_history_number(path, number) == METRICS_NUMBER_TAKEN) number++;
     return number;
 }
 
@@ -60,8 +58,7 @@ static struct metrics *resume_metrics(int64_t step, bool evaluation_due)
                                       .checkpoint = name,
                                       .bytes = 100 + step,
                                       .former = free_number()};
-    if (metrics_open(path, &history, &metrics, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (metrics_open(path, &history, &metrics, &err) != STATUS_OK) fail_msg("%s", err.text);
     return metrics;
 }
 
@@ -69,8 +66,7 @@ static struct metrics *new_metrics(void)
 {
     struct metrics *metrics = NULL;
     struct error err;
-    if (metrics_open(path, NULL, &metrics, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (metrics_open(path, NULL, &metrics, &err) != STATUS_OK) fail_msg("%s", err.text);
     return metrics;
 }
 
@@ -94,8 +90,7 @@ static void write_steps(struct metrics *metrics, int64_t from, int64_t to)
 static int count_lines(const char *text)
 {
     int n = 0;
-    for (; *text; text++)
-        n += *text == '\n';
+    for (; *text; text++) n += *text == '\n';
     return n;
 }
 
@@ -316,8 +311,7 @@ static void test_holes(void **state)
     metrics_close(metrics);
     assert_non_null(strstr(warnings_of_resume(13), "' lacks the lines of steps 4 to 9, 12 (7 in all): "));
     metrics = resume_metrics(13, false);
-    for (int64_t step = 15; step < 31; step += 2)
-        write_steps(metrics, step, step);
+    for (int64_t step = 15; step < 31; step += 2) write_steps(metrics, step, step);
     metrics_close(metrics);
     assert_non_null(strstr(warnings_of_resume(29), "' lacks the lines of steps 4 to 9, 12, 14, 16, … (15 in all): "));
 
@@ -395,8 +389,7 @@ static void test_errors(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
+    if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     return 0;
 }

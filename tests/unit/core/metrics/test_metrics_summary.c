@@ -139,7 +139,6 @@ int main(void)
         cmocka_unit_test(test_a_run_that_branched_off), cmocka_unit_test(test_missing_steps),
         cmocka_unit_test(test_nothing_to_say),
     };
-    if (!mkdtemp(folder))
-        return 1;
+    if (!mkdtemp(folder)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_folder);
 }

@@ -26,8 +26,7 @@ struct model_case {
 static void build_model(struct model_case *c, const json_t *config)
 {
     *c = (struct model_case){0};
-    if (model_desc_from_json(config, "test", &c->desc, &c->err) != STATUS_OK)
-        fail_msg("%s", c->err.text);
+    if (model_desc_from_json(config, "test", &c->desc, &c->err) != STATUS_OK) fail_msg("%s", c->err.text);
     tensor_table_build(&c->desc, &c->table);
     c->choices = calloc((size_t)c->table.num_tensors, sizeof *c->choices);
 }
@@ -88,15 +87,14 @@ static bool golden_lists(const json_t *list, const char *name)
     size_t i;
     const json_t *item;
     star(name, starred);
-    json_array_foreach(list, i, item) if (!strcmp(json_string_value(item), name) ||
-                                          !strcmp(json_string_value(item), starred)) return true;
+    json_array_foreach (list, i, item)
+        if (!strcmp(json_string_value(item), name) || !strcmp(json_string_value(item), starred)) return true;
     return false;
 }
 
 static void check_choice(const char *name, const struct adapter_choice *choice, const json_t *lora)
 {
-    if ((choice->use == ADAPTER_LORA) != (lora != NULL))
-        fail_msg("%s: PEFT has %s A and B", name, lora ? "an" : "no");
+    if ((choice->use == ADAPTER_LORA) != (lora != NULL)) fail_msg("%s: PEFT has %s A and B", name, lora ? "an" : "no");
     if (lora) {
         assert_int_equal(choice->r, json_integer_value(json_array_get(lora, 0)));
         assert_float_equal(choice->scale, json_number_value(json_array_get(lora, 1)), 1e-9);
@@ -133,12 +131,10 @@ static void test_as_peft(void **unused)
     const json_t *model, *golden;
     int cases = 0;
     assert_non_null(models);
-    json_array_foreach(models, i, model)
-    {
+    json_array_foreach (models, i, model) {
         struct model_case c;
         build_model(&c, json_object_get(model, "config"));
-        json_array_foreach(json_object_get(model, "cases"), k, golden)
-        {
+        json_array_foreach (json_object_get(model, "cases"), k, golden) {
             check_case(&c, golden);
             cases++;
         }
@@ -158,8 +154,7 @@ static void expect_refusal(const char *peft, const char *message)
     json_t *config = json_loads(LLAMA, 0, NULL);
     build_model(&c, config);
     assert_int_equal(choose(&c, peft), STATUS_USAGE);
-    if (!strstr(c.err.text, message))
-        fail_msg("%s: %s", peft, c.err.text);
+    if (!strstr(c.err.text, message)) fail_msg("%s: %s", peft, c.err.text);
     spec_free(c.spec);
     release_model(&c);
     json_decref(config);
@@ -224,8 +219,7 @@ static void test_unmatched_names(void **unused)
                                 "[w3, norm], rank_pattern: {q_proj: 3, k_proj: 4}, alpha_pattern: {w4: 1}}"),
                      STATUS_OK);
     assert_int_equal(c.notices.count, COUNT_OF(expected));
-    for (size_t i = 0; i < COUNT_OF(expected); i++)
-        assert_non_null(strstr(c.notices.items[i], expected[i]));
+    for (size_t i = 0; i < COUNT_OF(expected); i++) assert_non_null(strstr(c.notices.items[i], expected[i]));
     spec_free(c.spec);
     release_model(&c);
     json_decref(config);

@@ -30,8 +30,7 @@ static enum status load(const char *text, struct model_desc *desc, struct error 
 static void load_good(const char *text, struct model_desc *desc)
 {
     struct error err;
-    if (load(text, desc, &err) != STATUS_OK)
-        fail_msg("%s: %s", text, err.text);
+    if (load(text, desc, &err) != STATUS_OK) fail_msg("%s: %s", text, err.text);
 }
 
 /* ---- transformers' own answers ------------------------------------------- */
@@ -42,8 +41,7 @@ static void check_tensors(const struct tensor_table *table, const json_t *tensor
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
         const json_t *shape = json_object_get(tensors, tensor->name);
-        if (!shape)
-            fail_msg("%s is not in transformers' model", tensor->name);
+        if (!shape) fail_msg("%s is not in transformers' model", tensor->name);
         assert_int_equal(tensor->ndim, json_array_size(shape));
         for (int d = 0; d < tensor->ndim; d++)
             assert_int_equal(tensor->shape[d], json_integer_value(json_array_get(shape, (size_t)d)));
@@ -76,8 +74,7 @@ static void check_case(const json_t *golden)
     struct model_desc desc;
     struct tensor_table table;
     struct error err;
-    if (model_desc_from_json(config, "golden", &desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(config, "golden", &desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     tensor_table_build(&desc, &table);
     check_tensors(&table, json_object_get(golden, "tensors"));
     assert_int_equal(desc.tied, json_is_true(json_object_get(golden, "tied")));
@@ -146,8 +143,7 @@ static void test_golden(void **state)
         snprintf(path, sizeof path, "tests/golden/names/%s.json", model_family_name((enum model_family)family));
         json_t *cases = json_load_file(path, 0, NULL);
         assert_true(json_array_size(cases) > 5);
-        for (size_t i = 0; i < json_array_size(cases); i++)
-            check_case(json_array_get(cases, i));
+        for (size_t i = 0; i < json_array_size(cases); i++) check_case(json_array_get(cases, i));
         json_decref(cases);
     }
 }
@@ -488,12 +484,10 @@ static void test_real_keys(void **state)
         json_t *config = json_pack("{s:s}", "model_type", model_family_name((enum model_family)family));
         char keys[sizeof REAL_KEYS], *rest = keys;
         memcpy(keys, REAL_KEYS, sizeof keys);
-        for (char *key; (key = strsep(&rest, " "));)
-            json_object_set_new(config, key, json_null());
+        for (char *key; (key = strsep(&rest, " "));) json_object_set_new(config, key, json_null());
         struct model_desc desc;
         struct error err;
-        if (model_desc_from_spec(config, &desc, &err) != STATUS_OK)
-            fail_msg("%s", err.text);
+        if (model_desc_from_spec(config, &desc, &err) != STATUS_OK) fail_msg("%s", err.text);
         model_desc_release(&desc);
         json_decref(config);
     }
@@ -811,8 +805,7 @@ static void expect_file_fault(const char *path, const char *words)
     struct model_desc desc;
     struct error err;
     assert_int_equal(model_desc_load(path, &desc, &err), STATUS_DATA);
-    if (!strstr(err.text, words))
-        fail_msg("'%s' expected, not '%s'", words, err.text);
+    if (!strstr(err.text, words)) fail_msg("'%s' expected, not '%s'", words, err.text);
 }
 
 static void test_files(void **state)

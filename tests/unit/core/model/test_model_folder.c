@@ -35,10 +35,8 @@ static void names_are_told_from_paths(void **state)
     static const char *const names[] = {"gpt2", "Qwen/Qwen2.5-0.5B", "a_b/c-d.e"};
     static const char *const paths[] = {"",     "/a", "./a",   "../a", "a/b/c",         "a/",    "~/a",
                                         "a/.b", ".a", "a b/c", "a\nb", "models/t.json", "a/../b"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        assert_true(model_folder_is_name(names[i]));
-    for (size_t i = 0; i < COUNT_OF(paths); i++)
-        assert_false(model_folder_is_name(paths[i]));
+    for (size_t i = 0; i < COUNT_OF(names); i++) assert_true(model_folder_is_name(names[i]));
+    for (size_t i = 0; i < COUNT_OF(paths); i++) assert_false(model_folder_is_name(paths[i]));
 }
 
 /* Makes a model in the cache at `place` below the root, with a revision of its own. */
@@ -77,8 +75,7 @@ static void the_cache_is_where_the_environment_says(void **state)
                                                {"HF_HOME", "/hf", "hf/hub"},
                                                {"HF_HUB_CACHE", "/hub", "hub"}};
     char folder[FS_PATH_MAX];
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        unsetenv(variables[i][0]);
+    for (size_t i = 0; i < COUNT_OF(variables); i++) unsetenv(variables[i][0]);
     assert_false(model_folder_find("org/model", folder));
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
         char revision[8];

@@ -30,8 +30,7 @@ static void build(const char *text, struct model_desc *desc, struct tensor_table
 {
     struct error err;
     json_t *config = json_loads(text, 0, NULL);
-    if (model_desc_from_json(config, "test", desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(config, "test", desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_decref(config);
     tensor_table_build(desc, table);
 }
@@ -59,8 +58,7 @@ static void check_unit(const struct tensor_table *table, int unit, bool swiglu)
             assert_true(tensor->offset % TENSOR_ALIGN == 0 && tensor->offset >= end &&
                         tensor->offset < end + TENSOR_ALIGN);
         /* every element belongs to its tensor, every gap to none */
-        for (int64_t gap = end; gap < tensor->offset; gap++)
-            assert_null(tensor_at(table, unit, gap));
+        for (int64_t gap = end; gap < tensor->offset; gap++) assert_null(tensor_at(table, unit, gap));
         assert_ptr_equal(tensor_at(table, unit, tensor->offset), tensor);
         assert_ptr_equal(tensor_at(table, unit, tensor->offset + tensor->numel - 1), tensor);
         end = tensor->offset + tensor->numel;
@@ -90,8 +88,7 @@ static void test_layout(void **state)
         assert_int_equal(tensors, table.num_tensors);
         for (int i = 0; i < table.num_tensors; i++) {
             params += table.tensors[i].numel;
-            for (int j = 0; j < i; j++)
-                assert_string_not_equal(table.tensors[i].name, table.tensors[j].name);
+            for (int j = 0; j < i; j++) assert_string_not_equal(table.tensors[i].name, table.tensors[j].name);
         }
         assert_int_equal(params, table.num_params);
         /* all blocks have the same layout */
@@ -163,8 +160,7 @@ static void test_init_pieces(void **state)
     int64_t n = table.tensors[0].numel, C = desc.hidden_size;
     float *whole = malloc((size_t)n * sizeof *whole), *piece = malloc((size_t)n * sizeof *piece);
     tensor_init_range(&table, 0, 1, 0, n, whole);
-    for (int64_t i = 0; i < n; i++)
-        assert_true((whole[i] == 0) == (i / C == 3));
+    for (int64_t i = 0; i < n; i++) assert_true((whole[i] == 0) == (i / C == 3));
     for (int64_t first = 0; first < n; first += 101) {
         int64_t count = first * 7 % (n - first) + 1;
         tensor_init_range(&table, 0, 1, first, count, piece);

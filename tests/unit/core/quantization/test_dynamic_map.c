@@ -50,8 +50,7 @@ static void check_lookup(const float *map, const uint32_t *values, const uint8_t
     static const uint32_t lower[] = {0, 1, 0x3fff, 0x8000, 0xb123, 0xffff};
     struct dynamic_lookup lookup;
     dynamic_lookup_init(&lookup, map);
-    for (size_t i = 0; i < count; i++)
-        assert_int_equal(dynamic_lookup_code(&lookup, float_of(values[i])), codes[i]);
+    for (size_t i = 0; i < count; i++) assert_int_equal(dynamic_lookup_code(&lookup, float_of(values[i])), codes[i]);
     for (uint32_t upper = 0; upper < 0x3f80; upper++)
         for (size_t i = 0; i < COUNT_OF(lower); i++) {
             const float x = float_of(upper << 16 | lower[i]);

@@ -88,8 +88,7 @@ static void test_refused_files(void **unused)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char *text = memory_printf("{\"peft_type\":\"LORA\",%s}", cases[i].key);
         assert_int_equal(read_text(text, &config, &err), cases[i].status);
-        if (strncmp(err.text, cases[i].message, strlen(cases[i].message)) != 0)
-            fail_msg("%s", err.text);
+        if (strncmp(err.text, cases[i].message, strlen(cases[i].message)) != 0) fail_msg("%s", err.text);
         free(text);
     }
     assert_int_equal(read_text("{\"peft_type\":\"IA3\"}", &config, &err), STATUS_USAGE);
@@ -192,10 +191,8 @@ static void test_round_trips(void **unused)
     const json_t *model, *golden;
     int good = 0;
     assert_non_null(models);
-    json_array_foreach(models, i, model)
-    {
-        json_array_foreach(json_object_get(model, "cases"), k, golden)
-        {
+    json_array_foreach (models, i, model) {
+        json_array_foreach (json_object_get(model, "cases"), k, golden) {
             good += check_round_trip(json_object_get(model, "config"), json_object_get(golden, "peft"));
         }
     }

@@ -134,8 +134,7 @@ static void load(const char *base, const char *more, struct model_desc *desc)
     snprintf(text, sizeof text, "{%s%s}", base, more);
     json_t *config = json_loads(text, 0, NULL); /* the last value of a key counts */
     assert_non_null(config);
-    if (model_desc_from_json(config, "c.json", desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(config, "c.json", desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_decref(config);
 }
 
@@ -149,19 +148,16 @@ static void check_lines(const struct string_list *lines, const char *expected)
         key = next;
         char *was = strstr(key, ": "), *now = strstr(key, " -> ");
         assert_true(was && now);
-        if ((next = strstr(now, ", ")))
-            *next = 0, next += 2;
+        if ((next = strstr(now, ", "))) *next = 0, next += 2;
         snprintf(
             line, sizeof line,
             "'%.*s' of the model was %.*s in the checkpoint and is %s now: that would change the run; hint: set it "
             "back, or start a new run under another run.name",
             (int)(was - key), key, (int)(now - was - 2), was + 2, now + 4);
-        if (count >= lines->count)
-            fail_msg("not found: %s", line);
+        if (count >= lines->count) fail_msg("not found: %s", line);
         assert_string_equal(lines->items[count], line);
     }
-    if (lines->count > count)
-        fail_msg("expected '%s', but there is also: %s", expected, lines->items[count]);
+    if (lines->count > count) fail_msg("expected '%s', but there is also: %s", expected, lines->items[count]);
 }
 
 static void test_compare(void **state)

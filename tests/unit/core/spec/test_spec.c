@@ -27,8 +27,7 @@ static void test_table(void **state)
         else
             json_decref(spec_key_default(key));
         bool value = key->type != KEY_SECTION && key->type != KEY_FOREIGN && key->type != KEY_ALIAS;
-        if (value && key->verdict == VERDICT_USED)
-            assert_true(key->size > 0);
+        if (value && key->verdict == VERDICT_USED) assert_true(key->size > 0);
     }
 }
 
@@ -137,8 +136,7 @@ static void test_home_folder(void **state)
             is_path =
                 is_path || (key->size && key->type != KEY_SECTION && !strcmp(spec_key_leaf(key->path), leaves[k]));
         assert_int_equal((key->flags & KEY_PATH) != 0, is_path);
-        if (!is_path)
-            continue;
+        if (!is_path) continue;
         const bool list = key->type == KEY_SOURCES || key->type == KEY_STRING_LIST;
         for (size_t k = 0; k < (key->type == KEY_SOURCES ? 6U : list ? 5U : 4U); k++) {
             struct spec_arena arena = {0};
@@ -157,8 +155,7 @@ static void test_home_folder(void **state)
     for (int i = 0; i < 2; i++) { /* one's own home only, and only if it is known */
         struct run_spec *spec;
         struct spec_report report = {0};
-        if (i == 1)
-            unsetenv("HOME");
+        if (i == 1) unsetenv("HOME");
         assert_int_equal(
             load_case(i ? BASE "run: {dir: ~/runs}\n" : BASE "run: {dir: ~bob/runs}\n", NULL, 0, &spec, &report),
             STATUS_USAGE);
@@ -167,8 +164,7 @@ static void test_home_folder(void **state)
                       : ":4:12: 'run.dir' is '~bob/runs', and only one's own home folder has a short name, ~/");
         spec_report_release(&report);
     }
-    if (home)
-        setenv("HOME", home, 1);
+    if (home) setenv("HOME", home, 1);
     free(home);
 }
 
@@ -508,8 +504,7 @@ static void test_batch(void **state)
                                      "gradient_accumulation_steps"};
         const int given[] = {cases[i].train, cases[i].micro, cases[i].accumulation};
         for (int j = 0; j < 3; j++)
-            if (given[j])
-                used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
+            if (given[j]) used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
         struct run_spec *spec = load_good(text, NULL, 0);
         struct error err = {0};
         enum status status = spec_resolve_batch(spec, cases[i].world, "srun", &err);
@@ -521,8 +516,7 @@ static void test_batch(void **state)
             assert_non_null(strstr(err.text, contradicts ? sentence : "run.yaml:3:1: "));
             assert_int_equal(strstr(err.text, " 0 * ") || strstr(err.text, " * 0 "), 0);
             assert_non_null(strstr(err.text, "; hint: "));
-            if (!strstr(err.text, cases[i].fragment))
-                fail_msg("%s", err.text);
+            if (!strstr(err.text, cases[i].fragment)) fail_msg("%s", err.text);
         } else {
             assert_int_equal(status, STATUS_OK);
             assert_int_equal(spec->train_batch_size, cases[i].expect[0]);
@@ -600,8 +594,7 @@ static void test_batch_of_a_resumed_run(void **state)
                                      "gradient_accumulation_steps"};
         const int given[] = {cases[i].train, cases[i].micro, cases[i].accumulation};
         for (int j = 0; j < 3; j++)
-            if (given[j])
-                used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
+            if (given[j]) used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[j], given[j]);
         struct run_spec *spec = load_good(text, NULL, 0);
         struct error err = {0};
         enum status status = spec_resolve_batch_resumed(spec, cases[i].world, "srun", stored, 2, &err);
@@ -628,8 +621,7 @@ static struct run_spec *load_virtual(int virtual_ranks, int train, int micro, in
     const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
     const int given[] = {train, micro, accumulation};
     for (int i = 0; i < 3; i++)
-        if (given[i])
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[i], given[i]);
+        if (given[i]) used += (size_t)snprintf(text + used, sizeof text - used, "%s: %d\n", names[i], given[i]);
     return load_good(text, NULL, 0);
 }
 
@@ -689,8 +681,7 @@ static void test_batch_sizes_of_virtual_ranks(void **state)
         struct error err = {0};
         const enum status status = spec_resolve_batch(spec, cases[i].world, "srun", &err);
         assert_int_equal(status, cases[i].fragment ? STATUS_USAGE : STATUS_OK);
-        if (cases[i].fragment && !strstr(err.text, cases[i].fragment))
-            fail_msg("case %zu: %s", i, err.text);
+        if (cases[i].fragment && !strstr(err.text, cases[i].fragment)) fail_msg("case %zu: %s", i, err.text);
         if (status == STATUS_OK) {
             assert_int_equal(spec->train_batch_size, cases[i].expect[0]);
             assert_int_equal(spec->train_micro_batch_size_per_gpu, cases[i].expect[1]);
@@ -923,15 +914,12 @@ static void test_round_trip(void **state)
                    "train_micro_batch_size_per_gpu: 2\nzero_optimization: {stage: 3}\nbf16: {enabled: true}\n"
                    "model: {config: {a: 1.0, b: [1, 2.5, null, true, 'yes', {}], \"k: \\n\": '', c: 1e300, d: -0.0}}\n";
         struct run_spec *spec = load_good(text, NULL, 0);
-        if (i & 2)
-            resolve(spec);
+        if (i & 2) resolve(spec);
         char *written = yaml_of(spec, all);
         struct run_spec *again = load_good(written, NULL, 0);
-        if (i & 2)
-            resolve(again);
+        if (i & 2) resolve(again);
         json_t *a = spec_to_json(spec), *b = spec_to_json(again);
-        if (!json_equal(a, b))
-            fail_msg("reads back differently:\n%s", written);
+        if (!json_equal(a, b)) fail_msg("reads back differently:\n%s", written);
         json_decref(a);
         json_decref(b);
         free(written);
@@ -1028,12 +1016,9 @@ static void test_compare(void **state)
         resolve(spec);
         struct spec_report report = {0};
         assert_int_equal(spec_compare(spec, stored, false, false, &report), cases[i].error ? STATUS_USAGE : STATUS_OK);
-        if (cases[i].error)
-            expect_line(&report.errors, cases[i].error);
-        if (cases[i].notice)
-            expect_line(&report.notices, cases[i].notice);
-        if (!cases[i].error && !cases[i].notice)
-            assert_int_equal(report.notices.count, 0);
+        if (cases[i].error) expect_line(&report.errors, cases[i].error);
+        if (cases[i].notice) expect_line(&report.notices, cases[i].notice);
+        if (!cases[i].error && !cases[i].notice) assert_int_equal(report.notices.count, 0);
         spec_report_release(&report);
         spec_free(spec);
     }
@@ -1189,8 +1174,7 @@ static void test_train_pad_token(void **state)
         resolve(now);
         spec_resolve_document_mask(before, false);
         json_t *stored = spec_to_json(before);
-        if (!cases[i].was)
-            json_object_del(stored, "model.train_pad_token");
+        if (!cases[i].was) json_object_del(stored, "model.train_pad_token");
         spec_resolve_resumed(now, stored);
         assert_int_equal(now->model.train_pad_token, cases[i].value);
         assert_int_equal(spec_compare(now, stored, true, true, &report), cases[i].same ? STATUS_OK : STATUS_USAGE);
@@ -1216,10 +1200,8 @@ static void test_mixture(void **state)
         assert_int_equal(spec->data.amount, i ? SPEC_AMOUNT_EPOCHS : SPEC_AMOUNT_WEIGHT);
         assert_string_equal(spec->data.train.items[0], "a");
         assert_true(spec->data.amounts[0] == (i ? 2.5 : 2));
-        if (i == 0)
-            assert_string_equal(spec->data.train.items[1], "b/*.bin");
-        if (i == 0)
-            assert_true(spec->data.amounts[1] == 0.5);
+        if (i == 0) assert_string_equal(spec->data.train.items[1], "b/*.bin");
+        if (i == 0) assert_true(spec->data.amounts[1] == 0.5);
         resolve(spec);
         char *text = yaml_of(spec, false);
         struct run_spec *again = load_good(text, NULL, 0);
@@ -1260,8 +1242,7 @@ static void test_help(void **state)
         (markdown ? spec_print_pages : spec_print_help)(out);
         fclose(out);
         for (const struct spec_key *key = spec_keys; key->path; key++)
-            if (key->type != KEY_SECTION)
-                assert_non_null(strstr(text, key->path));
+            if (key->type != KEY_SECTION) assert_non_null(strstr(text, key->path));
         assert_true((strstr(text, "## The sections") != NULL) == (markdown == 1));
         free(text);
     }

@@ -24,8 +24,7 @@ static struct run_spec *load_quiet(const char *text)
 {
     struct run_spec *spec;
     struct spec_report report = {0};
-    if (load_case(text, NULL, 0, &spec, &report) != STATUS_OK)
-        fail_msg("%s", report.errors.items[0]);
+    if (load_case(text, NULL, 0, &spec, &report) != STATUS_OK) fail_msg("%s", report.errors.items[0]);
     assert_int_equal(report.notices.count, 0);
     spec_report_release(&report);
     return spec;
@@ -161,8 +160,7 @@ static void expect_compared(const char *before, const char *after, int errors, c
     json_t *stored = spec_to_json(was);
     assert_int_equal(spec_compare(now, stored, true, true, &report), errors ? STATUS_USAGE : STATUS_OK);
     assert_int_equal(report.errors.count, errors);
-    if (line)
-        expect_line(errors ? &report.errors : &report.notices, line);
+    if (line) expect_line(errors ? &report.errors : &report.notices, line);
     json_decref(stored);
     spec_report_release(&report);
     spec_free(was);

@@ -74,8 +74,7 @@ static void test_auto_alone(void **state)
         "effect here)",
         "zero_optimization.stage3_max_live_parameters: auto → 1000000000, from the default (it has no effect here)",
     };
-    for (size_t i = 0; i < COUNT_OF(expected); i++)
-        expect_line(&lines, expected[i]);
+    for (size_t i = 0; i < COUNT_OF(expected); i++) expect_line(&lines, expected[i]);
     assert_int_equal(lines.count, COUNT_OF(expected));
     assert_int_equal(report.notices.count, 0);
     assert_true(spec->gradient_clipping == 1 && spec->optimizer.beta1 == 0.9 && spec->optimizer.beta2 == 0.999);
@@ -261,8 +260,7 @@ static void test_taken_with_a_notice(void **state)
         ":7:55: 'compile' has no effect here",
         ":7:95: 'bf16.loss_scale' has no effect here",
     };
-    for (size_t i = 0; i < COUNT_OF(notices); i++)
-        expect_line(&report.notices, notices[i]);
+    for (size_t i = 0; i < COUNT_OF(notices); i++) expect_line(&report.notices, notices[i]);
     assert_int_equal(report.notices.count, COUNT_OF(notices));
     spec_report_release(&report);
 
@@ -499,10 +497,8 @@ static void test_newer_keys(void **state)
         struct spec_report report = {0};
         snprintf(json, sizeof json, "{%s}", cases[i].json);
         const enum status status = load_deepspeed(ARGUMENTS, json, &spec, &report);
-        if ((status == STATUS_OK) != cases[i].good)
-            fail_msg("%s: %d", json, (int)status);
-        if (cases[i].line)
-            expect_line(cases[i].good ? &report.notices : &report.errors, cases[i].line);
+        if ((status == STATUS_OK) != cases[i].good) fail_msg("%s: %d", json, (int)status);
+        if (cases[i].line) expect_line(cases[i].good ? &report.notices : &report.errors, cases[i].line);
         assert_int_equal(report.notices.count + report.errors.count, cases[i].line != NULL);
         spec_free(spec);
         spec_report_release(&report);
@@ -547,8 +543,7 @@ static void test_auto_of_absent_parameters(void **state)
         ("ds.json:2:46: 'scheduler.params.total_num_steps' is \"auto\" and is left out: it is not a parameter of "
          "WarmupLR"),
     };
-    for (size_t i = 0; i < COUNT_OF(notices); i++)
-        expect_line(&report.notices, notices[i]);
+    for (size_t i = 0; i < COUNT_OF(notices); i++) expect_line(&report.notices, notices[i]);
     assert_int_equal(report.notices.count, COUNT_OF(notices));
     struct string_list lines = auto_lines(spec);
     assert_null(find_line(&lines, "betas"));
@@ -672,8 +667,7 @@ static void test_names_of_other_trainers(void **state)
         char names[4096], *rest = names, *name;
         assert_true(strlen(spec_foreign_names[i].names) < sizeof names);
         strcpy(names, spec_foreign_names[i].names);
-        for (; (name = strsep(&rest, " ")); count++)
-            expect_foreign(&spec_foreign_names[i], name);
+        for (; (name = strsep(&rest, " ")); count++) expect_foreign(&spec_foreign_names[i], name);
     }
     assert_true(count > 140);
 }
@@ -684,8 +678,7 @@ static void test_hints_lead_to_what_there_is(void **state)
     (void)state;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         bool refused = key->verdict == VERDICT_REFUSED || key->verdict == VERDICT_LATER;
-        if (!refused || strchr(key->path, '.'))
-            continue;
+        if (!refused || strchr(key->path, '.')) continue;
         char text[512], wrong[128];
         snprintf(wrong, sizeof wrong, "'%s'?", key->path);
         snprintf(text, sizeof text, ARGUMENTS "%sx: 1\n", key->path); /* one letter more */

@@ -47,12 +47,10 @@ static void test_good(void **state)
     for (size_t i = 0; i < COUNT_OF(good_cases); i++) {
         static struct spec_context ctx;
         const struct spec_node *root = parse(&ctx, good_cases[i].text, strlen(good_cases[i].text));
-        if (!root)
-            fail_msg("%s is refused: %s", good_cases[i].text, ctx.errors.items[0].text);
+        if (!root) fail_msg("%s is refused: %s", good_cases[i].text, ctx.errors.items[0].text);
         json_t *got = spec_node_json(&ctx, root), *expected = json_loads(good_cases[i].json, 0, NULL);
         assert_non_null(expected);
-        if (!json_equal(got, expected))
-            fail_msg("%s reads as %s", good_cases[i].text, json_dumps(got, 0));
+        if (!json_equal(got, expected)) fail_msg("%s reads as %s", good_cases[i].text, json_dumps(got, 0));
         json_decref(got);
         json_decref(expected);
         spec_arena_release(&arena);
@@ -170,12 +168,10 @@ static void test_hostile(void **state)
         char *text = malloc(head + unit * cases[i].count);
         assert_non_null(text);
         memcpy(text, cases[i].head, head);
-        for (size_t j = 0; j < cases[i].count; j++)
-            memcpy(text + head + unit * j, cases[i].unit, unit);
+        for (size_t j = 0; j < cases[i].count; j++) memcpy(text + head + unit * j, cases[i].unit, unit);
         parse(&ctx, text, head + unit * cases[i].count);
         assert_true(ctx.errors.count > 0);
-        if (!strstr(ctx.errors.items[0].text, cases[i].message))
-            fail_msg("case %zu: %s", i, ctx.errors.items[0].text);
+        if (!strstr(ctx.errors.items[0].text, cases[i].message)) fail_msg("case %zu: %s", i, ctx.errors.items[0].text);
         free(text);
         spec_arena_release(&arena);
     }

@@ -366,15 +366,12 @@ static void expect_errors(const struct spec_report *report, const char *const *l
                           const char *about)
 {
     size_t expected = 0;
-    while (expected < max_lines && lines[expected])
-        expected++;
+    while (expected < max_lines && lines[expected]) expected++;
     bool good = (size_t)report->errors.count == expected;
-    for (size_t i = 0; good && i < expected; i++)
-        good = strstr(report->errors.items[i], lines[i]) != NULL;
+    for (size_t i = 0; good && i < expected; i++) good = strstr(report->errors.items[i], lines[i]) != NULL;
     if (!good) {
         print_error("spec:\n%s\nexpected:\n", about);
-        for (size_t i = 0; i < expected; i++)
-            print_error("    %s\n", lines[i]);
+        for (size_t i = 0; i < expected; i++) print_error("    %s\n", lines[i]);
         print_error("got:\n");
         print_lines(&report->errors);
         fail();
@@ -436,8 +433,7 @@ static const char *other_value(const struct spec_key *key, char *buffer, size_t 
         return buffer;
     case KEY_CHOICE:
         for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-            if (strcmp(choice->name, key->fallback) != 0)
-                return choice->name;
+            if (strcmp(choice->name, key->fallback) != 0) return choice->name;
         return NULL;
     case KEY_FOREIGN: return "{enabled: true}";
     default: return "x";
@@ -449,8 +445,7 @@ static void test_verdicts(void **state)
     (void)state;
     int seen[VERDICT_SYNONYM + 1] = {0};
     for (const struct spec_key *key = spec_keys; key->path; key++) {
-        if (key->type == KEY_SECTION || key->type == KEY_ALIAS || key->verdict == VERDICT_USED)
-            continue;
+        if (key->type == KEY_SECTION || key->type == KEY_ALIAS || key->verdict == VERDICT_USED) continue;
         if (key->schedules || key->optimizers) /* of a scheduler or an optimizer that the base does not have */
             continue;
         seen[key->verdict]++;
@@ -475,8 +470,7 @@ static void test_verdicts(void **state)
 
         /* a value that requests what ztrain does is accepted without a notice; so is a section that is off */
         const char *usual = key->type == KEY_FOREIGN ? "{enabled: false, x: [1, 2]}" : key->fallback;
-        if (!usual)
-            continue;
+        if (!usual) continue;
         assert_int_equal(load_with(key->path, usual, &report), STATUS_OK);
         assert_int_equal(report.errors.count + report.notices.count, 0);
         spec_report_release(&report);
@@ -630,8 +624,7 @@ static void test_deepspeed_names(void **state)
         "nebula",
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (!spec_key_find(names[i]))
-            print_error("no row for %s\n", names[i]);
+        if (!spec_key_find(names[i])) print_error("no row for %s\n", names[i]);
         assert_non_null(spec_key_find(names[i]));
     }
 }
@@ -644,8 +637,7 @@ static char *repeat(const char *unit, size_t count, const char *head, const char
     char *text = malloc(h + n * count + t + 1);
     assert_non_null(text);
     memcpy(text, head, h);
-    for (size_t i = 0; i < count; i++)
-        memcpy(text + h + i * n, unit, n);
+    for (size_t i = 0; i < count; i++) memcpy(text + h + i * n, unit, n);
     memcpy(text + h + n * count, tail, t + 1);
     return text;
 }
@@ -707,8 +699,7 @@ static void test_many_keys(void **state)
     assert_non_null(text);
     for (int count = 1000; count <= 2000; count += 1000) {
         size_t used = 0;
-        for (int i = 0; i < count; i++)
-            used += (size_t)sprintf(text + used, "key%d: 1\n", i);
+        for (int i = 0; i < count; i++) used += (size_t)sprintf(text + used, "key%d: 1\n", i);
         expect_refusal(text, used,
                        count == 1000 ? "run.yaml: and 805 more; hint: correct these first"
                                      : ":1025:10: a section has more than 1024 keys");

@@ -37,13 +37,10 @@ static bool disturbed(size_t *bytes)
 {
     atomic_fetch_add(&calls, 1);
     int code = atomic_exchange(&fail_code, 0);
-    if (code)
-        return errno = code, true;
-    if (atomic_load(&slow_calls) > 0 && atomic_fetch_sub(&slow_calls, 1) > 0)
-        usleep(60000);
+    if (code) return errno = code, true;
+    if (atomic_load(&slow_calls) > 0 && atomic_fetch_sub(&slow_calls, 1) > 0) usleep(60000);
     int64_t limit = atomic_load(&most);
-    if (limit >= 0 && *bytes > (size_t)limit)
-        *bytes = (size_t)limit;
+    if (limit >= 0 && *bytes > (size_t)limit) *bytes = (size_t)limit;
     return false;
 }
 
@@ -70,8 +67,7 @@ static int setup(void **state)
     atomic_store(&slow_calls, 0);
     unsetenv("ZTRAIN_AIO");
     snprintf(folder, sizeof folder, "/tmp/ztrain-async-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
+    if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/file", folder);
     return 0;
 }
@@ -88,8 +84,7 @@ static struct async_io *open_engine(const char *engine, int64_t block, int depth
     struct async_io *io;
     setenv("ZTRAIN_AIO", engine, 1);
     struct aio_settings settings = {.block_size = block, .queue_depth = depth};
-    if (async_io_new(&settings, &io, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (async_io_new(&settings, &io, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_true(strstr(async_io_engine(io), engine));
     return io;
 }
@@ -135,8 +130,7 @@ static void round_trip(const char *engine, int64_t block, int depth)
         const struct io_transfer t = transfer(true, fd, data[i], sizes[i], offset[i]);
         async_io_submit(io, &requests[i], &t);
     }
-    for (int i = REQUESTS - 1; i >= 0; i--)
-        assert_int_equal(async_io_wait(io, &requests[i], &err), STATUS_OK);
+    for (int i = REQUESTS - 1; i >= 0; i--) assert_int_equal(async_io_wait(io, &requests[i], &err), STATUS_OK);
     for (int i = REQUESTS - 1; i >= 0; i--) {
         memset(data[i], 0, (size_t)sizes[i]);
         const struct io_transfer t = transfer(false, fd, data[i], sizes[i], offset[i]);
@@ -285,8 +279,7 @@ static void refuse_to_enter(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     const struct sock_fprog filter = {COUNT_OF(code), code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
-        _exit(2);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) _exit(2);
 }
 
 static void test_a_ring_that_may_be_made_but_not_entered(void **state)

@@ -67,8 +67,7 @@ static int setup(void **state)
     memory = aligned_alloc(ASYNC_IO_ALIGN, BUFFERS * bytes);
     struct disk_file_config config = {.name = "records", .folder = parent, .io = settings};
     config.bytes = record_file_bytes(sizes, RECORDS);
-    if (!mkdtemp(parent) || local_disk.open(&local_disk, &config, &counted.local, &err) != STATUS_OK)
-        return -1;
+    if (!mkdtemp(parent) || local_disk.open(&local_disk, &config, &counted.local, &err) != STATUS_OK) return -1;
     counted.base = (struct disk_file){count_submit, count_wait, count_close};
     counted.read = counted.written = 0;
     file = record_file_new(&counted.base, sizes, RECORDS, BUFFERS);
@@ -96,8 +95,7 @@ static void cut_file(int64_t bytes)
 
 static void fill(unsigned char *bytes, int64_t count, unsigned seed)
 {
-    for (int64_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)(seed * 31 + (unsigned)i * 7 + (unsigned)(i >> 8));
+    for (int64_t i = 0; i < count; i++) bytes[i] = (unsigned char)(seed * 31 + (unsigned)i * 7 + (unsigned)(i >> 8));
 }
 
 static void expect_record(const void *bytes, int record, unsigned seed)
@@ -124,10 +122,8 @@ static void test_a_walk_through_two_buffers_changes_every_record(void **state)
         record_file_load(file, order[0], 0);
         for (int i = 0; i < 4; i++) {
             unsigned char *bytes = record_file_use(file, order[i], i % 2);
-            if (i + 1 < 4)
-                record_file_load(file, order[i + 1], (i + 1) % 2);
-            if (step > 1)
-                expect_record(bytes, order[i], (step - 1) * 10 + (unsigned)i);
+            if (i + 1 < 4) record_file_load(file, order[i + 1], (i + 1) % 2);
+            if (step > 1) expect_record(bytes, order[i], (step - 1) * 10 + (unsigned)i);
             fill(bytes, sizes[order[i]], step * 10 + (unsigned)i);
             record_file_store(file, order[i], i % 2);
         }
@@ -168,8 +164,7 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
 {
     ssize_t (*real)(int, const void *, size_t, off_t);
     *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
-    if (atomic_load(&slow))
-        usleep(2000);
+    if (atomic_load(&slow)) usleep(2000);
     return real(fd, data, bytes, offset);
 }
 

@@ -35,8 +35,7 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {
     int (*real)(int, int, off_t, off_t);
     *(void **)&real = dlsym(RTLD_NEXT, "fallocate");
-    if (allocate_code)
-        return errno = allocate_code, -1;
+    if (allocate_code) return errno = allocate_code, -1;
     return real(fd, mode, offset, bytes);
 }
 
@@ -44,8 +43,7 @@ ssize_t write(int fd, const void *data, size_t bytes)
 {
     ssize_t (*real)(int, const void *, size_t);
     *(void **)&real = dlsym(RTLD_NEXT, "write");
-    if (writes_before_full >= 0 && writes_before_full-- == 0)
-        return errno = write_code, -1;
+    if (writes_before_full >= 0 && writes_before_full-- == 0) return errno = write_code, -1;
     return real(fd, data, bytes);
 }
 
@@ -54,8 +52,7 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
 {
     ssize_t (*real)(int, const void *, size_t, off_t);
     *(void **)&real = dlsym(RTLD_NEXT, "pwrite");
-    if (no_direct && (fcntl(fd, F_GETFL) & O_DIRECT))
-        return errno = EINVAL, -1;
+    if (no_direct && (fcntl(fd, F_GETFL) & O_DIRECT)) return errno = EINVAL, -1;
     return real(fd, data, bytes, offset);
 }
 
@@ -63,8 +60,7 @@ int flock(int fd, int operation)
 {
     int (*real)(int, int);
     *(void **)&real = dlsym(RTLD_NEXT, "flock");
-    if (lock_code)
-        return errno = lock_code, -1;
+    if (lock_code) return errno = lock_code, -1;
     return real(fd, operation);
 }
 
@@ -91,18 +87,15 @@ static int entries(const char *path)
 {
     int count = 0;
     DIR *folder = opendir(path);
-    for (struct dirent *e; folder && (e = readdir(folder));)
-        count += e->d_name[0] != '.';
-    if (folder)
-        closedir(folder);
+    for (struct dirent *e; folder && (e = readdir(folder));) count += e->d_name[0] != '.';
+    if (folder) closedir(folder);
     return folder ? count : -1;
 }
 
 static struct scratch_folder *make(int rank)
 {
     struct scratch_folder *folder;
-    if (scratch_folder_new(parent, rank, &folder, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (scratch_folder_new(parent, rank, &folder, &err) != STATUS_OK) fail_msg("%s", err.text);
     return folder;
 }
 

@@ -33,14 +33,11 @@ static size_t direct_most; /* bytes that a direct read moves; 0: all */
 ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
 {
     static ssize_t (*next)(int, void *, size_t, off_t);
-    if (!next)
-        *(void **)&next = dlsym(RTLD_NEXT, "pread");
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pread");
     if (fcntl(fd, F_GETFL) & O_DIRECT) {
         direct_reads++;
-        if (direct_code)
-            return errno = direct_code, -1;
-        if (direct_most && bytes > direct_most)
-            bytes = direct_most;
+        if (direct_code) return errno = direct_code, -1;
+        if (direct_most && bytes > direct_most) bytes = direct_most;
     }
     return next(fd, data, bytes, offset);
 }
@@ -53,8 +50,7 @@ static int set_up(void **state)
     snprintf(path, sizeof path, "/tmp/ztrain-uncached-XXXXXX");
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
-    for (uint32_t i = 0, x = 1; i < FILE_BYTES; i++)
-        contents[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
+    for (uint32_t i = 0, x = 1; i < FILE_BYTES; i++) contents[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
     assert_int_equal(write(fd, contents, FILE_BYTES), FILE_BYTES);
     assert_int_equal(fsync(fd), 0);
     close(fd);
@@ -153,8 +149,7 @@ static void *read_some_parts(void *argument)
         struct error wrong;
         const size_t bytes = i % 3 ? PART : 1000;
         const int64_t offset = (first + i * 7919) % (FILE_BYTES - PART);
-        if (i % 4 == 0)
-            drop_cache();
+        if (i % 4 == 0) drop_cache();
         right = uncached_read(&file, buffer, bytes, offset, STATUS_CHECKPOINT, &data, &wrong) == STATUS_OK &&
                 memcmp(data, contents + offset, bytes) == 0;
     }
@@ -170,8 +165,7 @@ static void test_threads_read_at_the_same_time(void **state)
         pthread_t thread[4];
         file.able = true;
         direct_code = failing ? EIO : 0;
-        for (int i = 0; i < 4; i++)
-            assert_int_equal(pthread_create(&thread[i], NULL, read_some_parts, &first[i]), 0);
+        for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&thread[i], NULL, read_some_parts, &first[i]), 0);
         for (int i = 0; i < 4; i++) {
             void *fault;
             assert_int_equal(pthread_join(thread[i], &fault), 0);

@@ -18,8 +18,7 @@ static struct pattern *compile(const char *expression)
 {
     struct pattern *pattern = NULL;
     struct error err;
-    if (pattern_compile(expression, &pattern, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (pattern_compile(expression, &pattern, &err) != STATUS_OK) fail_msg("%s", err.text);
     return pattern;
 }
 
@@ -36,8 +35,7 @@ static void mark(const char *expression, const char *text, char out[256])
         bool last = start > count;
         written +=
             snprintf(out + written, 256 - (size_t)written, "%.*s", (int)((last ? count : start) - done), text + done);
-        if (last)
-            break;
+        if (last) break;
         written += snprintf(out + written, 256 - (size_t)written, "[%.*s]", (int)(end - start), text + start);
         done = end;
     }
@@ -151,8 +149,7 @@ static void what_is_not_known_is_refused_by_its_name(void **state)
 static void repeated(char *out, size_t room, const char *piece, int times)
 {
     out[0] = 0;
-    for (int i = 0; i < times && strlen(out) + strlen(piece) < room; i++)
-        strcat(out, piece);
+    for (int i = 0; i < times && strlen(out) + strlen(piece) < room; i++) strcat(out, piece);
 }
 
 static void large_expressions_are_refused(void **state)
@@ -169,8 +166,7 @@ static void large_expressions_are_refused(void **state)
         struct error err = {0};
         repeated(expression, sizeof expression, rows[i].piece, rows[i].times);
         assert_int_equal(pattern_compile(expression, &pattern, &err), STATUS_USAGE);
-        if (!strstr(err.text, rows[i].part))
-            fail_msg("'%s', expected '%s'", err.text, rows[i].part);
+        if (!strstr(err.text, rows[i].part)) fail_msg("'%s', expected '%s'", err.text, rows[i].part);
         assert_null(pattern);
     }
 }

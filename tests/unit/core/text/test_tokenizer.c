@@ -24,8 +24,7 @@ static struct tokenizer *open_made(const char *name)
     struct tokenizer *tokenizer = NULL;
     struct error err;
     snprintf(path, sizeof path, TEXT_FOLDER "%s", name);
-    if (tokenizer_folder_open(path, &tokenizer, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (tokenizer_folder_open(path, &tokenizer, &err) != STATUS_OK) fail_msg("%s", err.text);
     return tokenizer;
 }
 
@@ -33,8 +32,7 @@ static struct token_list encode(const struct tokenizer *tokenizer, const char *t
 {
     struct token_list ids = {0};
     struct error err;
-    if (tokenizer_encode(tokenizer, text, bytes, special, &ids, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (tokenizer_encode(tokenizer, text, bytes, special, &ids, &err) != STATUS_OK) fail_msg("%s", err.text);
     return ids;
 }
 
@@ -44,10 +42,8 @@ static void check_ids(const char *name, const json_t *text, const json_t *expect
 {
     size_t i;
     bool same = ids.count == json_array_size(expected);
-    for (i = 0; same && i < ids.count; i++)
-        same = ids.ids[i] == json_integer_value(json_array_get(expected, i));
-    if (!same)
-        fail_msg("%s: '%s' has other tokens from number %zu on", name, json_string_value(text), i);
+    for (i = 0; same && i < ids.count; i++) same = ids.ids[i] == json_integer_value(json_array_get(expected, i));
+    if (!same) fail_msg("%s: '%s' has other tokens from number %zu on", name, json_string_value(text), i);
 }
 
 static void check_text(const char *name, struct text *text, const json_t *expected)
@@ -63,8 +59,7 @@ static void check_encodings(const char *name, const json_t *texts, const json_t 
     struct tokenizer *tokenizer = open_made(name);
     const json_t *text;
     size_t i;
-    json_array_foreach((json_t *)texts, i, text)
-    {
+    json_array_foreach ((json_t *)texts, i, text) {
         const char *bytes = json_string_value(text);
         struct text decoded = {0};
         struct token_list ids = encode(tokenizer, bytes, json_string_length(text), false);
@@ -85,25 +80,24 @@ static void check_decodings(const char *name, const json_t *rows)
     struct tokenizer *tokenizer = open_made(name);
     const json_t *row, *id;
     size_t i, k;
-    json_array_foreach((json_t *)rows, i, row) for (int skip = 0; skip < 2; skip++)
-    {
-        struct token_list ids = {0};
-        struct text whole = {0}, streamed = {0};
-        struct text_stream stream = {0};
-        json_array_foreach(json_array_get(row, 0), k, id)
-        {
-            token_list_add(&ids, (int32_t)json_integer_value(id));
-            text_stream_push(&stream, tokenizer, ids.ids[k], skip, &streamed);
-            json_t *printable = json_stringn(streamed.count ? streamed.bytes : "", streamed.count);
-            assert_non_null(printable); /* jansson takes UTF-8 only */
-            json_decref(printable);
+    json_array_foreach ((json_t *)rows, i, row)
+        for (int skip = 0; skip < 2; skip++) {
+            struct token_list ids = {0};
+            struct text whole = {0}, streamed = {0};
+            struct text_stream stream = {0};
+            json_array_foreach (json_array_get(row, 0), k, id) {
+                token_list_add(&ids, (int32_t)json_integer_value(id));
+                text_stream_push(&stream, tokenizer, ids.ids[k], skip, &streamed);
+                json_t *printable = json_stringn(streamed.count ? streamed.bytes : "", streamed.count);
+                assert_non_null(printable); /* jansson takes UTF-8 only */
+                json_decref(printable);
+            }
+            text_stream_end(&stream, &streamed);
+            tokenizer_decode(tokenizer, ids.ids, ids.count, skip, &whole);
+            check_text(name, &whole, json_array_get(row, skip ? 2 : 1));
+            check_text(name, &streamed, json_array_get(row, skip ? 2 : 1));
+            token_list_release(&ids);
         }
-        text_stream_end(&stream, &streamed);
-        tokenizer_decode(tokenizer, ids.ids, ids.count, skip, &whole);
-        check_text(name, &whole, json_array_get(row, skip ? 2 : 1));
-        check_text(name, &streamed, json_array_get(row, skip ? 2 : 1));
-        token_list_release(&ids);
-    }
     tokenizer_free(tokenizer);
 }
 
@@ -152,8 +146,7 @@ static void long_words_take_no_square_of_their_length(void **state)
         struct tokenizer *tokenizer = open_made(names[k]);
         for (size_t i = 0; i < COUNT_OF(pieces); i++) {
             size_t bytes = strlen(pieces[i]);
-            for (size_t at = 0; at < LONG_TEXT; at++)
-                text[at] = pieces[i][at % bytes];
+            for (size_t at = 0; at < LONG_TEXT; at++) text[at] = pieces[i][at % bytes];
             struct token_list ids = encode(tokenizer, text, LONG_TEXT, false);
             assert_true(ids.count > 1000);
             token_list_release(&ids);
@@ -360,8 +353,7 @@ static void expect_ids(const char *text, const int32_t *expected, size_t count)
 {
     struct tokenizer *tokenizer = NULL;
     struct error err;
-    if (tokenizer_folder_open(folder, &tokenizer, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (tokenizer_folder_open(folder, &tokenizer, &err) != STATUS_OK) fail_msg("%s", err.text);
     struct token_list ids = encode(tokenizer, text, strlen(text), true);
     assert_int_equal(ids.count, count);
     assert_memory_equal(ids.ids, expected, count * sizeof *expected);
@@ -431,10 +423,8 @@ static void check_added_tokens(const struct added_tokens *tokens, int set, const
     size_t at = 0, found = 0;
     while (added_tokens_next(tokens, &walk, &part)) {
         assert_int_equal(part.start, at);
-        for (; at < part.end; at++)
-            assert_null(simple_search(tokens, set, text + at, count - at));
-        if (!part.token)
-            break;
+        for (; at < part.end; at++) assert_null(simple_search(tokens, set, text + at, count - at));
+        if (!part.token) break;
         assert_ptr_equal(part.token, simple_search(tokens, set, text + at, count - at));
         at += part.token->length;
         found++;
@@ -453,8 +443,7 @@ static void added_tokens_are_found_as_by_a_simple_search(void **state)
     for (int32_t id = 0; id < 1000; id++) {
         char pattern[8] = "<";
         const size_t length = 1 + (random = random * 1664525 + 1013904223) / 65536 % 7;
-        for (size_t i = 1; i < length; i++)
-            pattern[i] = letters[(random = random * 1664525 + 1013904223) / 65536 % 7];
+        for (size_t i = 1; i < length; i++) pattern[i] = letters[(random = random * 1664525 + 1013904223) / 65536 % 7];
         pattern[0] = id % 5 ? '<' : letters[id % 7];
         const struct added_token token = {.content = strdup(pattern),
                                           .pattern = strdup(pattern),

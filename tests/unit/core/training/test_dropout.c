@@ -65,8 +65,7 @@ static void test_key(void **state)
             int same = 0;
             row_of(&dropouts[i], 3, a);
             row_of(&dropouts[j], i == j ? 4 : 3, b);
-            for (int c = 0; c < COLUMNS; c++)
-                same += a[c] == b[c];
+            for (int c = 0; c < COLUMNS; c++) same += a[c] == b[c];
             assert_true(abs(same - COLUMNS / 2) < 5 * sqrt(COLUMNS) / 2);
         }
     }
@@ -80,8 +79,7 @@ static void test_limits(void **state)
     assert_int_equal(none.threshold, 0);
     assert_true(none.scale == 1);
     row_of(&all, 9, row);
-    for (int i = 0; i < COLUMNS; i++)
-        assert_true(row[i] == 0);
+    for (int i = 0; i < COLUMNS; i++) assert_true(row[i] == 0);
 }
 
 int main(void)

@@ -14,8 +14,7 @@
 static bool overflows_at(const int *overflows, int step)
 {
     for (; *overflows >= 0; overflows++)
-        if (*overflows == step)
-            return true;
+        if (*overflows == step) return true;
     return false;
 }
 
@@ -32,8 +31,7 @@ static void test_deepspeed(void **state)
             assert_false(scaler.exhausted);
             loss_scaler_update(&scaler, &deepspeed_loss_scales[i].rules,
                                overflows_at(deepspeed_loss_scales[i].overflows, step));
-            if (step == deepspeed_loss_scales[i].error_at)
-                break;
+            if (step == deepspeed_loss_scales[i].error_at) break;
         }
         assert_int_equal(scaler.exhausted, deepspeed_loss_scales[i].error_at >= 0);
     }

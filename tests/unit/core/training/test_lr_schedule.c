@@ -60,8 +60,7 @@ static void test_golden(void **state)
         for (int64_t k = 1; k <= GOLDEN_STEPS; k++) {
             double beta1 = 0, beta2 = 0;
             assert_close(schedule_lr(s, 1e-3, k), golden_rates[i].rates[k - 1], 1e-17, schedule_name(s->type), k);
-            if (!schedule_has_betas(s))
-                continue;
+            if (!schedule_has_betas(s)) continue;
             schedule_betas(s, k, &beta1, &beta2);
             assert_close(beta1, golden_rates[i].beta1[k - 1], 1e-14, "beta1 of OneCycle", k);
             assert_true(beta2 == 0.99);

@@ -42,8 +42,7 @@ static void test_u64(void **state)
                        philox_u64(1, 2, 4),       philox_u64(1 | high, 2, 3), philox_u64(1, 2 | high, 3),
                        philox_u64(1, 2, 3 | high)};
     for (size_t i = 0; i < sizeof seen / sizeof seen[0]; i++)
-        for (size_t j = 0; j < i; j++)
-            assert_true(seen[i] != seen[j]);
+        for (size_t j = 0; j < i; j++) assert_true(seen[i] != seen[j]);
 }
 
 /* Box-Muller in double, computed from the random words. */

@@ -26,8 +26,7 @@ static float adam8_number(int64_t element, int salt)
 
 static float adam8_gradient(int64_t element, int step)
 {
-    if (element == MOMENT_BLOCK)
-        return -0x1p-18f;
+    if (element == MOMENT_BLOCK) return -0x1p-18f;
     return ldexpf(adam8_number(element, step), element / MOMENT_BLOCK == 1 ? -20 - step % 5 : -(step % 5));
 }
 
@@ -54,11 +53,9 @@ static void check_level(enum cpu_isa isa)
                                     .weight_decay = 0.1f};
     memset(m, 0, sizeof m);
     memset(v, 0, sizeof v);
-    for (int i = 0; i < GOLDEN_ADAM8_NUMEL; i++)
-        weights[i] = adam8_number(i, 1000);
+    for (int i = 0; i < GOLDEN_ADAM8_NUMEL; i++) weights[i] = adam8_number(i, 1000);
     for (int step = 1; step <= GOLDEN_ADAM8_STEPS; step++) {
-        for (int i = 0; i < GOLDEN_ADAM8_NUMEL; i++)
-            gradients[i] = adam8_gradient(i, step);
+        for (int i = 0; i < GOLDEN_ADAM8_NUMEL; i++) gradients[i] = adam8_gradient(i, step);
         state.optimizer_step = step;
         ops_cpu_of(isa)->table.adam8(NULL, &args);
     }
@@ -73,8 +70,7 @@ static void test_torchao(void **state)
     struct cpu_kernels here;
     struct error err;
     assert_int_equal(cpu_kernels_detect(&here, &err), STATUS_OK);
-    for (enum cpu_isa isa = CPU_ISA_BASELINE; isa <= here.isa; isa++)
-        check_level(isa);
+    for (enum cpu_isa isa = CPU_ISA_BASELINE; isa <= here.isa; isa++) check_level(isa);
 }
 
 int main(void)

@@ -122,8 +122,7 @@ static void a_run_keeps_its_choice(void **state)
     (void)state;
     struct cpu_kernels before = {.isa = CPU_ISA_AVX512, .avx512_bf16 = true}, now = here, measured = here;
     struct error err;
-    if (!here.avx512_bf16)
-        skip();
+    if (!here.avx512_bf16) skip();
     assert_int_equal(cpu_kernels_choose_products(&measured, NULL, false, &err), STATUS_OK);
     for (int i = 0; i < CPU_BF16_COUNT; i++) {
         before.bf16 = (enum cpu_bf16_products)i;
@@ -162,8 +161,7 @@ static uint16_t attention_of_small(struct device *device, struct stream *stream)
     uint16_t q[D] = {0}, k[D] = {0}, v[D], out[D];
     float lse;
     const int32_t seq_start[2] = {0, 1};
-    for (int i = 0; i < D; i++)
-        v[i] = SMALLEST;
+    for (int i = 0; i < D; i++) v[i] = SMALLEST;
     const struct attention_fwd_args attention = {.dtype = DTYPE_BF16,
                                                  .M = 1,
                                                  .H = 1,
@@ -210,8 +208,7 @@ static void the_chosen_instructions_compute(void **state)
 {
     (void)state;
     expect("widen", here.avx512_bf16 ? "bf16 builtin (widen)" : "bf16 builtin", 2 * 0x1p-33f, SMALLEST);
-    if (here.avx512_bf16)
-        expect("dot", "bf16 builtin (dot)", 0, 0);
+    if (here.avx512_bf16) expect("dot", "bf16 builtin (dot)", 0, 0);
 }
 
 static int forget(void **state)
@@ -236,7 +233,6 @@ int main(void)
     unsetenv("ZTRAIN_CPU_ISA");
     unsetenv("ZTRAIN_CPU_GEMM");
     struct error err;
-    if (cpu_kernels_detect(&here, &err) != STATUS_OK)
-        return 1;
+    if (cpu_kernels_detect(&here, &err) != STATUS_OK) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,8 +23,7 @@ static void *numbers(enum dtype dtype, int64_t count)
 {
     char *of = malloc((size_t)count * dtype_size(dtype));
     assert_non_null(of);
-    for (int64_t i = 0; i < count; i++)
-        dtype_store(of, i, (float)(rand() % 2001 - 1000) / 512, dtype);
+    for (int64_t i = 0; i < count; i++) dtype_store(of, i, (float)(rand() % 2001 - 1000) / 512, dtype);
     return of;
 }
 
@@ -63,8 +62,7 @@ static void check(enum dtype dtype, int64_t M, int64_t K, int64_t ld, int64_t sh
     char *x = numbers(dtype, count), *w = numbers(dtype, WIDE * K), *dy = numbers(dtype, M * WIDE);
     void *from = x + (size_t)shift * dtype_size(dtype);
     for (int64_t row = 0; row + 1 < M; row++)
-        for (int64_t i = K; i < ld; i++)
-            dtype_store(from, row * ld + i, NAN, dtype);
+        for (int64_t i = K; i < ld; i++) dtype_store(from, row * ld + i, NAN, dtype);
     forward(dtype, DTYPE_F32, wide, M, WIDE, K, from, ld, w);
     forward(dtype, dtype, dtype == DTYPE_BF16 ? (void *)wide_half : wide, M, WIDE, K, from, ld, w);
     weight(dtype, wide_dw, M, WIDE, K, dy, from, ld);
@@ -95,10 +93,8 @@ static void columns_do_not_depend_on_their_number(void **state)
     struct error err;
     (void)state;
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
-        if (isas[i])
-            setenv("ZTRAIN_CPU_ISA", isas[i], 1);
-        if (device_open(DEVICE_CPU, 0, 2, &device, &err) != STATUS_OK)
-            continue; /* this CPU lacks it */
+        if (isas[i]) setenv("ZTRAIN_CPU_ISA", isas[i], 1);
+        if (device_open(DEVICE_CPU, 0, 2, &device, &err) != STATUS_OK) continue; /* this CPU lacks it */
         void *workspace = aligned_alloc(64, WORKSPACE);
         assert_int_equal(stream_new(device, STREAM_COMPUTE, &stream, &err), STATUS_OK);
         stream_set_workspace(stream, workspace, WORKSPACE);

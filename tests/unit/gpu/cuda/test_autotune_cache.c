@@ -22,8 +22,7 @@ static char folder[] = "/tmp/ztrain-autotune-cache-XXXXXX";
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
+    if (!mkdtemp(folder)) return -1;
     return setenv("ZTRAIN_GEMM_CACHE", folder, 1);
 }
 
@@ -71,8 +70,7 @@ static uint64_t get(struct autotune_cache *cache, int64_t m)
 {
     const struct autotune_key key = key_of(m);
     struct autotune_config found;
-    if (!autotune_cache_find(cache, &key, &found))
-        return 0;
+    if (!autotune_cache_find(cache, &key, &found)) return 0;
     const struct autotune_config whole = config_of(found.kernel[0]);
     assert_memory_equal(&found, &whole, sizeof whole);
     return found.kernel[0];
@@ -83,13 +81,11 @@ static void choices_are_found_again(void **state)
     (void)state;
     struct autotune_cache *cache = open_cache("NVIDIA Test 1");
     assert_int_equal(get(cache, 1), 0);
-    for (int m = 1; m <= 200; m++)
-        put(cache, m, (uint64_t)m);
+    for (int m = 1; m <= 200; m++) put(cache, m, (uint64_t)m);
     put(cache, 7, 7000); /* replaced */
     close_cache(cache);
     cache = open_cache("NVIDIA Test 1");
-    for (int m = 1; m <= 200; m++)
-        assert_int_equal(get(cache, m), m == 7 ? 7000 : m);
+    for (int m = 1; m <= 200; m++) assert_int_equal(get(cache, m), m == 7 ? 7000 : m);
     assert_int_equal(get(cache, 201), 0);
     close_cache(cache);
     cache = open_cache("NVIDIA Test 2"); /* another GPU, another file */
@@ -109,8 +105,7 @@ static void the_first_writer_wins(void **state)
     if (child == 0) {
         struct autotune_cache *cache = autotune_cache_open("NVIDIA Shared", 130100, false);
         autotune_cache_lock(cache);
-        if (write(ready[1], "x", 1) != 1)
-            _exit(1);
+        if (write(ready[1], "x", 1) != 1) _exit(1);
         usleep(100000);
         put(cache, 1, 11);
         autotune_cache_unlock(cache);
@@ -162,8 +157,7 @@ static void damage_is_never_believed(void **state)
             uint64_t one = get(cache, 1), two = get(cache, 2);
             assert_true(one == 0 || one == 101);
             assert_true(two == 0 || two == 102);
-            if (at < size - 1)
-                assert_true(one == 0 || two == 0); /* at least one line is lost */
+            if (at < size - 1) assert_true(one == 0 || two == 0); /* at least one line is lost */
             close_cache(cache);
         }
     }
@@ -186,8 +180,7 @@ static void long_and_binary_lines_are_skipped(void **state)
     close_cache(cache);
     FILE *file = fopen(path, "a");
     assert_non_null(file);
-    for (int i = 0; i < 5000; i++)
-        fputc("1 \0z"[i % 4], file);
+    for (int i = 0; i < 5000; i++) fputc("1 \0z"[i % 4], file);
     fclose(file);
     cache = open_cache("NVIDIA Long");
     assert_int_equal(get(cache, 1), 1);

@@ -97,8 +97,7 @@ static void ranks_have_buffers_and_the_total_is_the_sum(void **state)
         struct cuda_reserve reserve;
         size_t sum = 0;
         cuda_reserve_fill(&reserve, device, world, world, &limits, 0);
-        for (int i = 0; i < CUDA_RESERVE_PARTS; i++)
-            sum += reserve.parts[i];
+        for (int i = 0; i < CUDA_RESERVE_PARTS; i++) sum += reserve.parts[i];
         assert_int_equal(reserve.total, sum);
         assert_true(reserve.parts[CUDA_RESERVE_CONTEXT] > 0 && reserve.total > before);
         before = reserve.total;

@@ -23,10 +23,8 @@ static int open_device(void **state)
 {
     (void)state;
     struct error err;
-    if (!mkdtemp(folder) || setenv("ZTRAIN_GEMM_CACHE", folder, 1) != 0)
-        return -1;
-    if (device_open(DEVICE_CUDA, 0, 1, &device, &err) == STATUS_OK)
-        return 0;
+    if (!mkdtemp(folder) || setenv("ZTRAIN_GEMM_CACHE", folder, 1) != 0) return -1;
+    if (device_open(DEVICE_CUDA, 0, 1, &device, &err) == STATUS_OK) return 0;
     printf("no GPU: %s\n", err.text);
 #if defined(ZTRAIN_EMULATION) /* the emulated GPU is always there, unless the test plays a machine without one */
     const char *gpus = getenv("ZTRAIN_EMULATION_GPUS");
@@ -64,8 +62,7 @@ static void *new_memory(size_t bytes)
 static void check_no_error(void)
 {
     struct error err;
-    if (device_check(device, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (device_check(device, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 static void absence_is_told(void **state)
@@ -74,8 +71,7 @@ static void absence_is_told(void **state)
     char why[256] = "";
     struct device *none;
     struct error err;
-    if (device)
-        skip();
+    if (device) skip();
     assert_false(device_cuda_available(why));
     assert_true(strlen(why) > 0);
     assert_int_equal(device_open(DEVICE_CUDA, 0, 1, &none, &err), STATUS_DEVICE);
@@ -87,8 +83,7 @@ static void absence_is_told(void **state)
 static void says_what_it_is(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     assert_int_equal(device->kind, DEVICE_CUDA);
     assert_true(strlen(device->name) > 0 && device->memory_bytes > 0);
     assert_non_null(strstr(device->detail, "compute capability"));
@@ -104,16 +99,14 @@ static void says_what_it_is(void **state)
 static void memory_is_zeroed_and_ends(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     enum { N = 100000 };
     struct stream *stream = new_stream(STREAM_COMPUTE);
     unsigned char *host = malloc(N), *memory = new_memory(N);
     memset(host, 1, N);
     stream_copy(stream, host, memory, N);
     stream_sync(stream);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(host[i], 0);
+    for (int i = 0; i < N; i++) assert_int_equal(host[i], 0);
     device_free(device, memory, N);
     free(host);
     stream_free(stream);
@@ -131,8 +124,7 @@ static void memory_is_zeroed_and_ends(void **state)
 static void noise_is_that_of_the_cpu(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     enum { N = 70001, BYTES = (N + 2) * 4 };
     struct error err;
     struct device *cpu;
@@ -161,8 +153,7 @@ static void noise_is_that_of_the_cpu(void **state)
 
 static void fill(unsigned char *bytes, size_t n, unsigned seed)
 {
-    for (size_t i = 0; i < n; i++)
-        bytes[i] = (unsigned char)((i * 2654435761u + seed) >> 7);
+    for (size_t i = 0; i < n; i++) bytes[i] = (unsigned char)((i * 2654435761u + seed) >> 7);
 }
 
 /* Up, across and down, from and to plain memory, in more pieces than there are staging slots; the source may change as
@@ -170,8 +161,7 @@ static void fill(unsigned char *bytes, size_t n, unsigned seed)
 static void plain_memory_is_staged(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     const size_t n = (20 << 20) + 12345;
     struct stream *stream = new_stream(STREAM_COMPUTE);
     unsigned char *source = malloc(n), *expected = malloc(n), *back = calloc(1, n);
@@ -189,14 +179,12 @@ static void plain_memory_is_staged(void **state)
         stream_copy(stream, back + 4 * i, a + 4 * i, sizeof i);
     }
     stream_sync(stream);
-    for (int i = 0; i < 100; i++)
-        assert_memory_equal(back + 4 * i, &i, sizeof i);
+    for (int i = 0; i < 100; i++) assert_memory_equal(back + 4 * i, &i, sizeof i);
     stream_copy(stream, back, expected, 1000); /* plain to plain */
     stream_fill_zero(stream, back + 1000, 1000);
     stream_sync(stream);
     assert_memory_equal(back, expected, 1000);
-    for (int i = 1000; i < 2000; i++)
-        assert_int_equal(back[i], 0);
+    for (int i = 1000; i < 2000; i++) assert_int_equal(back[i], 0);
     check_no_error();
     device_free(device, a, n);
     device_free(device, b, n);
@@ -209,15 +197,13 @@ static void plain_memory_is_staged(void **state)
 static void pinned_memory_is_copied_directly(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     enum { N = 1 << 20 };
     struct stream *stream = new_stream(STREAM_COMPUTE);
     struct error err;
     unsigned char *host, *memory = new_memory(N), *expected = malloc(N);
     assert_int_equal(device_alloc_host(device, N, (void **)&host, &err), STATUS_OK);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(host[i], 0);
+    for (int i = 0; i < N; i++) assert_int_equal(host[i], 0);
     fill(host, N, 3);
     memcpy(expected, host, N);
     stream_copy(stream, memory, host, N);
@@ -247,8 +233,7 @@ static void run_note(void *argument)
 static void host_functions_run_in_order(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     enum { N = 1000 };
     static int order[2 * N], next;
     struct stream *first = new_stream(STREAM_COMPUTE), *second = new_stream(STREAM_COMM);
@@ -269,8 +254,7 @@ static void host_functions_run_in_order(void **state)
     event_record(event, second);
     event_sync(event);
     assert_int_equal(next, 2 * N);
-    for (int i = 0; i < 2 * N; i++)
-        assert_int_equal(order[i], i);
+    for (int i = 0; i < 2 * N; i++) assert_int_equal(order[i], i);
     event_free(event);
     stream_free(first);
     stream_free(second);
@@ -303,8 +287,7 @@ static enum status capture_sums(struct stream *const *streams, struct event *con
 static void graphs_are_launched_again_and_again(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     enum { N = 5000, SIZE = N * sizeof(float) };
     struct stream *streams[] = {new_stream(STREAM_COMPUTE), new_stream(STREAM_COMM)};
     struct event *events[2];
@@ -313,31 +296,25 @@ static void graphs_are_launched_again_and_again(void **state)
     static float host[N];
     float *at[3];
     assert_true(device_has_graphs(device) && !device_is_capturing(device));
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(event_new(device, &events[i], &err), STATUS_OK);
-    for (int i = 0; i < 3; i++)
-        at[i] = new_memory(SIZE);
-    if (capture_sums(streams, events, at, N, &graph, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    for (int i = 0; i < 2; i++) assert_int_equal(event_new(device, &events[i], &err), STATUS_OK);
+    for (int i = 0; i < 3; i++) at[i] = new_memory(SIZE);
+    if (capture_sums(streams, events, at, N, &graph, &err) != STATUS_OK) fail_msg("%s", err.text);
     assert_false(device_is_capturing(device));
     for (int launch = 1; launch <= 3; launch++) {
-        for (int i = 0; i < N; i++)
-            host[i] = (float)(launch * i);
+        for (int i = 0; i < N; i++) host[i] = (float)(launch * i);
         stream_copy(streams[1], at[0], host, SIZE); /* on either stream, before the graph and after it */
         graph_launch(graph);
         stream_wait(streams[1], events[1]); /* recorded in the capture, already reached */
         stream_copy(streams[1], host, at[1], SIZE);
         stream_sync(streams[1]);
-        for (int i = 0; i < N; i++)
-            assert_true(host[i] == (float)(5 * launch * i));
+        for (int i = 0; i < N; i++) assert_true(host[i] == (float)(5 * launch * i));
     }
     event_record(events[0], streams[0]); /* outside the capture again */
     stream_wait(streams[1], events[0]);
     event_sync(events[0]);
     check_no_error();
     graph_free(graph);
-    for (int i = 0; i < 3; i++)
-        device_free(device, at[i], SIZE);
+    for (int i = 0; i < 3; i++) device_free(device, at[i], SIZE);
     for (int i = 0; i < 2; i++) {
         event_free(events[i]);
         stream_free(streams[i]);
@@ -364,8 +341,7 @@ extern unsigned emulation_spins; /* tests/emulation/emulation_cudart.cc */
 static void waits_leave_the_cores_to_host_functions(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     struct stream *stream = new_stream(STREAM_COMPUTE);
     struct event *event;
     struct error err;
@@ -379,8 +355,7 @@ static void waits_leave_the_cores_to_host_functions(void **state)
     stream_sync(stream);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
     const double cpu = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
-    if (cpu > 0.1)
-        fail_msg("%g s of the CPU for waits of 0.12 s", cpu);
+    if (cpu > 0.1) fail_msg("%g s of the CPU for waits of 0.12 s", cpu);
 #if defined(ZTRAIN_EMULATION)
     assert_int_equal(emulation_spins, 0);
 #endif
@@ -392,8 +367,7 @@ static void waits_leave_the_cores_to_host_functions(void **state)
 static void captures_fail_without_harm(void **state)
 {
     (void)state;
-    if (!device)
-        skip();
+    if (!device) skip();
     struct stream *streams[] = {new_stream(STREAM_COMPUTE), new_stream(STREAM_COMM)};
     struct graph *graph;
     struct error err;
@@ -431,8 +405,7 @@ static void prepare(void)
     struct error err;
     struct linear_fwd_args args = small_product();
     struct linear_products products = {.fwd = &args, .num_fwd = 1};
-    if (ops_prepare(device, &products, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (ops_prepare(device, &products, &err) != STATUS_OK) fail_msg("%s", err.text);
 }
 
 /* Reads the only file of choices; returns its size, 0 if there is none. */
@@ -460,8 +433,7 @@ static void choices_are_kept_on_disk(void **state)
     (void)state;
     static char first[1 << 16], second[1 << 16];
     char command[512];
-    if (!device)
-        skip();
+    if (!device) skip();
     prepare();
     assert_true(read_choices(first, sizeof first) > 0);
     assert_non_null(strstr(first, "ztrain gemm cache 6\ngpu "));

@@ -55,8 +55,7 @@ static void lay_out(struct model *m, struct arena *arena, size_t workspace)
     transformer_layout(m->transformer, arena);
     generator_layout(m->generator, arena);
     void *scratch = arena_take(arena, MEM_WORKSPACE, workspace);
-    if (scratch)
-        stream_set_workspace(m->stream, scratch, workspace);
+    if (scratch) stream_set_workspace(m->stream, scratch, workspace);
 }
 
 /* `training`: the transformer has the buffers of training. */
@@ -105,8 +104,7 @@ static void model_close(struct model *m)
     device_free(m->device, m->memory, m->bytes);
     stream_free(m->stream);
     device_close(m->device);
-    for (int u = 0; u < m->table.num_units; u++)
-        free(m->units[u]);
+    for (int u = 0; u < m->table.num_units; u++) free(m->units[u]);
     tensor_table_release(&m->table);
     model_desc_release(&m->desc);
 }
@@ -125,8 +123,7 @@ static void compare(struct model *m, const char *name)
     int32_t tokens[CAPACITY];
     const int64_t V = m->desc.vocab_size;
     float *whole = malloc((size_t)(CAPACITY * V) * sizeof *whole);
-    for (int i = 0; i < CAPACITY; i++)
-        tokens[i] = (int32_t)((i * 37 + i * i * 11 + 5) % V);
+    for (int i = 0; i < CAPACITY; i++) tokens[i] = (int32_t)((i * 37 + i * i * 11 + 5) % V);
     for (int n = PROMPT; n <= CAPACITY; n++) {
         generator_reset(m->generator);
         memcpy(whole + (n - 1) * V, feed(m, tokens, n), (size_t)V * sizeof *whole);

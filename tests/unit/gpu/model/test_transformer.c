@@ -111,8 +111,7 @@ static enum status whole_call(struct whole *whole, struct error *err, const char
 {
     assert_true(whole->num_calls < MAX_CALLS);
     snprintf(whole->calls[whole->num_calls++], sizeof whole->calls[0], "%s %s%d", verb, pass, unit);
-    if (whole->num_calls == whole->fail_at)
-        return error_set(err, STATUS_PEER, "call %d failed", whole->num_calls);
+    if (whole->num_calls == whole->fail_at) return error_set(err, STATUS_PEER, "call %d failed", whole->num_calls);
     return STATUS_OK;
 }
 
@@ -277,8 +276,7 @@ static void fixture_stop(struct fixture *f)
         free(f->whole.params[u]);
         free(f->whole.grads[u]);
     }
-    if (f->workspace)
-        device_free(f->device, f->workspace, f->workspace_bytes);
+    if (f->workspace) device_free(f->device, f->workspace, f->workspace_bytes);
     device_free(f->device, f->memory, f->memory_bytes);
     transformer_free(f->transformer);
 }
@@ -291,8 +289,7 @@ static struct adapter_choice (*adapts)(const struct model_desc *desc, const stru
 static void fixture_adapt(struct fixture *f)
 {
     struct adapter_choice *choices = calloc((size_t)f->table.num_tensors, sizeof *choices), none = {ADAPTER_NONE, 0, 0};
-    for (int i = 0; i < f->table.num_tensors; i++)
-        choices[i] = adapts(&f->desc, &f->table.tensors[i]);
+    for (int i = 0; i < f->table.num_tensors; i++) choices[i] = adapts(&f->desc, &f->table.tensors[i]);
     adapter_extend_table(&f->table, &f->desc, choices, &none);
     free(choices);
 }
@@ -306,10 +303,8 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     snprintf(path, sizeof path, GOLDEN_FOLDER "%s/config.json", golden->name);
     assert_int_equal(model_desc_load(path, &f->desc, &err), STATUS_OK);
     tensor_table_build(&f->desc, &f->table);
-    if (freezes)
-        tensor_table_freeze(&f->table, freezes, NULL, NULL, 0);
-    if (adapts)
-        fixture_adapt(f);
+    if (freezes) tensor_table_freeze(&f->table, freezes, NULL, NULL, 0);
+    if (adapts) fixture_adapt(f);
     assert_true(f->table.num_units <= MAX_UNITS);
     for (int u = 0; u < f->table.num_units; u++) {
         f->weights[u] = calloc((size_t)f->table.units[u].numel, sizeof(float));
@@ -375,12 +370,10 @@ static struct batch make_batch(const struct fixture *f, const struct golden_toke
     for (int i = 0; i < first + count; i++) {
         int length = f->golden.padded ? tokens->lengths[i] : T;
         int seen = length < T ? length : T;
-        if (i >= first)
-            add_sequence(&batch, arrays, tokens->tokens + start, seen, f->golden.padded ? seen - 1 : T);
+        if (i >= first) add_sequence(&batch, arrays, tokens->tokens + start, seen, f->golden.padded ? seen - 1 : T);
         start += length;
     }
-    if (filler)
-        add_sequence(&batch, arrays, NULL, filler, 0);
+    if (filler) add_sequence(&batch, arrays, NULL, filler, 0);
     return batch;
 }
 
@@ -412,10 +405,8 @@ static double worst_gradient(const struct fixture *f, double *together)
     for (int i = 0; i < f->table.num_tensors; i++) {
         const struct tensor_info *tensor = &f->table.tensors[i];
         const float *g = f->whole.grads[tensor->unit] + tensor->offset;
-        for (int64_t k = 0; k < tensor->numel && tensor->frozen; k++)
-            assert_true(isnan(g[k])); /* as before the step */
-        if (tensor->frozen)
-            continue;
+        for (int64_t k = 0; k < tensor->numel && tensor->frozen; k++) assert_true(isnan(g[k])); /* as before the step */
+        if (tensor->frozen) continue;
         const float *reference = f->reference[tensor->unit] + tensor->offset;
         double far = 0, size = 0;
         for (int64_t k = 0; k < tensor->numel; k++) {
@@ -424,10 +415,8 @@ static double worst_gradient(const struct fixture *f, double *together)
             size += (double)reference[k] * (double)reference[k];
         }
         double error = sqrt(far / size);
-        if (!(error <= worst))
-            worst = error;
-        if (!(error <= 0.5))
-            print_error("%s: gradient of %s is off by %.2e\n", f->golden.name, tensor->name, error);
+        if (!(error <= worst)) worst = error;
+        if (!(error <= 0.5)) print_error("%s: gradient of %s is off by %.2e\n", f->golden.name, tensor->name, error);
         all_far += far;
         all_size += size;
     }
@@ -535,8 +524,7 @@ static struct adapter_choice adapts_some(const struct model_desc *desc, const st
 {
     const bool chosen =
         tensor->role == ROLE_Q_W || tensor->role == ROLE_V_W || tensor->role == ROLE_QKV_W || tensor->role == ROLE_UP_W;
-    if (tensor->role == ROLE_FINAL_NORM_W)
-        return (struct adapter_choice){ADAPTER_SAVE, 0, 0};
+    if (tensor->role == ROLE_FINAL_NORM_W) return (struct adapter_choice){ADAPTER_SAVE, 0, 0};
     return chosen && tensor->unit == desc->num_layers ? (struct adapter_choice){ADAPTER_LORA, 8, 0.5}
                                                       : (struct adapter_choice){ADAPTER_NONE, 0, 0};
 }
@@ -587,8 +575,7 @@ static void test_adapters(void **state)
         adapts = i % 2 ? adapts_some : adapts_all;
         fixture_init(&f, golden);
         for (int k = 0; k < f.table.num_tensors; k++)
-            if (f.table.tensors[k].part == PART_LORA_A)
-                hide_adapter(&f, &f.table.tensors[k]);
+            if (f.table.tensors[k].part == PART_LORA_A) hide_adapter(&f, &f.table.tensors[k]);
         double want = json_number_value(json_array_get(json_object_get(f.expected, "loss"), 0));
         double own_loss = golden_number(f.expected, "rounding", "fp32", "loss_1");
         double own_worst = golden_number(f.expected, "rounding", "fp32", "grad_1");
@@ -638,8 +625,7 @@ static void test_golden_bf16(void **state)
 static float *copy_of_grads(const struct fixture *f)
 {
     size_t total = 0, at = 0;
-    for (int u = 0; u < f->table.num_units; u++)
-        total += (size_t)f->table.units[u].numel;
+    for (int u = 0; u < f->table.num_units; u++) total += (size_t)f->table.units[u].numel;
     float *copy = malloc(total * sizeof(float));
     for (int u = 0; u < f->table.num_units; u++) {
         size_t n = (size_t)f->table.units[u].numel;
@@ -655,8 +641,7 @@ static bool same_grads(const struct fixture *f, const float *copy)
     size_t at = 0;
     for (int u = 0; u < f->table.num_units; u++) {
         size_t n = (size_t)f->table.units[u].numel;
-        if (memcmp(copy + at, f->whole.grads[u], n * sizeof(float)) != 0)
-            return false;
+        if (memcmp(copy + at, f->whole.grads[u], n * sizeof(float)) != 0) return false;
         at += n;
     }
     return true;
@@ -782,8 +767,7 @@ static void test_evaluation(void **state)
             struct variant v = {
                 .dtype = DTYPE_F32, .evaluation = k == 2, .recompute = k == 1 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE};
             fixture_start(&f, &v);
-            if (!v.evaluation)
-                train_step(&f, &v);
+            if (!v.evaluation) train_step(&f, &v);
             struct batch batch = make_batch(&f, &validation, 0, EVAL_SAMPLES, 3, &arrays);
             *f.loss_sum = 0;
             assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
@@ -793,8 +777,7 @@ static void test_evaluation(void **state)
             bytes[k] = f.memory_bytes;
             fixture_stop(&f);
         }
-        if (!(fabs(losses[0] - want) < 2e-6))
-            fail_msg("%s: evaluation off by %.1e", GOLDEN[i].name, losses[0] - want);
+        if (!(fabs(losses[0] - want) < 2e-6)) fail_msg("%s: evaluation off by %.1e", GOLDEN[i].name, losses[0] - want);
         assert_true(losses[0] == losses[1] && losses[0] == losses[2]);
         assert_true(bytes[2] < bytes[1] && bytes[1] < bytes[0]);
         golden_tokens_release(&validation);
@@ -805,8 +788,7 @@ static void test_evaluation(void **state)
 static void assert_calls(const struct whole *whole, const char *const *calls, int count)
 {
     assert_int_equal(whole->num_calls, count);
-    for (int i = 0; i < count; i++)
-        assert_string_equal(whole->calls[i], calls[i]);
+    for (int i = 0; i < count; i++) assert_string_equal(whole->calls[i], calls[i]);
 }
 
 /* Two blocks, in the order that parameter_verbs.h defines. */
@@ -860,8 +842,7 @@ static void test_order_of_verbs(void **state)
             assert_int_equal(train_one(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             assert_calls(&f.whole, calls, count);
             for (int u = 0; u < f.table.num_units; u++) {
-                for (int64_t k = 0; k < f.table.units[u].numel; k++)
-                    assert_true(f.whole.grads[u][k] == 0);
+                for (int64_t k = 0; k < f.table.units[u].numel; k++) assert_true(f.whole.grads[u][k] == 0);
             }
 
             f.whole.num_calls = 0;
@@ -896,8 +877,7 @@ static void test_failing_verbs(void **state)
                 enum status status =
                     evaluation ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err)
                                : train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err);
-                if (f.whole.num_calls < n)
-                    break;
+                if (f.whole.num_calls < n) break;
                 if (strncmp(f.whole.calls[n - 1], "release", 7) == 0) {
                     assert_int_equal(status, STATUS_OK);
                     continue;
@@ -943,8 +923,7 @@ static void expect_modules(const struct fixture *f, struct ops_profiler *profile
                 place.unit < units - 1)
                 assert_true(parts[j].work.flops == part->work.flops && parts[j].work.calls == part->work.calls);
     }
-    for (int u = 0; u < units; u++)
-        assert_true(seen[0][u] && seen[1][u]);
+    for (int u = 0; u < units; u++) assert_true(seen[0][u] && seen[1][u]);
     assert_true(calls == 0 && fabs(flops) < 1 && fabs(seconds) < 1e-9);
     assert_int_equal(ops_profiler_modules(profiler, &parts), 0); /* reading resets */
 }
@@ -976,8 +955,7 @@ static void test_times(void **state)
     int entries = ops_profiler_read(profiler, profile, OPS_COUNT), seen = 0;
     expect_modules(&f, profiler, profile, entries);
     ops_profiler_free(profiler);
-    for (int i = 0; i < entries; i++)
-        seen += profile[i].calls > 0;
+    for (int i = 0; i < entries; i++) seen += profile[i].calls > 0;
     assert_int_equal(seen,
                      11); /* GPT-2's: embedding, norm, attention both ways, linear three ways, loss, a bias gradient */
     fixture_stop(&f);
@@ -988,8 +966,7 @@ static void test_times(void **state)
 static void test_no_allocation_in_a_step(void **state)
 {
     (void)state;
-    if (!COUNTS_ALLOCATIONS)
-        skip();
+    if (!COUNTS_ALLOCATIONS) skip();
     setenv("ZTRAIN_CPU_GEMM", "builtin", 1);
     for (size_t i = 0; i < COUNT_OF(GOLDEN); i += sample_distance(3)) {
         for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {

@@ -95,24 +95,19 @@ static void hear(struct product product)
 static enum status hear_announced(struct device *device, const struct linear_products *p, struct error *err)
 {
     (void)device, (void)err;
-    for (int i = 0; i < p->num_fwd; i++)
-        hear(text_of_fwd(&p->fwd[i]));
-    for (int i = 0; i < p->num_bwd_input; i++)
-        hear(text_of_bwd_input(&p->bwd_input[i]));
-    for (int i = 0; i < p->num_bwd_weight; i++)
-        hear(text_of_bwd_weight(&p->bwd_weight[i]));
+    for (int i = 0; i < p->num_fwd; i++) hear(text_of_fwd(&p->fwd[i]));
+    for (int i = 0; i < p->num_bwd_input; i++) hear(text_of_bwd_input(&p->bwd_input[i]));
+    for (int i = 0; i < p->num_bwd_weight; i++) hear(text_of_bwd_weight(&p->bwd_weight[i]));
     return STATUS_OK;
 }
 
 static void expect_announced(struct product product)
 {
     bool found = false;
-    for (int i = 0; i < num_announced && !found; i++)
-        found = strcmp(announced[i].text, product.text) == 0;
+    for (int i = 0; i < num_announced && !found; i++) found = strcmp(announced[i].text, product.text) == 0;
     num_run++;
     num_missing += !found;
-    if (!found)
-        print_error("not announced: %s\n", product.text);
+    if (!found) print_error("not announced: %s\n", product.text);
 }
 
 static void heard_linear_fwd(struct stream *stream, const struct linear_fwd_args *args)
@@ -232,21 +227,17 @@ static void describe_model(const struct example *example, struct model_desc *des
     struct error err;
     char config[1024];
     assert_true((size_t)snprintf(config, sizeof config, "{%s}", example->config) < sizeof config);
-    for (char *at = config; *at; at++)
-        *at = *at == '\'' ? '"' : *at;
+    for (char *at = config; *at; at++) *at = *at == '\'' ? '"' : *at;
     json_t *json = json_loads(config, 0, NULL);
     assert_non_null(json);
-    if (model_desc_from_json(json, "a model", desc, &err) != STATUS_OK)
-        fail_msg("%s", err.text);
+    if (model_desc_from_json(json, "a model", desc, &err) != STATUS_OK) fail_msg("%s", err.text);
     json_decref(json);
     tensor_table_build(desc, table);
-    if (!example->chooses)
-        return;
+    if (!example->chooses) return;
     const struct tensor_info head = {.role = ROLE_LM_HEAD, .ndim = 2};
     const struct adapter_choice tied_head = desc->tied ? example->chooses(&head) : NONE;
     struct adapter_choice *choices = calloc((size_t)table->num_tensors, sizeof *choices);
-    for (int i = 0; i < table->num_tensors; i++)
-        choices[i] = example->chooses(&table->tensors[i]);
+    for (int i = 0; i < table->num_tensors; i++) choices[i] = example->chooses(&table->tensors[i]);
     adapter_extend_table(table, desc, choices, &tied_head);
     free(choices);
 }
@@ -333,8 +324,7 @@ static void train(struct transformer *t, struct memory *memory, int micro_batche
         positions[i] = i % LENGTH;
         numbers[i] = (uint64_t)i;
     }
-    for (int i = 0; i <= SEQUENCES; i++)
-        seq_start[i] = i * LENGTH;
+    for (int i = 0; i <= SEQUENCES; i++) seq_start[i] = i * LENGTH;
     const struct batch batch = {.num_seqs = SEQUENCES,
                                 .max_seq = LENGTH,
                                 .num_tokens = TOKENS,
@@ -373,8 +363,7 @@ static void prepare_and_train(const struct transformer_config *config, const str
     double *loss_sum = arena_take(&arena, MEM_DATA, sizeof *loss_sum);
     transformer_op_limits(t, &limits);
     const size_t workspace_bytes = ops_workspace_bytes(device, &limits);
-    if (workspace_bytes)
-        assert_int_equal(device_alloc(device, workspace_bytes, &workspace, &err), STATUS_OK);
+    if (workspace_bytes) assert_int_equal(device_alloc(device, workspace_bytes, &workspace, &err), STATUS_OK);
     stream_set_workspace(stream, workspace, workspace_bytes);
     assert_int_equal(transformer_start(t, stream, &err), STATUS_OK);
     memory_take(&memory, example, config->table);

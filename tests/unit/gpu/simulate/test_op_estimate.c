@@ -137,8 +137,7 @@ static void announce(const struct model *model)
     struct arena dry;
     char config[1024];
     assert_true((size_t)snprintf(config, sizeof config, "{%s}", model->config) < sizeof config);
-    for (char *at = config; *at; at++)
-        *at = *at == '\'' ? '"' : *at;
+    for (char *at = config; *at; at++) *at = *at == '\'' ? '"' : *at;
     json_t *json = json_loads(config, 0, NULL);
     assert_non_null(json);
     assert_int_equal(model_desc_from_json(json, model->name, &desc, &err), STATUS_OK);
@@ -176,8 +175,7 @@ static void announce(const struct model *model)
 static void products_are_above_400_tflops(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(models); i++)
-        announce(&models[i]);
+    for (size_t i = 0; i < COUNT_OF(models); i++) announce(&models[i]);
 }
 
 static void a_norm_takes_as_long_as_its_bytes(void **state)

@@ -134,8 +134,7 @@ static void kernels_beside_a_collective_take_longer(void **state)
         simulated_device_communicate(comm, collective);
         device->ops->sumsq(compute, &sums);
         device->ops->linear_fwd(compute, &product);
-        for (int i = 0; i < 50; i++)
-            device->ops->sumsq(compute, &sums);
+        for (int i = 0; i < 50; i++) device->ops->sumsq(compute, &sums);
         simulated_device_times(device, &times);
         const double in_products = times.kinds[TIME_GEMM_FORWARD].expected,
                      in_sums = collective - (other ? 0 : in_products);
@@ -233,8 +232,7 @@ static void run_disk_work(void *argument)
     const struct io_transfer transfer = {.write = work->write, .bytes = work->bytes};
     struct error err;
     work->file->submit(work->file, work->request, &transfer);
-    if (!work->write)
-        assert_int_equal(work->file->wait(work->file, work->request, &err), STATUS_OK);
+    if (!work->write) assert_int_equal(work->file->wait(work->file, work->request, &err), STATUS_OK);
 }
 
 /* host ─ write, nothing waits ─ read: after the write ─ record ─┐
