@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /* transformer_delta.c: a gated delta rule in the place of attention:
  *
- *     x ─► in_proj: q k v │ z │ b │ a     q k v ─► convolution ─► delta rule, with b and a ─► norm · silu(z) ─►
- * out_proj
+ *     x ─► in_proj: q k v │ z │ b │ a
+ *     q k v ─► convolution ─► delta rule, with b and a ─► norm · silu(z) ─► out_proj
  *
  * The products of in_proj are one (qkv of the block's buffers). A generated sequence has the convolution's last inputs
  * and the state of each head in the place of keys and values. */
+/* clang-format on */
 #include "gpu/model/transformer_delta.h"
 
 #include "gpu/model/transformer_layers.h"
