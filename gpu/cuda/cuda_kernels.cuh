@@ -144,6 +144,11 @@ template <int N, typename T> __device__ __forceinline__ void store(T *to, const 
     }
 }
 
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
 /* What gelu_tanh(x) = x · share multiplies x by, and its derivative. */
 struct gelu_parts {
     float share, derivative;
@@ -333,6 +338,11 @@ template <typename T> static inline T *cuda_scratch_take(struct cuda_scratch *sc
 }
 
 /* ---- sums over threads --------------------------------------------------- */
+
+__device__ __forceinline__ int lane_of_warp()
+{
+    return static_cast<int>(threadIdx.x % WARP_SIZE);
+}
 
 /* Every lane gets the sum over its group of `lanes` neighbours (a power of two); whole warps call it. */
 template <typename T> __device__ __forceinline__ T sum_over_lanes(T x, int lanes)

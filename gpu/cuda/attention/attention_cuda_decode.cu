@@ -50,7 +50,7 @@ __device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&sc
         s->sum += weight;
 #pragma unroll
         for (int slot = 0; slot < SLOTS; slot++) {
-            const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+            const int d = lane_of_warp() + slot * WARP_SIZE;
             if (i < count && d < D) s->values[slot] += weight * to_float(values[static_cast<int64_t>(i) * D + d]);
         }
     }
@@ -64,7 +64,7 @@ __device__ __forceinline__ float score_of(const float (&q)[SLOTS], const T *key,
     float sum = 0;
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
-        const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+        const int d = lane_of_warp() + slot * WARP_SIZE;
         if (d < a.D) sum += q[slot] * to_float(key[d]);
     }
     sum = sum_over_lanes(sum, WARP_SIZE) * a.scale;
@@ -77,7 +77,7 @@ template <typename T> __device__ void finish(const struct decode_sums &mine, T *
     SHARED(float, values, [WARPS][CUDA_MAX_HEAD_DIM]);
     SHARED(float, highest, [WARPS]);
     SHARED(float, sums, [WARPS]);
-    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
     if (lane == 0) {
         highest[warp] = mine.highest;
         sums[warp] = mine.sum;
@@ -107,7 +107,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(s
     float query[SLOTS];
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
-        const int d = static_cast<int>(threadIdx.x) % WARP_SIZE + slot * WARP_SIZE;
+        const int d = lane_of_warp() + slot * WARP_SIZE;
         query[slot] = d < D ? to_float(q[d]) : 0;
     }
     for (int64_t key = first + warp * KEYS; key <= position; key += WARPS * KEYS) {

@@ -37,11 +37,6 @@ template <typename T, int N> struct tile_sum {
     float at[ROWS<T>][N / LANES<T>];
 };
 
-__device__ __forceinline__ int lane_of_warp()
-{
-    return static_cast<int>(threadIdx.x % WARP_SIZE);
-}
-
 __device__ __forceinline__ int first_row_of_warp()
 {
     return static_cast<int>(threadIdx.x / WARP_SIZE) * WARP_ROWS;

@@ -77,11 +77,6 @@ __device__ __forceinline__ float conv_step(float (&x)[CONV_TAPS], const float (&
     return sum;
 }
 
-__device__ __forceinline__ float sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
-}
-
 template <typename T>
 __global__ void __launch_bounds__(CONV_THREADS) causal_conv_fwd_kernel(struct causal_conv_fwd_args a, int64_t rows)
 {

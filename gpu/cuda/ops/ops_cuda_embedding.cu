@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(THREADS)
                         const int *starts, int n, int shift)
 {
     SHARED(int, seen, [WARPS][DIGITS]);
-    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + warp * WARP_SIZE * SORT_ROUNDS + lane;
     int key[SORT_ROUNDS], place[SORT_ROUNDS];
     for (int digit = lane; digit < DIGITS; digit += WARP_SIZE) seen[warp][digit] = 0;

@@ -459,15 +459,10 @@ template <typename Visit> __device__ __forceinline__ void each_head(int64_t M, i
         visit(row, row / heads, row % heads * D);
 }
 
-__device__ __forceinline__ float gate_sigmoid(float x)
-{
-    return 1 / (1 + expf(-x));
-}
-
 template <typename T>
 __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_fwd_kernel(struct head_norm_fwd_args a)
 {
-    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int lane = lane_of_warp();
     each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
         const T *x = static_cast<const T *>(a.x) + token * a.ld_x + first;
         float values[GATED_SLOTS], square = 0;
@@ -485,7 +480,7 @@ __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_fwd_kernel(struct
             if (d >= a.D) break;
             const float z = to_float(static_cast<const T *>(a.gate)[token * a.ld_gate + first + d]);
             const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
-            from_float(values[i] * rstd * w * z * gate_sigmoid(z), static_cast<T *>(a.y) + token * a.ld_y + first + d);
+            from_float(values[i] * rstd * w * z * sigmoid(z), static_cast<T *>(a.y) + token * a.ld_y + first + d);
         }
     });
 }
@@ -495,7 +490,7 @@ template <typename T>
 __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct head_norm_bwd_args a, float *parts)
 {
     SHARED(float, sums, [GATED_WARPS][CUDA_MAX_HEAD_DIM]);
-    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int lane = lane_of_warp();
     float dweight[GATED_SLOTS] = {};
     each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
         const float rstd = a.rstd[row];
@@ -506,7 +501,7 @@ __global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct
             gradients[i] = normed[i] = 0;
             if (d >= a.D) break;
             const int64_t gate = token * a.ld_gate + first + d;
-            const float z = to_float(static_cast<const T *>(a.gate)[gate]), s = gate_sigmoid(z);
+            const float z = to_float(static_cast<const T *>(a.gate)[gate]), s = sigmoid(z);
             const float dy = to_float(static_cast<const T *>(a.dy)[token * a.ld_dy + first + d]);
             const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
             normed[i] = to_float(static_cast<const T *>(a.x)[token * a.ld_x + first + d]) * rstd;

@@ -265,7 +265,7 @@ __device__ __forceinline__ float adam8_lerp(float x, float end, float weight)
 /* The lane's value j lies here in the block. */
 __device__ __forceinline__ int adam8_index(int j)
 {
-    const int lane = static_cast<int>(threadIdx.x) % WARP_SIZE;
+    const int lane = lane_of_warp();
     return j / V * HALF_BLOCK + lane * V + j % V;
 }
 

@@ -63,11 +63,6 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swap_hea
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
-__device__ __forceinline__ float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
