@@ -306,7 +306,7 @@ void cross_entropy_rows(struct stream *stream, const struct cross_entropy_args *
 template <typename T, typename L>
 void cross_entropy(struct stream *stream, const struct cross_entropy_args *a, double *losses)
 {
-    constexpr int V = VECTOR < T >> VECTOR<L> ? VECTOR<T> : VECTOR<L>;
+    constexpr int V = std::max(VECTOR<T>, VECTOR<L>);
     const bool narrow = a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW;
     const bool aligned = aligned16(a->logits, a->dlogits, a->ld_logits * static_cast<int64_t>(sizeof(L)),
                                    a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0);
