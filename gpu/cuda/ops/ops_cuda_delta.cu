@@ -5,13 +5,14 @@
  *
  * Delta rule: three kernels.
  *
- *     scan        forward: chunks in order. A block has DELTA_SLICE columns of a head's state S in shared memory:
- * columns do not depend on each other. For backward it leaves S before each chunk, and X, in the workspace. scan_back
- * chunks in reverse: the gradients of S after each chunk, and of R, to the workspace; dv is beta times it gradients   a
- * block for each chunk and key head: dq, dk, da, db
+ *     scan        forward: a block goes through the chunks with DELTA_SLICE columns of a head's state S in shared
+ *                 memory; columns do not depend on each other. For backward it leaves S before each chunk, and X.
+ *     scan_back   the same in reverse: the gradients of S after each chunk, and of R, from which dv follows
+ *     gradients   a block for each chunk and key head: dq, dk, da, db
  *
- * A warp has ROWS rows of a chunk, a lane a column of a slice, or every WARP_SIZE-th of a chunk or of a key. Rows are
- * operands that all lanes read at once, from shared memory. All is fp32 on the ordinary cores. */
+ * What a kernel leaves for another is in the workspace. A warp has ROWS rows of a chunk, a lane a column of a slice, or
+ * every WARP_SIZE-th of a chunk or of a key. Rows are operands that all lanes read at once, from shared memory. All is
+ * fp32 on the ordinary cores. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -22,11 +23,10 @@ enum {
     SLICE = DELTA_SLICE,
     ROWS = 8,
     THREADS = CHUNK / ROWS * WARP_SIZE,
-    KEY_LD = DELTA_MAX_DIM + 4,       /* floats between rows of a tile of keys */
-    SQUARE_LD = CHUNK + 4,            /* of a matrix of a chunk by a chunk */
-    STAGED_LD = SLICE + 4,            /* of rows of a slice */
-    SLICE_LD = SLICE + 1,             /* of a slice that lanes read by rows */
     KEYS = DELTA_MAX_DIM / WARP_SIZE, /* columns of keys for each lane */
+    KEY_LD = DELTA_MAX_DIM + 4,       /* floats between rows of keys: 4 put neighbours into other banks */
+    SQUARE_LD = CHUNK + 4,            /* of a matrix of a chunk by a chunk */
+    SLICE_LD = SLICE + 4,
     CONV_THREADS = 128,
 };
 static_assert(static_cast<int>(SLICE) == static_cast<int>(WARP_SIZE), "a lane is a column of a slice");
@@ -146,48 +146,37 @@ __global__ void __launch_bounds__(CONV_THREADS)
 
 /* ---- products of the delta rule ------------------------------------------ */
 
-__device__ __forceinline__ int lane_of()
-{
-    return static_cast<int>(threadIdx.x) % WARP_SIZE;
-}
-
 /* The first row of this warp. */
 __device__ __forceinline__ int own_row()
 {
     return static_cast<int>(threadIdx.x) / WARP_SIZE * ROWS;
 }
 
-/* sum[r][c] += the first n (a multiple of 4) products of row r of `a` and column lane + WARP_SIZE c of b, whose element
- * (k, column) stands at b[k * step_k + column * step]; columns from `columns` on are left out. */
-template <int N>
-__device__ __forceinline__ void add_products(float (&sum)[ROWS][N], const float *a, int ld_a, const float *b,
-                                             int step_k, int step, int columns, int n)
+/* sum[r][c] += the first n (a multiple of 4) products of row r of `a` and column lane + WARP_SIZE c of b; columns from
+ * `columns` on are left out. TURNED: memory holds the transpose. */
+template <bool TURNED_A, bool TURNED_B, int N>
+__device__ __forceinline__ void add_products(float (&sum)[ROWS][N], const float *a, int ld_a, const float *b, int ld_b,
+                                             int columns, int n)
 {
 #pragma unroll 1
     for (int k = 0; k < n; k += 4) {
-        float left[ROWS][4];
+        float left[4][ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) load(a + r * ld_a + k, left[r]);
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int v = 0; v < 4; v++) left[v][r] = TURNED_A ? a[(k + v) * ld_a + r] : a[r * ld_a + k + v];
+        }
 #pragma unroll
         for (int c = 0; c < N; c++) {
-            const int column = lane_of() + WARP_SIZE * c;
+            const int column = lane_of_warp() + WARP_SIZE * c;
             if (column >= columns) break;
 #pragma unroll
             for (int v = 0; v < 4; v++) {
-                const float right = b[(k + v) * step_k + column * step];
+                const float right = TURNED_B ? b[column * ld_b + k + v] : b[(k + v) * ld_b + column];
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) sum[r][c] = fmaf(left[r][v], right, sum[r][c]);
+                for (int r = 0; r < ROWS; r++) sum[r][c] = fmaf(left[v][r], right, sum[r][c]);
             }
         }
-    }
-}
-
-template <int N> __device__ __forceinline__ void clear(float (&sum)[ROWS][N])
-{
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (int c = 0; c < N; c++) sum[r][c] = 0;
     }
 }
 
@@ -210,9 +199,54 @@ __device__ __forceinline__ int64_t chunks_of(const int32_t *seq_start, int64_t s
     return (seq_start[s + 1] - seq_start[s] + CHUNK - 1) / CHUNK;
 }
 
-/* Of each token: beta, the sum of g, and what q and k are multiplied by for their length. */
+/* A matrix in global memory, whose rows are multiplied by factors: a chunk's rows of a head, or the head's state. */
+template <typename T> struct matrix {
+    const T *at;
+    int ld, rows, columns; /* all is 0 beyond */
+    const float *factor;   /* of each row; NULL: 1 */
+};
+
+template <typename T>
+__device__ __forceinline__ struct matrix<T> rows_of(const void *tensor, int64_t ld, const struct chunk &at,
+                                                    int64_t head, int64_t D, const float *factor = nullptr) {
+    return {static_cast<const T *>(tensor) + at.row * ld + head * D, static_cast<int>(ld), at.count,
+            static_cast<int>(D), factor};
+}
+
+/* state NULL: 0 */
+template <typename Args>
+__device__ __forceinline__ struct matrix<float> state_of(const float *state, const Args &a) {
+    return {state, static_cast<int>(a.Dv), state ? static_cast<int>(a.Dk) : 0, static_cast<int>(a.Dv), nullptr};
+}
+
+template <typename T>
+__device__ __forceinline__ struct matrix<T> times(struct matrix<T> x, const float *factor) {
+    x.factor = factor;
+    return x;
+}
+
+/* An element, not multiplied by its factor, but by `by`. */
+template <typename T>
+__device__ __forceinline__ float element(const struct matrix<T> &x, int row, int column, float by = 1)
+{
+    return row < x.rows && column < x.columns ? to_float(x.at[row * x.ld + column]) * by : 0;
+}
+
+/* to (rows, ld) = the columns `first` … `first` + width - 1 of x. A warp loads the rows that it owns, ROWS of every
+ * CHUNK, a multiple of ROWS in all. */
+template <typename T>
+__device__ __forceinline__ void load_rows(float *to, int ld, const struct matrix<T> &x, int rows, int first, int width)
+{
+    for (int own = own_row(); own < rows; own += CHUNK)
+        for (int row = own; row < own + ROWS; row++)
+            for (int d = lane_of_warp(); d < width; d += WARP_SIZE)
+                to[row * ld + d] = element(x, row, first + d, x.factor ? x.factor[row] : 1);
+}
+
+/* Of each token: beta; G, the sum of g; exp(G), exp(G[last] - G) and -beta exp(G); what q and k are multiplied by for
+ * their length. Tokens beyond the chunk have beta 0 and do not decay. */
 struct tokens {
-    float beta[CHUNK], sums[CHUNK], q[CHUNK], k[CHUNK];
+    float beta[CHUNK], sums[CHUNK], from_start[CHUNK], to_end[CHUNK], minus[CHUNK], q[CHUNK], k[CHUNK];
 };
 
 __device__ __forceinline__ float softplus(float x)
@@ -220,125 +254,111 @@ __device__ __forceinline__ float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
-/* A row of q or k, one of this warp's: the factor for its length. */
-template <typename T> __device__ __forceinline__ float unit_factor(const T *row, int D, float scale)
+template <typename T>
+__device__ __forceinline__ void unit_length(float *factors, const struct matrix<T> &x, float scale)
 {
-    float sum = 0;
-    for (int d = lane_of(); d < D; d += WARP_SIZE) sum += to_float(row[d]) * to_float(row[d]);
-    return scale / sqrtf(sum_over_lanes(sum, WARP_SIZE) + 1e-6f);
+    for (int row = own_row(); row < own_row() + ROWS; row++) {
+        float sum = 0;
+        for (int d = lane_of_warp(); d < x.columns; d += WARP_SIZE) sum += element(x, row, d) * element(x, row, d);
+        sum = sum_over_lanes(sum, WARP_SIZE);
+        if (lane_of_warp() == 0) factors[row] = scale / sqrtf(sum + 1e-6f);
+    }
 }
 
-/* The block computes `t` for a chunk of value head h. Tokens beyond the chunk have beta 0 and do not decay. */
+/* The block computes `t` for a chunk of value head h. */
 template <typename T, typename Args>
-__device__ __forceinline__ void load_tokens(struct tokens *t, const Args &a, const struct chunk &at, int64_t h)
+__device__ __forceinline__ void load_tokens(struct tokens *t, const Args &a, const struct chunk &at, int64_t h,
+                                            const struct matrix<T> &q, const struct matrix<T> &k)
 {
-    const int i = static_cast<int>(threadIdx.x), Dk = static_cast<int>(a.Dk);
-    const int64_t key = h / (a.Hv / a.Hk) * a.Dk;
-    const float rate = expf(to_float(static_cast<const T *>(a.a_log)[h]));
+    const int i = static_cast<int>(threadIdx.x);
     if (i < CHUNK) {
         const int64_t place = (at.row + i) * a.ld_ab + h;
+        const float rate = expf(to_float(static_cast<const T *>(a.a_log)[h]));
         const float bias = to_float(static_cast<const T *>(a.dt_bias)[h]);
         t->beta[i] = i < at.count ? sigmoid(to_float(static_cast<const T *>(a.b)[place])) : 0;
         t->sums[i] = i < at.count ? -rate * softplus(to_float(static_cast<const T *>(a.a)[place]) + bias) : 0;
     }
-    for (int r = own_row(); r < own_row() + ROWS; r++) {
-        const int64_t row = (at.row + r) * a.ld_qkv + key;
-        const bool exists = r < at.count;
-        const float q = exists ? unit_factor(static_cast<const T *>(a.q) + row, Dk, rsqrtf(static_cast<float>(Dk))) : 0;
-        const float k = exists ? unit_factor(static_cast<const T *>(a.k) + row, Dk, 1) : 0;
-        if (lane_of() == 0) {
-            t->q[r] = q;
-            t->k[r] = k;
-        }
-    }
+    unit_length(t->q, q, rsqrtf(static_cast<float>(a.Dk)));
+    unit_length(t->k, k, 1);
     __syncthreads();
     if (i == 0) {
 #pragma unroll 8 /* not all: each would be a register */
         for (int j = 1; j < CHUNK; j++) t->sums[j] += t->sums[j - 1];
     }
     __syncthreads();
+    if (i < CHUNK) {
+        t->from_start[i] = expf(t->sums[i]);
+        t->to_end[i] = expf(t->sums[CHUNK - 1] - t->sums[i]);
+        t->minus[i] = -t->beta[i] * t->from_start[i];
+    }
+    __syncthreads();
 }
 
-/* to (rows of this warp, ld) = the columns `first` … `first` + width - 1 of the warp's rows of x, times factor; x is at
- * the chunk's first row. What lies beyond the chunk or D is 0. */
-template <typename T>
-__device__ __forceinline__ void load_rows(float *to, int ld, const T *x, int64_t ld_x, const float *factor, int first,
-                                          int width, int D, int count)
+/* square = P from products Q Kᵀ (own rows, all rows), or -A from K Kᵀ; BACK: its transpose, from the products'. */
+template <bool P, bool BACK>
+__device__ __forceinline__ void put_square(float (*square)[SQUARE_LD], const struct tokens &t,
+                                           const float (&products)[ROWS][2])
 {
+#pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const int row = own_row() + r;
-        for (int d = lane_of(); d < width; d += WARP_SIZE) {
-            const bool exists = row < count && first + d < D;
-            to[r * ld + d] = exists ? to_float(x[row * ld_x + first + d]) * (factor ? factor[row] : 1) : 0;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int own = own_row() + r, lane = lane_of_warp() + WARP_SIZE * c;
+            const int i = BACK ? lane : own, j = BACK ? own : lane;
+            const float factor = P ? 1 : -t.beta[i];
+            square[own][lane] = j < i || (P && j == i) ? factor * expf(t.sums[i] - t.sums[j]) * products[r][c] : 0;
         }
     }
-}
-
-__device__ __forceinline__ float decay(const struct tokens &t, int later, int earlier)
-{
-    return expf(t.sums[later] - t.sums[earlier]);
+    __syncwarp();
 }
 
 /* ---- scans --------------------------------------------------------------- */
 
-/* What both scans have in shared memory. */
+/* What the kernels leave for each other in the workspace. */
+struct saved {
+    float *states, *dstates; /* (chunks, Hv, Dk, Dv): S before each chunk, the gradient of S after it */
+    float *x, *dr;           /* (M, Hv, Dv): X, the gradient of R */
+    float *sums;             /* (chunks, Hv, 2): parts of the gradients of a_log and dt_bias */
+};
+
+/* What a block of a scan has in shared memory. */
 struct scan_memory {
-    float *tile;   /* (CHUNK, KEY_LD): K, or Q */
-    float *state;  /* (Dk in whole ROWS, SLICE) */
-    float *square; /* (CHUNK, SQUARE_LD) */
-    float *x;      /* (CHUNK, SLICE) */
-    int Dk;        /* in whole ROWS */
+    struct tokens t;
+    float keys[CHUNK][KEY_LD]; /* K, or Q */
+    float state[DELTA_MAX_DIM][SLICE_LD];
+    float square[CHUNK][SQUARE_LD]; /* or rows of keys on their way */
+    float x[CHUNK][SLICE_LD];
 };
 
-enum {
-    SCAN_BYTES = 4 * (CHUNK * (KEY_LD + SQUARE_LD + SLICE) + DELTA_MAX_DIM * SLICE),
-    GRADIENT_BYTES = 4 * (CHUNK * (KEY_LD + 2 * SQUARE_LD + STAGED_LD) + DELTA_MAX_DIM * SLICE_LD)
-};
-
+/* Rows of a state in memory. */
 __device__ __forceinline__ int whole_keys(int64_t Dk)
 {
     return static_cast<int>(Dk + ROWS - 1) / ROWS * ROWS;
 }
 
-__device__ __forceinline__ struct scan_memory scan_memory_of(float *memory, int64_t Dk)
-{
-    struct scan_memory m;
-    m.Dk = whole_keys(Dk);
-    m.tile = memory;
-    m.state = m.tile + CHUNK * KEY_LD;
-    m.square = m.state + DELTA_MAX_DIM * SLICE;
-    m.x = m.square + CHUNK * SQUARE_LD;
-    return m;
-}
-
-/* products (own rows, all rows) = rows · tileᵀ, values (own rows, slice) = rows · state. The rows go through the
+/* products (own rows, all rows) += rows · keysᵀ, values (own rows, slice) += rows · state. The rows go through the
  * warp's rows of the square, half of the keys at a time. */
 template <typename T>
-__device__ __forceinline__ void multiply_keys(const struct scan_memory &m, const T *rows, int64_t ld,
-                                              const float *factor, int D, int count, float (&products)[ROWS][2],
-                                              float (&values)[ROWS][1])
+__device__ __forceinline__ void multiply_rows(struct scan_memory *m, const struct matrix<T> &rows, int keys,
+                                              float (&products)[ROWS][2], float (&values)[ROWS][1])
 {
-    float *own = m.square + own_row() * SQUARE_LD;
-    clear(products);
-    clear(values);
-    for (int first = 0; first < m.Dk; first += CHUNK) {
-        const int width = m.Dk - first < CHUNK ? m.Dk - first : CHUNK;
+    const float *const own = m->square[own_row()];
+    for (int first = 0; first < keys; first += CHUNK) {
+        const int width = keys - first < CHUNK ? keys - first : CHUNK;
         __syncwarp();
-        load_rows(own, SQUARE_LD, rows, ld, factor, first, width, D, count);
+        load_rows(m->square[0], SQUARE_LD, rows, CHUNK, first, width);
         __syncwarp();
-        add_products(values, own, SQUARE_LD, m.state + first * SLICE, SLICE, 1, SLICE, width);
-        add_products(products, own, SQUARE_LD, m.tile + first, 1, KEY_LD, CHUNK, width);
+        add_products<false, false>(values, own, SQUARE_LD, m->state[first], SLICE_LD, SLICE, width);
+        add_products<false, true>(products, own, SQUARE_LD, m->keys[0] + first, KEY_LD, CHUNK, width);
     }
     __syncwarp();
 }
 
-/* x = (1 + square)⁻¹ own, or with BACK the same of rows in reverse; the square is read below, or above, the diagonal.
- */
-template <bool BACK> __device__ __forceinline__ void solve(const struct scan_memory &m, float (&own)[ROWS][1])
+/* x = (1 - square)⁻¹ own, and own the warp's rows of x. The square is read below the diagonal; BACK: above it. */
+template <bool BACK> __device__ __forceinline__ void solve(struct scan_memory *m, float (&own)[ROWS][1])
 {
     for (int step = 0; step < CHUNK; step += ROWS) {
         const int block = BACK ? CHUNK - ROWS - step : step;
-        const float *factors = m.square + own_row() * SQUARE_LD + block;
         if (own_row() == block) {
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
@@ -346,419 +366,273 @@ template <bool BACK> __device__ __forceinline__ void solve(const struct scan_mem
 #pragma unroll
                 for (int j = 0; j < i; j++) {
                     const int s = BACK ? ROWS - 1 - j : j;
-                    own[r][0] -= factors[r * SQUARE_LD + s] * own[s][0];
+                    own[r][0] = fmaf(m->square[block + r][block + s], own[s][0], own[r][0]);
                 }
-                m.x[(block + r) * SLICE + lane_of()] = own[r][0];
+                m->x[block + r][lane_of_warp()] = own[r][0];
             }
         }
         __syncthreads();
-        if (BACK ? own_row() < block : own_row() > block) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-                for (int s = 0; s < ROWS; s++)
-                    own[r][0] -= factors[r * SQUARE_LD + s] * m.x[(block + s) * SLICE + lane_of()];
-            }
-        }
+        if (BACK ? own_row() < block : own_row() > block)
+            add_products<false, false>(own, m->square[own_row()] + block, SQUARE_LD, m->x[block], SLICE_LD, SLICE,
+                                       ROWS);
     }
 }
 
-/* state = keep · state + tileᵀ · (factor of its row · x) */
-__device__ __forceinline__ void update_state(const struct scan_memory &m, float keep, const float *factor)
+/* state = keep · state + keysᵀ · x, where x gets its factors. */
+__device__ __forceinline__ void update_state(struct scan_memory *m, int keys, float keep, const float *factors)
 {
-    for (int d = own_row(); d < m.Dk; d += CHUNK) {
-        float sum[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) sum[r] = keep * m.state[(d + r) * SLICE + lane_of()];
-        for (int j = 0; j < CHUNK; j++) {
-            const float x = factor[j] * m.x[j * SLICE + lane_of()];
-            float left[ROWS];
-            load<4>(m.tile + j * KEY_LD + d, *reinterpret_cast<float(*)[4]>(left));
-            load<4>(m.tile + j * KEY_LD + d + 4, *reinterpret_cast<float(*)[4]>(left + 4));
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) sum[r] = fmaf(left[r], x, sum[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) m.state[(d + r) * SLICE + lane_of()] = sum[r];
-    }
-}
-
-/* Copies the slice of a state (Dk, Dv) to or from shared memory. */
-template <bool SAVE>
-__device__ __forceinline__ void copy_state(const struct scan_memory &m, float *global, int64_t Dk, int64_t Dv,
-                                           int64_t column)
-{
-    for (int d = own_row() / ROWS; d < m.Dk; d += CHUNK / ROWS) {
-        const bool exists = global && d < Dk && column < Dv;
-        if (!SAVE)
-            m.state[d * SLICE + lane_of()] = exists ? global[d * Dv + column] : 0;
-        else if (exists)
-            global[d * Dv + column] = m.state[d * SLICE + lane_of()];
-    }
-}
-
-/* products (own rows, all rows) times beta_i exp(G_i - G_j) below the diagonal; with P exp(G_i - G_j) on it and below;
- * 0 elsewhere. Where they are of the transpose (BACK), above it. */
-template <bool BACK, bool P>
-__device__ __forceinline__ void apply_decay(const struct tokens &t, float (&products)[ROWS][2])
-{
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const int own = own_row() + r, lane = lane_of() + WARP_SIZE * c;
-            const int i = BACK ? lane : own, j = BACK ? own : lane;
-            const float factor = P ? 1 : t.beta[i];
-            products[r][c] = j < i || (P && j == i) ? factor * decay(t, i, j) * products[r][c] : 0;
-        }
-    }
-}
-
-/* square = scale · products */
-__device__ __forceinline__ void store_square(float *square, const float (&products)[ROWS][2], float scale)
-{
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++)
-            square[(own_row() + r) * SQUARE_LD + lane_of() + WARP_SIZE * c] = scale * products[r][c];
-    }
-    __syncwarp();
-}
-
-/* All threads: square becomes its transpose. */
-__device__ __forceinline__ void turn_square(float *square)
-{
-    float rows[ROWS][2];
     __syncthreads();
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++) rows[r][c] = square[(lane_of() + WARP_SIZE * c) * SQUARE_LD + own_row() + r];
-    }
+    for (int row = own_row(); row < own_row() + ROWS; row++) m->x[row][lane_of_warp()] *= factors[row];
     __syncthreads();
-    store_square(square, rows, 1);
-}
-
-template <bool BACK, bool P>
-__device__ __forceinline__ void decayed_square(const struct scan_memory &m, const struct tokens &t,
-                                               float (&products)[ROWS][2])
-{
-    apply_decay<BACK, P>(t, products);
-    store_square(m.square, products, 1);
-}
-
-/* R, from own = K S. */
-template <typename T>
-__device__ __forceinline__ void right_side(float (&own)[ROWS][1], const struct delta_rule_fwd_args &a,
-                                           const struct tokens &t, const struct chunk &at, int64_t h, int64_t column)
-{
-    const T *const v = static_cast<const T *>(a.v) + at.row * a.ld_qkv + h * a.Dv + column;
+    for (int d = own_row(); d < keys; d += CHUNK) {
+        float sum[ROWS][1];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const int i = own_row() + r;
-        const float value = i < at.count && column < a.Dv ? to_float(v[i * a.ld_qkv]) : 0;
-        own[r][0] = t.beta[i] * (value - expf(t.sums[i]) * own[r][0]);
+        for (int r = 0; r < ROWS; r++) sum[r][0] = keep * m->state[d + r][lane_of_warp()];
+        add_products<true, false>(sum, m->keys[0] + d, KEY_LD, m->x[0], SLICE_LD, SLICE, CHUNK);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) m->state[d + r][lane_of_warp()] = sum[r][0];
     }
 }
 
-/* states (chunks, Hv, Dk, Dv) and saved_x (M, Hv, Dv) or NULL: what backward needs; then there is no out. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-    delta_scan_kernel(struct delta_rule_fwd_args a, int slices, float *states, float *saved_x)
+/* to (Dk, Dv): this slice, whose lane has `column` */
+template <typename Args>
+__device__ __forceinline__ void save_state(float *to, const struct scan_memory *m, const Args &a, int column)
 {
-    DYN_SHARED(float, memory);
-    SHARED(struct tokens, t, );
-    SHARED(float, factors, [CHUNK]);
-    const struct scan_memory m = scan_memory_of(memory, a.Dk);
-    const int64_t s = blockIdx.x / static_cast<unsigned>(slices), h = blockIdx.y, key = h / (a.Hv / a.Hk) * a.Dk;
-    const int64_t column = static_cast<int64_t>(blockIdx.x % static_cast<unsigned>(slices)) * SLICE + lane_of();
-    const int Dk = static_cast<int>(a.Dk);
-    float *state = a.state ? a.state + (s * a.Hv + h) * a.Dk * a.Dv : nullptr;
-    copy_state<false>(m, state, a.Dk, a.Dv, column);
+    for (int d = own_row() / ROWS; d < a.Dk && column < a.Dv; d += CHUNK / ROWS)
+        to[d * a.Dv + column] = m->state[d][lane_of_warp()];
+}
+
+/* Writes out, or without one the states and X. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 2) delta_scan_kernel(struct delta_rule_fwd_args a, struct saved saved)
+{
+    DYN_SHARED(struct scan_memory, m);
+    const struct tokens &t = m->t;
+    const int64_t s = blockIdx.x, h = blockIdx.y, key_head = h / (a.Hv / a.Hk);
+    const int first = static_cast<int>(blockIdx.z) * SLICE, column = first + lane_of_warp(), keys = whole_keys(a.Dk);
+    float *const state = a.state ? a.state + (s * a.Hv + h) * a.Dk * a.Dv : nullptr;
+    load_rows(m->state[0], SLICE_LD, state_of(state, a), keys, first, SLICE);
     for (int64_t index = 0; index < chunks_of(a.seq_start, s); index++) {
         const struct chunk at = chunk_of(a.seq_start, s, index);
-        const T *const q = static_cast<const T *>(a.q) + at.row * a.ld_qkv + key;
-        const T *const k = static_cast<const T *>(a.k) + at.row * a.ld_qkv + key;
-        float products[ROWS][2], own[ROWS][1], out[ROWS][1];
+        const matrix<T> q = rows_of<T>(a.q, a.ld_qkv, at, key_head, a.Dk, t.q);
+        const matrix<T> k = rows_of<T>(a.k, a.ld_qkv, at, key_head, a.Dk, t.k);
+        const matrix<T> v = rows_of<T>(a.v, a.ld_qkv, at, h, a.Dv);
+        float kk[ROWS][2] = {}, qk[ROWS][2] = {}, own[ROWS][1] = {}, out[ROWS][1] = {};
         __syncthreads();
-        load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
-        if (threadIdx.x < CHUNK) factors[threadIdx.x] = decay(t, CHUNK - 1, static_cast<int>(threadIdx.x));
-        if (states) copy_state<true>(m, states + (at.place * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, column);
+        load_tokens(&m->t, a, at, h, q, k);
+        load_rows(m->keys[0], KEY_LD, k, CHUNK, 0, keys);
+        if (!a.out) save_state(saved.states + (at.place * a.Hv + h) * a.Dk * a.Dv, m, a, column);
         __syncthreads();
-        multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, own);
-        decayed_square<false, false>(m, t, products);
-        right_side<T>(own, a, t, at, h, column);
+        add_products<false, false>(own, m->keys[own_row()], KEY_LD, m->state[0], SLICE_LD, SLICE, keys);
+        add_products<false, true>(kk, m->keys[own_row()], KEY_LD, m->keys[0], KEY_LD, CHUNK, keys);
+        put_square<false, false>(m->square, t, kk);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int i = own_row() + r;
+            own[r][0] = t.beta[i] * (element(v, i, column) - t.from_start[i] * own[r][0]);
+        }
         solve<false>(m, own);
         if (a.out) {
-            multiply_keys(m, q, a.ld_qkv, t.q, Dk, at.count, products, out);
-            decayed_square<false, true>(m, t, products);
+            multiply_rows(m, q, keys, qk, out);
+            put_square<true, false>(m->square, t, qk);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) out[r][0] *= expf(t.sums[own_row() + r]);
-            add_products(out, m.square + own_row() * SQUARE_LD, SQUARE_LD, m.x, SLICE, 1, SLICE, own_row() + ROWS);
+            for (int r = 0; r < ROWS; r++) out[r][0] *= t.from_start[own_row() + r];
+            add_products<false, false>(out, m->square[own_row()], SQUARE_LD, m->x[0], SLICE_LD, SLICE,
+                                       own_row() + ROWS);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = at.row + own_row() + r;
             if (own_row() + r >= at.count || column >= a.Dv) continue;
-            if (a.out) from_float(out[r][0], static_cast<T *>(a.out) + row * a.ld_o + h * a.Dv + column);
-            if (saved_x) saved_x[(row * a.Hv + h) * a.Dv + column] = own[r][0];
+            if (a.out)
+                from_float(out[r][0], static_cast<T *>(a.out) + row * a.ld_o + h * a.Dv + column);
+            else
+                saved.x[(row * a.Hv + h) * a.Dv + column] = own[r][0];
         }
-        __syncthreads();
-        update_state(m, expf(t.sums[CHUNK - 1]), factors);
+        update_state(m, keys, t.from_start[CHUNK - 1], t.to_end);
     }
     __syncthreads();
-    if (state) copy_state<true>(m, state, a.Dk, a.Dv, column);
+    if (state) save_state(state, m, a, column);
 }
 
-/* dstates (chunks, Hv, Dk, Dv): the gradient of the state after each chunk; dr (M, Hv, Dv): that of R. */
+/* Writes dstates, dr and dv. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-    delta_scan_back_kernel(struct delta_rule_bwd_args a, int slices, float *dstates, float *dr)
+__global__ void __launch_bounds__(THREADS, 2) delta_scan_back_kernel(struct delta_rule_bwd_args a, struct saved saved)
 {
-    DYN_SHARED(float, memory);
-    SHARED(struct tokens, t, );
-    SHARED(float, factors, [CHUNK]);
-    const struct scan_memory m = scan_memory_of(memory, a.Dk);
-    const int64_t s = blockIdx.x / static_cast<unsigned>(slices), h = blockIdx.y, key = h / (a.Hv / a.Hk) * a.Dk;
-    const int64_t column = static_cast<int64_t>(blockIdx.x % static_cast<unsigned>(slices)) * SLICE + lane_of();
-    const int Dk = static_cast<int>(a.Dk);
-    copy_state<false>(m, nullptr, a.Dk, a.Dv, column);
+    DYN_SHARED(struct scan_memory, m);
+    const struct tokens &t = m->t;
+    const int64_t s = blockIdx.x, h = blockIdx.y, key_head = h / (a.Hv / a.Hk);
+    const int first = static_cast<int>(blockIdx.z) * SLICE, column = first + lane_of_warp(), keys = whole_keys(a.Dk);
+    load_rows(m->state[0], SLICE_LD, state_of(nullptr, a), keys, first, SLICE);
     for (int64_t index = chunks_of(a.seq_start, s) - 1; index >= 0; index--) {
         const struct chunk at = chunk_of(a.seq_start, s, index);
-        const T *const q = static_cast<const T *>(a.q) + at.row * a.ld_qkv + key;
-        const T *const k = static_cast<const T *>(a.k) + at.row * a.ld_qkv + key;
-        float products[ROWS][2], own[ROWS][1], none[ROWS][1];
+        const matrix<T> q = rows_of<T>(a.q, a.ld_qkv, at, key_head, a.Dk, t.q);
+        const matrix<T> k = rows_of<T>(a.k, a.ld_qkv, at, key_head, a.Dk, t.k);
+        float kk[ROWS][2] = {}, kq[ROWS][2] = {}, own[ROWS][1] = {};
         __syncthreads();
-        copy_state<true>(m, dstates + (at.place * a.Hv + h) * a.Dk * a.Dv, a.Dk, a.Dv, column);
-        load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, q, a.ld_qkv, t.q, 0, m.Dk, Dk, at.count);
-        load_rows(m.x + own_row() * SLICE, SLICE, static_cast<const T *>(a.dout) + at.row * a.ld_o + h * a.Dv, a.ld_o,
-                  nullptr, static_cast<int>(column) - lane_of(), SLICE, static_cast<int>(a.Dv), at.count);
-        if (threadIdx.x < CHUNK) factors[threadIdx.x] = expf(t.sums[threadIdx.x]);
+        save_state(saved.dstates + (at.place * a.Hv + h) * a.Dk * a.Dv, m, a, column);
+        load_tokens(&m->t, a, at, h, q, k);
+        load_rows(m->keys[0], KEY_LD, q, CHUNK, 0, keys);
+        load_rows(m->x[0], SLICE_LD, rows_of<T>(a.dout, a.ld_o, at, h, a.Dv), CHUNK, first, SLICE);
         __syncthreads();
-        multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, own);
-        decayed_square<true, true>(m, t, products);
+        multiply_rows(m, k, keys, kq, own);
+        put_square<true, true>(m->square, t, kq);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) own[r][0] *= decay(t, CHUNK - 1, own_row() + r);
-        add_products(own, m.square + own_row() * SQUARE_LD, SQUARE_LD, m.x, SLICE, 1, SLICE, CHUNK);
+        for (int r = 0; r < ROWS; r++) own[r][0] *= t.to_end[own_row() + r];
+        add_products<false, false>(own, m->square[own_row()], SQUARE_LD, m->x[0], SLICE_LD, SLICE, CHUNK);
+        update_state(m, keys, t.from_start[CHUNK - 1], t.from_start);
         __syncthreads();
-        update_state(m, expf(t.sums[CHUNK - 1]), factors);
+        load_rows(m->keys[0], KEY_LD, k, CHUNK, 0, keys);
         __syncthreads();
-        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
-        if (threadIdx.x < CHUNK) factors[threadIdx.x] *= -t.beta[threadIdx.x];
-        __syncthreads();
-        multiply_keys(m, k, a.ld_qkv, t.k, Dk, at.count, products, none);
-        decayed_square<true, false>(m, t, products);
+        add_products<false, true>(kk, m->keys[own_row()], KEY_LD, m->keys[0], KEY_LD, CHUNK, keys);
+        put_square<false, true>(m->square, t, kk);
         solve<true>(m, own);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = at.row + own_row() + r;
             if (own_row() + r >= at.count || column >= a.Dv) continue;
-            dr[(row * a.Hv + h) * a.Dv + column] = own[r][0];
+            saved.dr[(row * a.Hv + h) * a.Dv + column] = own[r][0];
             from_float(t.beta[own_row() + r] * own[r][0], static_cast<T *>(a.dv) + row * a.ld_qkv + h * a.Dv + column);
         }
-        update_state(m, 1, factors);
+        update_state(m, keys, 1, t.minus);
     }
 }
 
 /* ---- gradients of a chunk ------------------------------------------------ */
 
-/* What the block has in shared memory; `slice` is of a state, in whole ROWS of keys, or of a chunk. */
+/* What a block has in shared memory. */
 struct gradient_memory {
-    float *tile, *d_qk, *d_kk, *slice, *staged;
-    int Dk;
+    struct tokens t;
+    float keys[CHUNK][KEY_LD];                            /* K, at the end Q */
+    float d_qk[CHUNK][SQUARE_LD], d_kk[CHUNK][SQUARE_LD]; /* the gradients of Q Kᵀ and K Kᵀ */
+    float slice[DELTA_MAX_DIM][SLICE_LD];                 /* of a state, or of a chunk */
+    float staged[CHUNK][SLICE_LD];                        /* rows that are multiplied by it */
+    float dsums[CHUNK], dlog_beta[CHUNK];                 /* the gradients of G and log(beta) */
+    float ends[THREADS / WARP_SIZE];
 };
 
-__device__ __forceinline__ struct gradient_memory gradient_memory_of(float *memory, int64_t Dk)
+/* Calls visit(first) with each slice of x in memory, from column `first` on. */
+template <typename Visit>
+__device__ __forceinline__ void each_slice(struct gradient_memory *m, const struct matrix<float> &x, int rows,
+                                           const Visit &visit)
 {
-    struct gradient_memory m;
-    m.Dk = whole_keys(Dk);
-    m.tile = memory;
-    m.d_qk = m.tile + CHUNK * KEY_LD;
-    m.d_kk = m.d_qk + CHUNK * SQUARE_LD;
-    m.staged = m.d_kk + CHUNK * SQUARE_LD;
-    m.slice = m.staged + CHUNK * STAGED_LD;
-    return m;
-}
-
-/* What a kernel knows of its chunk and value head. */
-struct gradient_place {
-    struct chunk at;
-    int64_t h, state, row; /* its elements of states, and of X, from the chunk's first row on */
-    bool last;             /* of the sequence */
-};
-
-/* The slice of a state (Dk, Dv) from `first` on; returns this thread's part of its products with `other`, if there is
- * one. */
-__device__ __forceinline__ float load_slice(const struct gradient_memory &m, const float *state, const float *other,
-                                            int64_t Dk, int64_t Dv, int first)
-{
-    const int64_t column = first + lane_of();
-    float sum = 0;
-    for (int d = own_row() / ROWS; d < m.Dk; d += CHUNK / ROWS) {
-        const bool exists = d < Dk && column < Dv;
-        const float x = exists ? state[d * Dv + column] : 0;
-        m.slice[d * SLICE_LD + lane_of()] = x;
-        sum += exists && other ? x * other[d * Dv + column] : 0;
+    for (int first = 0; first < x.columns; first += SLICE) {
+        __syncthreads();
+        load_rows(m->slice[0], SLICE_LD, x, rows, first, SLICE);
+        __syncthreads();
+        visit(first);
     }
-    return sum;
 }
 
-/* The products of this warp's rows of a gradient with those of x times factor; all lanes call visit(row, product). */
+/* sum (own rows, rows of the slice) += x · sliceᵀ, over the columns from `first` on */
+template <typename T, int N>
+__device__ __forceinline__ void add_slice(float (&sum)[ROWS][N], struct gradient_memory *m, const struct matrix<T> &x,
+                                          int first, int rows)
+{
+    __syncwarp();
+    load_rows(m->staged[0], SLICE_LD, x, CHUNK, first, SLICE);
+    __syncwarp();
+    add_products<false, true>(sum, m->staged[own_row()], SLICE_LD, m->slice[0], SLICE_LD, rows, SLICE);
+}
+
+/* The products of this warp's rows of a gradient with those of x, times its factor; all lanes call visit(row, product).
+ */
 template <typename T, typename Visit>
-__device__ __forceinline__ void dot_rows(const float (&sum)[ROWS][KEYS], const T *x, int64_t ld, const float *factor,
-                                         int D, int count, Visit visit)
+__device__ __forceinline__ void dot_rows(const float (&sum)[ROWS][KEYS], const struct matrix<T> &x, const Visit &visit)
 {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int row = own_row() + r;
-        const T *const from = x + row * ld + lane_of();
         float dot = 0;
 #pragma unroll
-        for (int c = 0; c < KEYS; c++)
-            dot += row < count && lane_of() + WARP_SIZE * c < D ? sum[r][c] * to_float(from[WARP_SIZE * c]) : 0;
+        for (int c = 0; c < KEYS; c++) dot += element(x, row, lane_of_warp() + WARP_SIZE * c, sum[r][c]);
         __syncwarp(); /* row by row: all at a time would not fit the registers */
-        visit(r, sum_over_lanes(dot, WARP_SIZE) * factor[row]);
+        visit(r, sum_over_lanes(dot, WARP_SIZE) * x.factor[row]);
     }
 }
 
-/* What the gradients of G and of log(beta) are added up in, in shared memory; a row's warp adds. */
-struct gate_sums {
-    float *g, *beta;
-};
-
 template <typename T>
-__device__ __forceinline__ void add_dots(struct gate_sums sums, float to_g, float to_beta,
-                                         const float (&sum)[ROWS][KEYS], const T *x, int64_t ld, const float *factor,
-                                         int D, int count)
+__device__ __forceinline__ void add_dots(struct gradient_memory *m, float to_g, float to_beta,
+                                         const float (&sum)[ROWS][KEYS], const struct matrix<T> &x)
 {
-    dot_rows(sum, x, ld, factor, D, count, [&](int r, float dot) {
-        if (lane_of() == 0) {
-            sums.g[own_row() + r] += to_g * dot;
-            sums.beta[own_row() + r] += to_beta * dot;
-        }
+    dot_rows(sum, x, [&](int r, float dot) {
+        if (lane_of_warp() != 0) return;
+        m->dsums[own_row() + r] += to_g * dot;
+        m->dlog_beta[own_row() + r] += to_beta * dot;
     });
 }
 
-/* d_qk and d_kk of the memory: the gradients of the products Q Kᵀ and K Kᵀ. dlog_beta gets the products of v with its
- * gradient. */
+/* Adds a value head's dq and dk (own rows, keys) to those of the heads before it, and sets the gradients of its gates.
+ */
 template <typename T>
-__device__ __forceinline__ void gradient_squares(const struct delta_rule_bwd_args &a, const struct gradient_memory &m,
-                                                 const struct tokens &t, const struct gradient_place &p, const float *x,
-                                                 const float *dr, float *dlog_beta)
+__device__ __forceinline__ void add_head(struct gradient_memory *m, const struct delta_rule_bwd_args &a,
+                                         const struct saved &saved, const struct chunk &at, int64_t h, bool last,
+                                         const struct matrix<T> &q, const struct matrix<T> &k, float (&dq)[ROWS][KEYS],
+                                         float (&dk)[ROWS][KEYS])
 {
-    const int Dv = static_cast<int>(a.Dv), count = p.at.count;
-    const int64_t ld = a.Hv * a.Dv;
-    const T *const v = static_cast<const T *>(a.v) + p.at.row * a.ld_qkv + p.h * a.Dv;
-    const T *const dout = static_cast<const T *>(a.dout) + p.at.row * a.ld_o + p.h * a.Dv;
-    float *const staged = m.staged + own_row() * STAGED_LD;
-    float d_qk[ROWS][2], d_kk[ROWS][2];
-    clear(d_qk);
-    clear(d_kk);
-    for (int first = 0; first < Dv; first += SLICE) {
-        __syncthreads();
-        load_rows(m.slice + own_row() * SLICE_LD, SLICE_LD, x + p.row, ld, nullptr, first, SLICE, Dv, count);
-        load_rows(staged, STAGED_LD, dout, a.ld_o, nullptr, first, SLICE, Dv, count);
-        __syncthreads();
-        add_products(d_qk, staged, STAGED_LD, m.slice, 1, SLICE_LD, CHUNK, SLICE);
-        __syncwarp();
-        load_rows(staged, STAGED_LD, dr + p.row, ld, nullptr, first, SLICE, Dv, count);
-        __syncwarp();
-        add_products(d_kk, staged, STAGED_LD, m.slice, 1, SLICE_LD, CHUNK, SLICE);
+    const int keys = whole_keys(a.Dk), lane = lane_of_warp();
+    const int64_t state = (at.place * a.Hv + h) * a.Dk * a.Dv;
+    const matrix<T> v = rows_of<T>(a.v, a.ld_qkv, at, h, a.Dv), dout = rows_of<T>(a.dout, a.ld_o, at, h, a.Dv);
+    const matrix<float> x = rows_of<float>(saved.x, a.Hv * a.Dv, at, h, a.Dv);
+    const matrix<float> dr = rows_of<float>(saved.dr, a.Hv * a.Dv, at, h, a.Dv);
+    float d_qk[ROWS][2] = {}, d_kk[ROWS][2] = {}, end = 0;
+    load_rows(m->keys[0], KEY_LD, k, CHUNK, 0, keys);
+    each_slice(m, x, CHUNK, [&](int first) {
+        add_slice(d_qk, m, dout, first, CHUNK);
+        add_slice(d_kk, m, dr, first, CHUNK);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int row = own_row() + r, column = first + lane_of();
-            const float value = row < count && column < Dv ? to_float(v[row * a.ld_qkv + column]) : 0;
-            const float dot = sum_over_lanes(value * staged[r * STAGED_LD + lane_of()], WARP_SIZE);
-            if (lane_of() == 0) dlog_beta[row] += t.beta[row] * dot;
+            const int row = own_row() + r;
+            const float dot = sum_over_lanes(element(v, row, first + lane) * m->staged[row][lane], WARP_SIZE);
+            if (lane == 0) m->dlog_beta[row] += m->t.beta[row] * dot;
         }
-    }
-    apply_decay<false, true>(t, d_qk);
-    apply_decay<false, false>(t, d_kk);
+    });
+    put_square<true, false>(m->d_qk, m->t, d_qk);
+    put_square<false, false>(m->d_kk, m->t, d_kk);
+    add_dots(m, -1, -1, dk, k); /* what this head adds to the products counts */
+    add_dots(m, -1, 0, dq, q);
+    each_slice(m, state_of(saved.states + state, a), keys, [&](int first) {
+        add_slice(dq, m, times(dout, m->t.from_start), first, keys);
+        add_slice(dk, m, times(dr, m->t.minus), first, keys);
+    });
+    add_products<false, false>(dq, m->d_qk[own_row()], SQUARE_LD, m->keys[0], KEY_LD, keys, CHUNK);
+    add_products<false, false>(dk, m->d_kk[own_row()], SQUARE_LD, m->keys[0], KEY_LD, keys, CHUNK);
+    add_dots(m, 1, 0, dq, q);
+    add_dots(m, 2, 1, dk, k); /* so far dk is from K on the left of products; what follows, from K on the right */
+    if (!last)
+        each_slice(m, state_of(saved.dstates + state, a), keys, [&](int first) {
+            const float *const next = saved.states + state + a.Hv * a.Dk * a.Dv + first + lane;
+            for (int d = own_row() / ROWS; d < a.Dk && first + lane < a.Dv; d += CHUNK / ROWS)
+                end += m->slice[d][lane] * next[d * a.Dv];
+            add_slice(dk, m, times(x, m->t.to_end), first, keys);
+        });
     __syncthreads();
-    store_square(m.d_qk, d_qk, 1);
-    store_square(m.d_kk, d_kk, -1);
-}
-
-/* Adds to dq and dk (own rows, keys) those of a value head, without what follows from K where it is multiplied from the
- * right. The tile is K. */
-template <typename T>
-__device__ __forceinline__ void gradient_left(const struct delta_rule_bwd_args &a, const struct gradient_memory &m,
-                                              const struct tokens &t, const struct gradient_place &p,
-                                              const float *states, const float *dr, float *factors,
-                                              float (&dq)[ROWS][KEYS], float (&dk)[ROWS][KEYS])
-{
-    const int Dv = static_cast<int>(a.Dv), count = p.at.count, i = static_cast<int>(threadIdx.x);
-    const T *const dout = static_cast<const T *>(a.dout) + p.at.row * a.ld_o + p.h * a.Dv;
-    float *const staged = m.staged + own_row() * STAGED_LD;
-    if (i < CHUNK) {
-        factors[i] = expf(t.sums[i]);
-        factors[CHUNK + i] = -t.beta[i] * expf(t.sums[i]);
-    }
-    for (int first = 0; first < Dv; first += SLICE) {
-        __syncthreads();
-        load_slice(m, states + p.state, nullptr, a.Dk, a.Dv, first);
-        load_rows(staged, STAGED_LD, dout, a.ld_o, factors, first, SLICE, Dv, count);
-        __syncthreads();
-        add_products(dq, staged, STAGED_LD, m.slice, 1, SLICE_LD, m.Dk, SLICE);
-        __syncwarp();
-        load_rows(staged, STAGED_LD, dr + p.row, a.Hv * a.Dv, factors + CHUNK, first, SLICE, Dv, count);
-        __syncwarp();
-        add_products(dk, staged, STAGED_LD, m.slice, 1, SLICE_LD, m.Dk, SLICE);
-    }
-    add_products(dq, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
-    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
-}
-
-/* Adds that to dk, and returns this thread's part of the products of the state after the chunk with its gradient. The
- * tile becomes Q. */
-template <typename T>
-__device__ __forceinline__ float gradient_right(const struct delta_rule_bwd_args &a, const struct gradient_memory &m,
-                                                const struct tokens &t, const struct gradient_place &p, const T *q,
-                                                const float *states, const float *dstates, const float *x,
-                                                float *factors, float (&dk)[ROWS][KEYS])
-{
-    const int Dv = static_cast<int>(a.Dv), count = p.at.count, i = static_cast<int>(threadIdx.x);
-    const float *const next = p.last ? nullptr : states + p.state + a.Hv * a.Dk * a.Dv;
-    float *const staged = m.staged + own_row() * STAGED_LD, sum = 0;
+    add_products<true, false>(dk, m->d_kk[0] + own_row(), SQUARE_LD, m->keys[0], KEY_LD, keys, CHUNK);
     __syncthreads();
-    turn_square(m.d_qk);
-    turn_square(m.d_kk);
-    if (i < CHUNK) factors[i] = decay(t, CHUNK - 1, i);
-    for (int first = 0; first < Dv && !p.last; first += SLICE) {
-        __syncthreads();
-        sum += load_slice(m, dstates + p.state, next, a.Dk, a.Dv, first);
-        load_rows(staged, STAGED_LD, x + p.row, a.Hv * a.Dv, factors, first, SLICE, Dv, count);
-        __syncthreads();
-        add_products(dk, staged, STAGED_LD, m.slice, 1, SLICE_LD, m.Dk, SLICE);
-    }
+    load_rows(m->keys[0], KEY_LD, q, CHUNK, 0, keys);
     __syncthreads();
-    add_products(dk, m.d_kk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
-    __syncthreads();
-    load_rows(m.tile + own_row() * KEY_LD, KEY_LD, q, a.ld_qkv, t.q, 0, m.Dk, static_cast<int>(a.Dk), count);
-    __syncthreads();
-    add_products(dk, m.d_qk + own_row() * SQUARE_LD, SQUARE_LD, m.tile, KEY_LD, 1, m.Dk, CHUNK);
-    return sum;
+    add_products<true, false>(dk, m->d_qk[0] + own_row(), SQUARE_LD, m->keys[0], KEY_LD, keys, CHUNK);
+    add_dots(m, -1, 0, dk, k);
+    end = sum_over_lanes(end, WARP_SIZE);
+    if (lane == 0) m->ends[own_row() / ROWS] = end;
 }
 
 /* Thread 0: da, db and the sums for a_log and dt_bias, from the gradients of G and of log(beta). */
 template <typename T>
-__device__ __forceinline__ void gradient_gates(const struct delta_rule_bwd_args &a, const struct tokens &t,
-                                               const struct gradient_place &p, const float *dsums,
-                                               const float *dlog_beta, float *sums)
+__device__ __forceinline__ void gradient_gates(struct gradient_memory *m, const struct delta_rule_bwd_args &a,
+                                               const struct chunk &at, int64_t h, float *sums)
 {
-    const float rate = expf(to_float(static_cast<const T *>(a.a_log)[p.h]));
-    const float bias = to_float(static_cast<const T *>(a.dt_bias)[p.h]);
+    const float rate = expf(to_float(static_cast<const T *>(a.a_log)[h]));
+    const float bias = to_float(static_cast<const T *>(a.dt_bias)[h]);
     float dg = 0, da_log = 0, ddt_bias = 0;
-    for (int i = p.at.count - 1; i >= 0; i--) {
-        const int64_t place = (p.at.row + i) * a.ld_ab + p.h;
+    for (int w = 0; w < THREADS / WARP_SIZE; w++) m->dsums[at.count - 1] += m->ends[w];
+    for (int i = at.count - 1; i >= 0; i--) {
+        const int64_t place = (at.row + i) * a.ld_ab + h;
         const float x = to_float(static_cast<const T *>(a.a)[place]) + bias;
-        dg += dsums[i];
+        dg += m->dsums[i];
         const float dx = -dg * rate * sigmoid(x);
         from_float(dx, static_cast<T *>(a.da) + place);
-        from_float(dlog_beta[i] * (1 - t.beta[i]), static_cast<T *>(a.db) + place);
+        from_float(m->dlog_beta[i] * (1 - m->t.beta[i]), static_cast<T *>(a.db) + place);
         da_log -= dg * rate * softplus(x);
         ddt_bias += dx;
     }
@@ -768,80 +642,49 @@ __device__ __forceinline__ void gradient_gates(const struct delta_rule_bwd_args 
 
 /* Writes the gradient of rows from that of the rows with unit length; `square`: of the length that they got, 1 over. */
 template <typename T>
-__device__ __forceinline__ void store_rows(T *to, const float (&sum)[ROWS][KEYS], const T *x, int64_t ld,
-                                           const float *factor, float square, int D, int count)
+__device__ __forceinline__ void store_rows(T *to, const float (&sum)[ROWS][KEYS], const struct matrix<T> &x,
+                                           float square)
 {
-    dot_rows(sum, x, ld, factor, D, count, [&](int r, float dot) {
+    dot_rows(sum, x, [&](int r, float dot) {
         const int row = own_row() + r;
-        const float by = factor[row], along = dot * by * by * square;
-        const T *const from = x + row * ld + lane_of();
-        T *const out = to + row * ld + lane_of();
+        const float by = x.factor[row], along = dot * by * by * square;
 #pragma unroll
-        for (int c = 0; c < KEYS; c++)
-            if (row < count && lane_of() + WARP_SIZE * c < D)
-                from_float(by * sum[r][c] - along * to_float(from[WARP_SIZE * c]), out + WARP_SIZE * c);
+        for (int c = 0; c < KEYS; c++) {
+            const int column = lane_of_warp() + WARP_SIZE * c;
+            if (row < x.rows && column < x.columns)
+                from_float(by * sum[r][c] - along * element(x, row, column), to + row * x.ld + column);
+        }
     });
 }
 
-/* The sequence whose chunks the place belongs to. */
-__device__ __forceinline__ int64_t sequence_of_place(const int32_t *seq_start, int64_t num_seqs, int64_t place)
-{
-    return last_sequence(num_seqs, place, [&](int64_t s) { return seq_start[s] / CHUNK + s; });
-}
-
-/* sums (chunks, Hv, 2): parts of the gradients of a_log and dt_bias. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-    delta_gradients_kernel(struct delta_rule_bwd_args a, const float *states, const float *dstates, const float *x,
-                           const float *dr, float *sums)
+__global__ void __launch_bounds__(THREADS, 1) delta_gradients_kernel(struct delta_rule_bwd_args a, struct saved saved)
 {
-    DYN_SHARED(float, memory);
-    SHARED(struct tokens, t, );
-    SHARED(float, factors, [2 * CHUNK]);
-    SHARED(float, dsums, [CHUNK]);
-    SHARED(float, dlog_beta, [CHUNK]);
-    SHARED(float, ends, [THREADS / WARP_SIZE]);
-    const struct gradient_memory m = gradient_memory_of(memory, a.Dk);
+    DYN_SHARED(struct gradient_memory, m);
     const int64_t place = blockIdx.x, key_head = blockIdx.y, group = a.Hv / a.Hk;
-    const int64_t s = sequence_of_place(a.seq_start, a.num_seqs, place);
-    const int64_t index = place - (a.seq_start[s] / CHUNK + s), chunks = chunks_of(a.seq_start, s);
-    const int Dk = static_cast<int>(a.Dk);
+    const auto place_of = [&](int64_t s) { return a.seq_start[s] / CHUNK + s; };
+    const int64_t s = last_sequence(a.num_seqs, place, place_of), index = place - place_of(s);
+    const int64_t chunks = chunks_of(a.seq_start, s);
+    float *const sums = saved.sums + place * a.Hv * 2;
     if (index >= chunks) {
-        for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS) sums[(place * a.Hv + key_head * group) * 2 + i] = 0;
+        for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS) sums[key_head * group * 2 + i] = 0;
         return;
     }
     const struct chunk at = chunk_of(a.seq_start, s, index);
-    const int64_t from = at.row * a.ld_qkv + key_head * a.Dk;
-    const T *const q = static_cast<const T *>(a.q) + from, *const k = static_cast<const T *>(a.k) + from;
-    float dq[ROWS][KEYS], dk[ROWS][KEYS]; /* of all value heads: what one adds to their products with q and k counts */
-    clear(dq);
-    clear(dk);
+    const matrix<T> q = rows_of<T>(a.q, a.ld_qkv, at, key_head, a.Dk, m->t.q);
+    const matrix<T> k = rows_of<T>(a.k, a.ld_qkv, at, key_head, a.Dk, m->t.k);
+    float dq[ROWS][KEYS] = {}, dk[ROWS][KEYS] = {};
     for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) {
-        const struct gradient_place p = {at, h, (place * a.Hv + h) * a.Dk * a.Dv, (at.row * a.Hv + h) * a.Dv,
-                                         index + 1 == chunks};
-        const struct gate_sums gates = {dsums, dlog_beta};
         __syncthreads();
-        if (threadIdx.x < CHUNK) dsums[threadIdx.x] = dlog_beta[threadIdx.x] = 0;
-        load_tokens<T>(&t, a, at, h);
-        load_rows(m.tile + own_row() * KEY_LD, KEY_LD, k, a.ld_qkv, t.k, 0, m.Dk, Dk, at.count);
-        gradient_squares<T>(a, m, t, p, x, dr, dlog_beta);
-        add_dots(gates, -1, -1, dk, k, a.ld_qkv, t.k, Dk, at.count);
-        add_dots(gates, -1, 0, dq, q, a.ld_qkv, t.q, Dk, at.count);
-        gradient_left<T>(a, m, t, p, states, dr, factors, dq, dk);
-        add_dots(gates, 1, 0, dq, q, a.ld_qkv, t.q, Dk, at.count);
-        add_dots(gates, 2, 1, dk, k, a.ld_qkv, t.k, Dk, at.count);
-        const float part = gradient_right<T>(a, m, t, p, q, states, dstates, x, factors, dk);
-        const float end = sum_over_lanes(part, WARP_SIZE);
-        add_dots(gates, -1, 0, dk, k, a.ld_qkv, t.k, Dk, at.count);
-        if (lane_of() == 0) ends[own_row() / ROWS] = end;
+        if (threadIdx.x < CHUNK) m->dsums[threadIdx.x] = m->dlog_beta[threadIdx.x] = 0;
+        load_tokens(&m->t, a, at, h, q, k);
+        add_head(m, a, saved, at, h, index + 1 == chunks, q, k, dq, dk);
         __syncthreads();
-        if (threadIdx.x == 0) {
-            for (int w = 0; w < THREADS / WARP_SIZE; w++) dsums[at.count - 1] += ends[w];
-            gradient_gates<T>(a, t, p, dsums, dlog_beta, sums + (place * a.Hv + h) * 2);
-        }
+        if (threadIdx.x == 0) gradient_gates<T>(m, a, at, h, sums + h * 2);
     }
-    store_rows(static_cast<T *>(a.dq) + from, dq, q, a.ld_qkv, t.q, static_cast<float>(Dk), Dk, at.count);
-    store_rows(static_cast<T *>(a.dk) + from, dk, k, a.ld_qkv, t.k, 1, Dk, at.count);
+    const int64_t to = at.row * a.ld_qkv + key_head * a.Dk;
+    store_rows(static_cast<T *>(a.dq) + to, dq, q, static_cast<float>(a.Dk));
+    store_rows(static_cast<T *>(a.dk) + to, dk, k, 1);
 }
 
 /* A warp for each of the sums of a head. */
@@ -889,41 +732,42 @@ void cuda_causal_conv_bwd(struct stream *stream, const struct causal_conv_bwd_ar
 static dim3 scan_grid(const struct delta_rule_fwd_args *a)
 {
     ASSERT(a->Dk <= DELTA_MAX_DIM && a->Dv <= DELTA_MAX_DIM);
-    return dim3(static_cast<unsigned>(a->num_seqs * ceil_div(a->Dv, SLICE)), static_cast<unsigned>(a->Hv));
+    return dim3(static_cast<unsigned>(a->num_seqs), static_cast<unsigned>(a->Hv),
+                static_cast<unsigned>(ceil_div(a->Dv, SLICE)));
 }
 
 void cuda_delta_rule_fwd(struct stream *stream, const struct delta_rule_fwd_args *a)
 {
-    float *const none = nullptr;
     if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
-        LAUNCH_SHARED(stream, "delta_rule_fwd", delta_scan_kernel<decltype(type)>, scan_grid(a), THREADS, SCAN_BYTES,
-                      *a, static_cast<int>(ceil_div(a->Dv, SLICE)), none, none);
+        LAUNCH_SHARED(stream, "delta_rule_fwd", delta_scan_kernel<decltype(type)>, scan_grid(a), THREADS,
+                      sizeof(struct scan_memory), *a, saved());
     });
 }
 
 void cuda_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd_args *a)
 {
     const struct delta_rule_fwd_args forward = delta_forward_of(a);
-    const int slices = static_cast<int>(ceil_div(a->Dv, SLICE));
     const int64_t chunks = cuda_delta_chunks(&forward), state = a->Hv * a->Dk * a->Dv, row = a->Hv * a->Dv;
     struct cuda_scratch scratch = cuda_scratch_of(stream);
-    float *states = cuda_scratch_take<float>(&scratch, chunks * state);
-    float *dstates = cuda_scratch_take<float>(&scratch, chunks * state);
-    float *x = cuda_scratch_take<float>(&scratch, a->M * row), *dr = cuda_scratch_take<float>(&scratch, a->M * row);
-    float *sums = cuda_scratch_take<float>(&scratch, 2 * chunks * a->Hv);
+    struct saved saved;
+    saved.states = cuda_scratch_take<float>(&scratch, chunks * state);
+    saved.dstates = cuda_scratch_take<float>(&scratch, chunks * state);
+    saved.x = cuda_scratch_take<float>(&scratch, a->M * row);
+    saved.dr = cuda_scratch_take<float>(&scratch, a->M * row);
+    saved.sums = cuda_scratch_take<float>(&scratch, 2 * chunks * a->Hv);
     if (a->M)
         dispatch(a->dtype, [&](auto type) {
             using T = decltype(type);
             const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(a->Hk));
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&forward), THREADS, SCAN_BYTES,
-                          forward, slices, states, x);
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&forward), THREADS, SCAN_BYTES,
-                          *a, slices, dstates, dr);
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_gradients_kernel<T>, grid, THREADS, GRADIENT_BYTES, *a,
-                          states, dstates, x, dr, sums);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&forward), THREADS,
+                          sizeof(struct scan_memory), forward, saved);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&forward), THREADS,
+                          sizeof(struct scan_memory), *a, saved);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_gradients_kernel<T>, grid, THREADS,
+                          sizeof(struct gradient_memory), *a, saved);
         });
-    LAUNCH(stream, "delta_rule_bwd", delta_sums_kernel, dim3(static_cast<unsigned>(a->Hv), 2), WARP_SIZE, *a, sums,
-           a->M ? chunks : 0);
+    LAUNCH(stream, "delta_rule_bwd", delta_sums_kernel, dim3(static_cast<unsigned>(a->Hv), 2), WARP_SIZE, *a,
+           saved.sums, a->M ? chunks : 0);
 }
 CUDA_MODULE(delta, delta_sums_kernel)
