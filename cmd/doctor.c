@@ -310,8 +310,9 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
                                      .max_linear_n = SIDE,
                                      .max_seqs = ATTENTION_SEQUENCES,
                                      .max_seq = ATTENTION_LENGTH,
-                                     .attention_fwd = attention->fwd,
-                                     .attention_bwd = attention->bwd};
+                                     .attention = {attention->bwd},
+                                     .num_attention = 1,
+                                     .backward = true};
     size_t workspace = ops_workspace_bytes(bench->device, &limits);
     bench->bytes = 3 * matrix_bytes + workspace;
     const double start = seconds_now();

@@ -10,19 +10,31 @@
 
 /* ---- printing ------------------------------------------------------------ */
 
-static void print_attention(const struct simulated_run *p)
+static void print_attention(struct simulated_run *p, struct simulated_machine *machine)
 {
     static const char *const ways[] = {"cuDNN", "cuDNN with padding, or ztrain's kernels", "ztrain's kernels"};
     STATIC_ASSERT(ATTENTION_BY_PADDING == 1 && ATTENTION_BY_OWN == 2, "in the enum's order");
+    char layers[ATTENTION_LAYERS] = "", price[ATTENTION_PRICE];
     struct op_limits limits;
+    bool own = false;
     transformer_op_limits(p->engine.transformer, &limits);
-    const struct attention_fwd_args args = attention_forward_of(&limits.attention_bwd);
-    printf("attention: forward by %s, backward by %s\n",
-           ways[op_estimate_attention_way(&p->machine->settings, &args, false)],
-           ways[op_estimate_attention_way(&p->machine->settings, &args, true)]);
+    for (int i = 0; i < limits.num_attention; i++) {
+        const struct attention_fwd_args args = attention_forward_of(&limits.attention[i]);
+        const enum attention_way forward = op_estimate_attention_way(&machine->settings, &args, false);
+        const enum attention_way backward = op_estimate_attention_way(&machine->settings, &args, true);
+        const char *why = attention_own_reason(&args);
+        if (!why && backward == ATTENTION_BY_OWN) why = "cuDNN has no plan of it on this GPU";
+        if (limits.num_attention > 1) attention_layers(&limits, i, layers);
+        printf("attention%s: forward by %s, backward by %s%s%s\n", layers, ways[forward], ways[backward],
+               why ? ": " : "", why ? why : "");
+        own = own || forward == ATTENTION_BY_OWN || backward == ATTENTION_BY_OWN;
+    }
+    if (!own) return;
+    attention_price(p, machine, NULL, price);
+    if (*price) printf("ztrain's kernels for attention: a step takes %s longer than with cuDNN's\n", price);
 }
 
-static void print_speed_head(const struct simulated_run *p)
+static void print_speed_head(struct simulated_run *p, struct simulated_machine *machine)
 {
     const struct run_spec *spec = p->engine.spec;
     const int64_t micros = p->engine.micros;
@@ -35,7 +47,7 @@ static void print_speed_head(const struct simulated_run *p)
     if (spec->transformer.recompute != RECOMPUTE_NONE)
         printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');
-    print_attention(p);
+    print_attention(p, machine);
     if (zero_uses_disk(&spec->zero)) simulated_machine_print_disk(p->machine);
     for (int i = 0; i < ASSUMPTION_COUNT; i++)
         if (gpu_assumes(&p->machine->settings, (enum assumption)i))
@@ -205,7 +217,7 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     TRY(simulated_machine_find(question, &machine, err));
     TRY_END(simulated_run_build(&p, &machine, spec, false, err));
     TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
-    print_speed_head(&p);
+    print_speed_head(&p, &machine);
     print_speed_kinds(&p, &times);
     for (int i = 0; i < RECOMPUTE_COUNT; i++) TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
     printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",

@@ -89,10 +89,21 @@ enum status device_fix_kernels(struct device *device, struct error *err)
     return backend->fix_kernels ? backend->fix_kernels(device, err) : STATUS_OK;
 }
 
-const char *device_attention_obstacle(struct device *device)
+const char *attention_own_reason(const struct attention_fwd_args *a)
+{
+    enum { CUDNN_HEAD_DIM = 256, DROPS_ALL = 65536 };
+    return a->dtype == DTYPE_F32 ? "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}"
+           : a->softcap > 0      ? "cuDNN has no soft cap of the scores"
+           : a->D % 8 != 0 || a->D > CUDNN_HEAD_DIM ? "cuDNN computes heads whose size is a multiple of 8, up to 256"
+           : a->dropout.threshold >= DROPS_ALL      ? "dropout drops every weight"
+                                                    : NULL;
+}
+
+const char *device_attention_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward)
 {
     const struct device_backend *backend = device_backend_of(device);
-    return backend->attention_obstacle ? backend->attention_obstacle(device) : NULL;
+    const char *reason = attention_own_reason(args);
+    return reason || !backend->attention_obstacle ? reason : backend->attention_obstacle(device, args, backward);
 }
 
 enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err)

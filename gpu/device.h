@@ -71,10 +71,6 @@ const char *device_part_name(unsigned part); /* "fused epilogues of matrix produ
 /* From now on the device does without these parts (bits of enum device_part). */
 void device_avoid(struct device *device, unsigned parts);
 
-/* After ops_prepare(): why slower kernels than it could have compute the attention of the run's shapes: a library that
- * is missing, or that refuses them. NULL: nothing; borrowed. */
-const char *device_attention_obstacle(struct device *device);
-
 /* The kernels that ops_prepare() has chosen by measuring, as a text, without those of device_take_choices(): for ranks
  * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.h). Its first three lines name the format,
  * the GPU model and the library version, also before ops_prepare(). The caller's; NULL: no choices. */

@@ -26,8 +26,9 @@ struct device_backend {
     void (*avoid)(struct device *device, unsigned parts);                 /* device_avoid(); or NULL */
     void (*leave_multiprocessors)(struct device *device, int count);      /* or NULL */
     enum status (*fix_kernels)(struct device *device, struct error *err); /* device_fix_kernels(); or NULL */
-    const char *(*attention_obstacle)(struct device *device);             /* or NULL */
-    enum status (*check)(struct device *device, struct error *err);       /* or NULL */
+    const char *(*attention_obstacle)(struct device *device, const struct attention_fwd_args *args,
+                                      bool backward);               /* or NULL */
+    enum status (*check)(struct device *device, struct error *err); /* or NULL */
     enum status (*stream_new)(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
     void (*stream_free)(struct stream *stream);
     void (*submit)(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);

@@ -693,6 +693,7 @@ struct op_table {
 STATIC_ASSERT(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
 
 /* Upper bounds of the sizes that a run's ops will be called with. */
+enum { OPS_ATTENTION_SHAPES = 4 };
 struct op_limits {
     enum dtype dtype;
     int64_t max_tokens; /* M */
@@ -701,13 +702,14 @@ struct op_limits {
     int64_t max_embedding;              /* the longest row of an embedding; 0: C */
     int64_t max_linear_k, max_linear_n; /* the largest K and N of a matrix product */
     int32_t max_seqs, max_seq;
-    /* The attention of a full micro-batch, without its pointers; M 0: none. A device that can compile a kernel for this
-     * shape prepares it. Backward's dropout is that of training's forward pass too; attention_fwd is evaluation's. */
-    struct attention_fwd_args attention_fwd;
-    struct attention_bwd_args attention_bwd;
+    /* The attention of a full micro-batch, without pointers, in each shape that layers have, and the number of these
+     * layers. A device that can compile kernels for a shape prepares them, also for an evaluation, without dropout. */
+    struct attention_bwd_args attention[OPS_ATTENTION_SHAPES];
+    int64_t attention_layers[OPS_ATTENTION_SHAPES];
+    int num_attention;
     /* The sizes of a full micro-batch's delta rule, and of the convolution of its q, k and v; M 0: none. */
     struct delta_rule_fwd_args delta_rule;
-    bool delta_backward; /* is computed too */
+    bool backward; /* of attention and the delta rule is computed too */
 };
 
 /* The matrix products of a run. Only whether a pointer is NULL, and its alignment, matter. */
@@ -721,6 +723,13 @@ struct linear_products {
 /* Announces the matrix products of a run, before its memory is allocated: a device that chooses its kernels by
  * measuring (CUDA) does so now, on memory of its own. A product that was not announced is computed too. */
 enum status ops_prepare(struct device *device, const struct linear_products *products, struct error *err);
+
+/* Why no library computes this attention on any GPU; NULL: one may. */
+const char *attention_own_reason(const struct attention_fwd_args *args);
+
+/* After ops_prepare(): why slower kernels than it could have compute this attention, forward or backward: that reason,
+ * or a library that is missing or refuses it. NULL: they do not; borrowed. */
+const char *device_attention_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward);
 
 /* For every op within the limits: stream_set_workspace(). */
 size_t ops_workspace_bytes(struct device *device, const struct op_limits *limits);

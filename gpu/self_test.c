@@ -346,7 +346,7 @@ static enum status self_test_open_bed(struct bed *bed, struct device *device, st
         .max_seqs = HEADS,
         .max_seq = TOKENS,
         .delta_rule = {.M = TOKENS, .Hk = 1, .Hv = HEADS, .Dk = MOST, .Dv = MOST, .num_seqs = HEADS, .max_seq = TOKENS},
-        .delta_backward = true};
+        .backward = true};
     void *memory;
     bed->device = device;
     bed->workspace_bytes = ops_workspace_bytes(device, &limits);

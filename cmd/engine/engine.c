@@ -228,8 +228,6 @@ static void engine_attention(const struct engine *t)
         log_info(
             "train.deterministic: false: the backward pass of attention by cuDNN adds in any order; results do not "
             "repeat bit for bit, and ranks, stages and resumed runs agree to rounding");
-    if (cuda && softcap)
-        log_detail("attention: the soft cap of its scores takes ztrain's kernels, which are slower than cuDNN's");
 }
 
 static enum status engine_build_model(struct engine *t, struct error *err)

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "gpu/peaks.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -261,6 +262,36 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     TRY(walk_long_step(w, times, err));
     if (w->machine->world > 1 && isfinite(used.inside)) add_slowest(w->machine->world, times);
     return STATUS_OK;
+}
+
+/* ---- attention that cuDNN does not compute ------------------------------- */
+
+void attention_layers(const struct op_limits *limits, int shape, char text[ATTENTION_LAYERS])
+{
+    const struct attention_bwd_args *a = &limits->attention[shape];
+    const int64_t count = limits->attention_layers[shape];
+    char window[40] = "no window";
+    if (a->window) snprintf(window, sizeof window, "window %" PRId64, a->window);
+    snprintf(text, ATTENTION_LAYERS, " of %" PRId64 " layer%s (heads of %" PRId64 ", %s)", count, count == 1 ? "" : "s",
+             a->D, window);
+}
+
+void attention_price(struct simulated_run *walk, struct simulated_machine *machine, struct device *tried,
+                     char text[ATTENTION_PRICE])
+{
+    struct error ignored;
+    struct simulated_times by_cudnn, usual;
+    machine->settings.attention_obstacle = attention_without_obstacle;
+    *text = 0;
+    if (simulated_run_step(walk, 0, &machine->link, &by_cudnn, &ignored) != STATUS_OK) return;
+    machine->settings.attention_obstacle = tried ? device_attention_obstacle : NULL;
+    machine->settings.tried = tried;
+    if (simulated_run_step(walk, 0, &machine->link, &usual, &ignored) != STATUS_OK || by_cudnn.seconds <= 0) return;
+    const double more = 100 * (usual.seconds / by_cudnn.seconds - 1);
+    if (more < 1)
+        snprintf(text, ATTENTION_PRICE, "less than 1 %%");
+    else
+        snprintf(text, ATTENTION_PRICE, "about %.0f %%", more);
 }
 
 void simulated_machine_print_disk(const struct simulated_machine *machine)

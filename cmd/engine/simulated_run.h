@@ -51,6 +51,15 @@ void simulated_run_release(struct simulated_run *walk);
 enum status simulated_run_step(struct simulated_run *walk, unsigned assumptions, const struct comm_link *link,
                                struct simulated_times *times, struct error *err);
 
+/* Which layers have the shape of attention: " of 5 layers (heads of 512, no window)". */
+enum { ATTENTION_LAYERS = 128, ATTENTION_PRICE = 32 };
+void attention_layers(const struct op_limits *limits, int shape, char text[ATTENTION_LAYERS]);
+
+/* How much longer a step takes because ztrain's kernels compute attention: "about 12 %"; empty: not known. tried: where
+ * that device has an obstacle, after ops_prepare(); NULL: where the simulated one would. */
+void attention_price(struct simulated_run *walk, struct simulated_machine *machine, struct device *tried,
+                     char text[ATTENTION_PRICE]);
+
 /* Tokens of a step over all ranks, and the MFU, in percent, of a step that takes this many seconds. */
 double simulated_run_tokens(const struct simulated_run *walk);
 double simulated_run_mfu(const struct simulated_run *walk, double seconds);

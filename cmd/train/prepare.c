@@ -339,63 +339,50 @@ static enum status prepare_choose_in_turn(struct run *run, const struct checkpoi
 
 /* ---- what it costs that cuDNN does not compute attention ----------------- */
 
-/* Seconds of a step by `ztrain plan --speed`: with attention by cuDNN, and by ztrain's kernels. */
-static enum status prepare_simulate_both(const struct engine *t, const char *gpu, double seconds[2], struct error *err)
-{
-    static const enum simulated_attention kernels[] = {ATTENTION_CUDNN, ATTENTION_OWN};
-    const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
-    struct run_spec copy = *t->spec;
-    struct simulated_machine machine;
-    struct simulated_times times;
-    struct simulated_run walk;
-    enum status status;
-    TRY(simulated_machine_find(&question, &machine, err));
-    TRY_END(simulated_run_build(&walk, &machine, &copy, true, err));
-    for (int i = 0; i < 2; i++) {
-        machine.settings.attention = kernels[i];
-        TRY_END(simulated_run_step(&walk, 0, &machine.link, &times, err));
-        seconds[i] = times.seconds;
-    }
-end:
-    simulated_run_release(&walk);
-    return status;
-}
-
 /* Writes "; by `ztrain plan --speed`, a step takes about 12 % longer for it", or nothing if that is not known. */
 static void prepare_attention_price(const struct engine *t, char *text, size_t size)
 {
-    double seconds[2];
-    char percent[32] = "less than 1";
     struct error ignored;
     struct gpu_model known;
     const char *gpu = gpu_catalog_find(t->device->name, &known, &ignored) == STATUS_OK ? t->device->name : NULL;
+    const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
+    struct run_spec copy = *t->spec;
+    struct simulated_machine machine;
+    struct simulated_run walk = {.machine = NULL};
+    char longer[ATTENTION_PRICE] = "";
+    if (simulated_machine_find(&question, &machine, &ignored) == STATUS_OK &&
+        simulated_run_build(&walk, &machine, &copy, true, &ignored) == STATUS_OK)
+        attention_price(&walk, &machine, t->device, longer);
+    simulated_run_release(&walk);
     text[0] = '\0';
-    if (prepare_simulate_both(t, gpu, seconds, &ignored) != STATUS_OK || seconds[0] <= 0) return;
-    const double more = 100 * (seconds[1] / seconds[0] - 1);
-    if (more >= 1) snprintf(percent, sizeof percent, "about %.0f", more);
-    snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s %% longer for it%s", percent,
-             gpu ? "" : " (on an H100)");
-}
-
-/* What of the run cuDNN cannot compute on any machine; NULL: nothing. */
-static const char *prepare_attention_obstacle(const struct engine *t)
-{
-    if (t->spec->dtype == DTYPE_F32) return "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}";
-    return t->desc.attention_softcap > 0 ? "cuDNN has no soft cap of the scores" : NULL;
+    if (*longer)
+        snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s longer for it%s", longer,
+                 gpu ? "" : " (on an H100)");
 }
 
 /* On rank 0 of GPUs, after products are prepared: a warning if cuDNN could compute attention, else a line. */
 static void prepare_warns_of_attention(const struct engine *t)
 {
-    char price[160];
+    char price[160], layers[OPS_ATTENTION_SHAPES * ATTENTION_LAYERS] = "";
+    struct op_limits limits;
+    const char *why = NULL;
+    bool could = false, all = true;
     if (t->rank != 0 || t->device->kind != DEVICE_CUDA) return;
-    const char *chosen = prepare_attention_obstacle(t), *why = chosen ? chosen : device_attention_obstacle(t->device);
+    transformer_op_limits(t->transformer, &limits);
+    for (int i = 0; i < limits.num_attention; i++) {
+        const struct attention_fwd_args args = attention_forward_of(&limits.attention[i]);
+        const char *reason = device_attention_obstacle(t->device, &args, false);
+        if (!reason) reason = device_attention_obstacle(t->device, &args, true);
+        all = all && reason;
+        if (!reason) continue;
+        attention_layers(&limits, i, layers + strlen(layers));
+        if (!why || !could) why = reason;
+        could = could || !attention_own_reason(&args);
+    }
     if (!why) return;
     prepare_attention_price(t, price, sizeof price);
-    if (chosen)
-        log_info("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
-    else
-        log_warn("attention runs on ztrain's kernels, not on cuDNN's%s: %s", price, why);
+    (could ? log_warn : log_info)("attention%s runs on ztrain's kernels, not on cuDNN's%s: %s", all ? "" : layers,
+                                  price, why);
 }
 
 /* ---- in this order ------------------------------------------------------- */

@@ -31,7 +31,7 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
         const size_t channels = (size_t)(2 * a->Hk * a->Dk + a->Hv * a->Dv + SUMS_GRAIN);
         const size_t sums = (size_t)(a->num_seqs * a->Hv * 2) * sizeof(double) + 64;
         bytes = max_size(bytes, ROW_PARTS_MAX * CONV_TAPS * channels * sizeof(float)); /* causal_conv_bwd */
-        bytes = max_size(bytes, sums + threads * (size_t)delta_thread_floats(a, l->delta_backward) * sizeof(float));
+        bytes = max_size(bytes, sums + threads * (size_t)delta_thread_floats(a, l->backward) * sizeof(float));
     }
     bytes = max_size(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;

@@ -19,6 +19,8 @@
  * None of them has been measured with ztrain yet. */
 #include "gpu/cuda/cuda_reserve.h"
 
+#include "core/round_up.h"
+
 #include <string.h>
 
 #define CUDA_RESERVE_NAME(name, text) text,
@@ -35,7 +37,8 @@ static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args
     const size_t sequence =
         (a->unordered ? all * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
     size_t most = (size_t)a->num_seqs;
-    if (sequence > memory / 16) return 0;
+    const struct attention_fwd_args forward = attention_forward_of(a);
+    if (attention_own_reason(&forward) || sequence > memory / 16) return 0;
     if (a->ragged && most > 2 * (((size_t)a->M + length - 1) / length))
         most = 2 * (((size_t)a->M + length - 1) / length);
     size_t piece = most;
@@ -64,14 +67,13 @@ void cuda_reserve_fill(struct cuda_reserve *reserve, const struct device *device
 {
     *reserve = (struct cuda_reserve){.total = 0};
     if (device->kind != DEVICE_CUDA) return;
-    const struct attention_bwd_args *attention = &limits->attention_bwd;
-    const bool assumed = !device->capability[0];
     reserve->parts[CUDA_RESERVE_CONTEXT] = CONTEXT_MIB * mib;
     reserve->parts[CUDA_RESERVE_KERNELS] = KERNELS_MIB * mib;
-    if (assumed && attention->M > 0 && attention->dtype != DTYPE_F32) {
-        const size_t bytes = reserve_cudnn_bytes(device->memory_bytes, attention);
-        reserve->parts[CUDA_RESERVE_CUDNN] = bytes > workspace ? bytes - workspace : 0;
-    }
+    const int shapes = limits->backward && !device->capability[0] ? limits->num_attention : 0; /* of a GPU elsewhere */
+    size_t most = workspace;
+    for (int i = 0; i < shapes; i++)
+        most = max_size(most, reserve_cudnn_bytes(device->memory_bytes, &limits->attention[i]));
+    reserve->parts[CUDA_RESERVE_CUDNN] = most - workspace;
     if (world > 1) reserve->parts[CUDA_RESERVE_NCCL] = (world == 2 ? NCCL_TWO_MIB : NCCL_MORE_MIB) * mib;
     reserve->parts[CUDA_RESERVE_NVLS] = nvls_bytes(device->name, world, per_node);
     for (int i = 0; i < CUDA_RESERVE_PARTS; i++) reserve->total += reserve->parts[i];

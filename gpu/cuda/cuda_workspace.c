@@ -68,7 +68,7 @@ static size_t delta_workspace(const struct op_limits *limits)
     const size_t rows = cuda_scratch_size((size_t)(a->M * a->Hv * a->Dv) * sizeof(float));
     const size_t conv = CUDA_CONV_PARTS * CONV_TAPS * channels * sizeof(float) + CUDA_SCRATCH_ALIGN;
     const size_t rule = 2 * (states + rows) + cuda_scratch_size(2 * chunks * sizeof(float));
-    return !limits->delta_backward ? 0 : rule > conv ? rule : conv;
+    return !limits->backward ? 0 : rule > conv ? rule : conv;
 }
 
 _Static_assert(CUDA_SUM_PARTS * sizeof(double) + CUDA_SCRATCH_ALIGN <= OPS_SUMS_WORKSPACE, "the sums have room");

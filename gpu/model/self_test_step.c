@@ -115,7 +115,7 @@ static enum status allocate_small(struct small_model *s, struct error *err)
     struct op_limits limits;
     struct arena arena;
     transformer_op_limits(s->transformer, &limits);
-    limits.attention_fwd.M = limits.attention_bwd.M = 0; /* no plan of cuDNN's for this shape */
+    limits.num_attention = 0; /* no plan of cuDNN's for this shape */
     s->workspace = ops_workspace_bytes(s->device, &limits);
     TRY(stream_new(s->device, STREAM_COMPUTE, &s->stream, err));
     arena_init_dry(&arena);

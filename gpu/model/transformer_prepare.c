@@ -150,21 +150,27 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     return status;
 }
 
-/* A block whose attention has the window that most blocks have. */
-static int64_t prepare_usual_block(const struct transformer *t)
+/* The shapes of attention: layers differ in window, heads and head size. */
+static void prepare_attention(const struct transformer *t, struct op_limits *limits)
 {
-    const struct layer_desc *layers = t->config.desc->layers;
-    int64_t best = 0, best_count = 0;
+    const struct transformer_config *config = &t->config;
+    struct attention_bwd_args *shapes = limits->attention;
     for (int64_t block = 0; block < t->L; block++) {
-        int64_t count = 0;
-        for (int64_t other = block; other < t->L; other++)
-            count += !layers[other].delta && !layers[block].delta && layers[other].window == layers[block].window;
-        if (count > best_count) {
-            best = block;
-            best_count = count;
-        }
+        struct attention_bwd_args a =
+            attention_bwd_sizes(t, block, limits->max_tokens, limits->max_seqs, limits->max_seq);
+        int i = 0;
+        if (config->desc->layers[block].delta) continue;
+        if (!a.ragged && a.window >= a.max_seq) a.window = 0;
+        while (i < limits->num_attention &&
+               (shapes[i].window != a.window || shapes[i].H != a.H || shapes[i].KV != a.KV || shapes[i].D != a.D))
+            i++;
+        ASSERT(i < OPS_ATTENTION_SHAPES);
+        limits->attention_layers[i]++;
+        if (i < limits->num_attention) continue;
+        if (config->training)
+            a.dropout = dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, block);
+        shapes[limits->num_attention++] = a;
     }
-    return best;
 }
 
 void transformer_op_limits(const struct transformer *t, struct op_limits *limits)
@@ -183,24 +189,13 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .P = config->desc->max_positions,
         .max_seqs = config->batch.max_seqs,
         .max_seq = config->batch.max_seq,
+        .backward = config->training,
     };
-    /* no kernel is compiled for the shape where there is a soft cap */
-    bool compiled = config->desc->attention_softcap == 0;
-    if (compiled) {
-        const struct attention_bwd_args sizes = attention_bwd_sizes(t, prepare_usual_block(t), config->batch.max_tokens,
-                                                                    config->batch.max_seqs, config->batch.max_seq);
-        limits->attention_fwd = attention_forward_of(&sizes);
-        if (config->training) {
-            limits->attention_bwd = sizes;
-            limits->attention_bwd.dropout =
-                dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, prepare_usual_block(t));
-        }
-    }
+    prepare_attention(t, limits);
     if (config->desc->delta.taps) {
         const struct delta_rule_bwd_args rule =
             delta_bwd_sizes(t, config->batch.max_tokens, config->batch.max_seqs, config->batch.max_seq);
         limits->delta_rule = delta_forward_of(&rule);
-        limits->delta_backward = config->training;
         limits->max_head_norm = max64(limits->max_head_norm, config->desc->delta.value_dim);
     }
     for (int i = 0; i < LINEAR_COUNT; i++) {

@@ -183,14 +183,19 @@ static bool is_b200(const struct gpu_model *gpu)
     return strcmp(gpu->option, "b200") == 0;
 }
 
+const char *attention_without_obstacle(struct device *tried, const struct attention_fwd_args *args, bool backward)
+{
+    (void)tried, (void)args, (void)backward;
+    return NULL;
+}
+
 /* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for: backward, ragged sequences
  * and heads above 128 on most GPUs (tests/emulation/cudnn_plans.c). */
 enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool bwd)
 {
-    const bool chosen = s->attention != ATTENTION_USUAL, hopper = s->gpu->hopper;
-    if (chosen) return s->attention == ATTENTION_OWN ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
-    if (a->dtype == DTYPE_F32 || a->softcap > 0 || a->dropout.threshold >= 65536 || a->D % 8 != 0 ||
-        (bwd && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
+    const bool hopper = s->gpu->hopper;
+    if (s->attention_obstacle) return s->attention_obstacle(s->tried, a, bwd) ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
+    if (attention_own_reason(a) || (bwd && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
         return ATTENTION_BY_OWN;
     if (!bwd || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold)) return ATTENTION_BY_CUDNN;
     return a->bidirectional || a->dropout.threshold || a->num_seqs == 0 ||
@@ -202,7 +207,7 @@ enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const 
 static double attention_flops(const struct assumed_gpu *s, const struct attention_rate *rate, enum dtype dtype,
                               int64_t D, int32_t T, bool own)
 {
-    if (s->attention == ATTENTION_CUDNN && dtype == DTYPE_F32) dtype = DTYPE_BF16;
+    if (!own && dtype == DTYPE_F32) dtype = DTYPE_BF16; /* cuDNN's, if it computed it */
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
     return share * s->gpu->rates.attention * s->gpu->flops[dtype] * (own ? share_of_own : 1);
 }

@@ -53,8 +53,8 @@ extern const char *const time_kind_names[TIME_KIND_COUNT];
 extern const char *const assumption_words[ASSUMPTION_COUNT];     /* "bf16-logits" */
 extern const char *const assumption_overheads[ASSUMPTION_COUNT]; /* "fp32 logits" */
 
-/* What computes attention: what would on that GPU, ztrain's kernels, or cuDNN whatever the op is, in 16 bits. */
-enum simulated_attention { ATTENTION_USUAL, ATTENTION_OWN, ATTENTION_CUDNN };
+/* As device_attention_obstacle(): never an obstacle. */
+const char *attention_without_obstacle(struct device *tried, const struct attention_fwd_args *args, bool backward);
 
 /* A GPU and the assumptions about the step: bit 1 << enum assumption. */
 struct assumed_gpu {
@@ -64,7 +64,9 @@ struct assumed_gpu {
     double host_memory;           /* bytes/s that the host reads and writes for one rank; 0: usual */
     double disk_read, disk_write; /* bytes/s of the disk of a node, which its ranks share; 0: usual */
     int node_ranks;               /* that share it; 0: one */
-    enum simulated_attention attention;
+    /* Attention with an obstacle is by ztrain's kernels, else by cuDNN, in 16 bits; NULL: as on that GPU. */
+    const char *(*attention_obstacle)(struct device *tried, const struct attention_fwd_args *args, bool backward);
+    struct device *tried;
 };
 
 /* The rates that --assume sets, "host-link=50GB": field, word, meaning. */

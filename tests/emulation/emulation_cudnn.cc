@@ -16,7 +16,7 @@
  * "few" does not propose the engine without a plan, "broken" fails in execution, "greedy" needs more workspace than the
  * GPU has memory, "large" needs 12 MiB for every sequence, "medium" 6 MiB, "heavy" 80 MiB for a backward pass, "old"
  * is an old version, "whole" reads whole matrices of dropout, also the tiles without a visible pair, "dense" has no
- * plan of a backward pass of ragged sequences.
+ * plan of a backward pass of ragged sequences, "unwindowed" none of attention with a window.
  *
  * ZTRAIN_EMULATION_ENGINE proposes one engine more, the last: "fast" or "slow" seems to take a minute less, or more,
  * than the others; "wrong" returns results that are a quarter too large, "dies" takes the process with it, "hungry" is
@@ -738,6 +738,12 @@ bool is_backward(const graph &g)
     return std::count_if(g.nodes.begin(), g.nodes.end(), [](const node &n) { return n.kind == MATMUL; }) > 2;
 }
 
+bool has_window(const graph &g)
+{
+    return std::any_of(g.nodes.begin(), g.nodes.end(),
+                       [](const node &n) { return n.kind == POINTWISE && n.mode == CUDNN_POINTWISE_CMP_GT; });
+}
+
 int64_t workspace_of(const graph &g, int64_t engine)
 {
     const int64_t more = engine == ENGINE_SECOND && second_is("hungry") ? 1 << 20 : 0;
@@ -912,6 +918,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d)
         made->compiled = compile(operations_of(config));
         if (asked_for("dense") && is_ragged_backward(made->compiled))
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "no engine takes ragged sequences backward");
+        if (asked_for("unwindowed") && has_window(made->compiled))
+            return fail(CUDNN_STATUS_NOT_SUPPORTED, "no engine takes a window");
         if (is_named(made->engine_number) && named_is("uncompiled"))
             return fail(CUDNN_STATUS_NOT_SUPPORTED, "the named engine's kernel does not compile");
         if (is_named(made->engine_number) && !takes_graph(config, made->compiled))

@@ -132,13 +132,27 @@ def test_warns_where_cudnn_was_asked_for(tmp_path):
 
 def test_fp32_is_for_own_kernels(tmp_path):
     output = train(tmp_path, "bf16.enabled=false")
-    assert "ztrain's kernels: cuDNN computes attention in 16 bits only" in output
     check_price("", r"cuDNN computes attention in 16 bits only; hint: bf16: \{enabled: true\}", output)
 
 
 def test_price_of_a_soft_cap(tmp_path):
     output = train(tmp_path, case="gemma2")
     check_price("", "cuDNN has no soft cap of the scores", output)
+
+
+@pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
+def test_windows_that_differ_by_layer(tmp_path, setting):
+    """Each has its plans, and the layers whose window cuDNN refuses are priced."""
+    output = train(tmp_path / "all", setting, case="gemma3")
+    for direction in ("forward", "backward"):
+        for window in ("", ", window 5"):
+            assert re.search(rf"attention {direction}, bf16, .* heads of \d+, \d+ of keys{window}: cuDNN .*, engine 3", output), output
+    assert "runs on ztrain's kernels" not in output
+    output = train(tmp_path / "some", setting, case="gemma3", ZTRAIN_EMULATION_CUDNN="unwindowed")
+    assert re.search(r"attention forward, bf16, .* of keys: cuDNN", output), output
+    check_price("warning: ", ".*no engine takes a window; hint: a newer cuDNN", output, r" of \d layers? \(heads of \d+, window 5\)")
+    values = [[float(x) for x in losses(tmp_path / name)] for name in ("all", "some")]
+    assert values[0] == pytest.approx(values[1], rel=2e-3)
 
 
 def test_price_of_documents_of_any_length(tmp_path):
@@ -148,9 +162,9 @@ def test_price_of_documents_of_any_length(tmp_path):
     check_price("", r"cuDNN computes attention in 16 bits only", output)
 
 
-def check_price(level, why, output):
+def check_price(level, why, output, layers=""):
     """The line about ztrain's kernels for attention; of tiny models, whose time goes into gaps, they are not many percent."""
-    assert re.search(rf"{level}attention runs on ztrain's kernels, not on cuDNN's; by `ztrain plan --speed`, a step takes "
+    assert re.search(rf"{level}attention{layers} runs on ztrain's kernels, not on cuDNN's; by `ztrain plan --speed`, a step takes "
                       rf"(?:about \d+|less than 1) % longer for it \(on an H100\): {why}", output), output
 
 
@@ -286,7 +300,7 @@ def test_dropout_on_trial(tmp_path):
 
 def test_dropout_of_all_weights(tmp_path):
     output = train(tmp_path, "model.dropout=1")
-    assert "attention backward (dropout), bf16" in output and "ztrain's kernels: dropout drops every weight" in output
+    check_price("", "dropout drops every weight", output)
 
 
 def test_unknown_way(tmp_path):

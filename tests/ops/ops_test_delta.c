@@ -20,7 +20,7 @@ static void conv_inputs(struct harness *h)
     const struct op_case *c = h->c;
     h->limits.delta_rule = (struct delta_rule_fwd_args){
         .M = c->M + 1, .Hk = 1, .Hv = 1, .Dk = 1, .Dv = c->N, .num_seqs = MAX_SEQS, .max_seq = c->M};
-    h->limits.delta_backward = true;
+    h->limits.backward = true;
     h->x = input(h, "x", c->M * (c->N + c->pad));
     h->w = weight(h, "weight", c->N * c->K);
 }
@@ -277,7 +277,7 @@ static void delta_rule_bwd_setup(struct harness *h)
     const struct op_case *c = h->c;
     const struct delta_rule_fwd_args a = delta_inputs(h);
     h->limits.delta_rule = a;
-    h->limits.delta_backward = true;
+    h->limits.backward = true;
     h->dout = input(h, "dout", c->M * c->H * c->P);
     h->dq = tensor_out(h, "dq", h->dtype, h->q->n, false);
     h->dk = tensor_out(h, "dk", h->dtype, h->k->n, false);

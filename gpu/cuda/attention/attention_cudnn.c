@@ -104,9 +104,7 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     plan->next = a->plans;
     a->plans = plan;
     enum status status = STATUS_OK;
-    if (shape->dtype == DTYPE_F32)
-        status = error_set(&err, STATUS_DEVICE, "cuDNN computes attention in 16 bits only");
-    else if (!shape->ragged && M != shape->B * shape->T)
+    if (!shape->ragged && M != shape->B * shape->T)
         status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
@@ -119,26 +117,32 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     return plan;
 }
 
-/* The workspace that the shape needs; 0: ztrain's kernels compute it. */
-static size_t announce(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
-                       enum attention_direction direction)
+/* The workspace that the op needs; 0: ztrain's kernels compute it. */
+static size_t announce(struct attention_cudnn *a, const struct attention_fwd_args *fwd,
+                       const struct attention_bwd_args *bwd)
 {
-    const struct attention_plan *plan = M > 0 ? find_shape(a, shape, direction) : NULL;
-    if (M > 0 && !plan) plan = new_plan_of(a, shape, M, direction);
-    return plan && plan->cudnn_plan ? plan->planned : 0;
+    const enum attention_direction direction = bwd ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+    const struct attention_shape shape = bwd ? attention_shape_bwd(bwd) : attention_shape_fwd(fwd);
+    if (fwd->M <= 0 || attention_own_reason(fwd)) return 0;
+    const struct attention_plan *plan = find_shape(a, &shape, direction);
+    if (!plan) plan = new_plan_of(a, &shape, fwd->M, direction);
+    return plan->cudnn_plan ? plan->planned : 0;
 }
 
 /* With dropout, forward has two shapes: that of training, and without dropout that of evaluation. */
 size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct op_limits *limits)
 {
-    const struct attention_fwd_args *forward = &limits->attention_fwd;
-    const struct attention_fwd_args trained = attention_forward_of(&limits->attention_bwd);
-    const struct attention_shape fwd = attention_shape_fwd(forward), train = attention_shape_fwd(&trained);
-    const struct attention_shape bwd = attention_shape_bwd(&limits->attention_bwd);
-    if (a->off) return 0;
-    const size_t evaluated = announce(a, &fwd, forward->M, ATTENTION_FORWARD);
-    const size_t most = max_size(evaluated, announce(a, &bwd, trained.M, ATTENTION_BACKWARD));
-    return trained.dropout.threshold ? max_size(most, announce(a, &train, trained.M, ATTENTION_FORWARD)) : most;
+    size_t most = 0;
+    for (int i = 0; i < limits->num_attention && !a->off; i++) {
+        const struct attention_bwd_args *bwd = &limits->attention[i];
+        const struct attention_fwd_args trained = attention_forward_of(bwd);
+        struct attention_fwd_args evaluated = trained;
+        evaluated.dropout.threshold = 0;
+        most = max_size(most, announce(a, &evaluated, NULL));
+        most = max_size(most, announce(a, &trained, NULL));
+        if (limits->backward) most = max_size(most, announce(a, &trained, bwd));
+    }
+    return most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */
@@ -237,15 +241,13 @@ static void add_hint(struct attention_plan *plan)
              CUDART_VERSION / 1000);
     if (!strstr(plan->why, "; hint: "))
         snprintf(plan->why + used, sizeof plan->why - used, "; hint: %s",
-                 s->dtype == DTYPE_F32                        ? "bf16: {enabled: true}"
-                 : s->D % 8 || !attention_shape_is_aligned(s) ? "cuDNN computes heads whose size is a multiple of 8"
-                                                              : newer);
+                 attention_shape_is_aligned(s) ? newer : "cuDNN computes heads whose size is a multiple of 8");
 }
 
 static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
 {
     static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
-    char how[768], text[1024], sequences[96];
+    char how[768], text[1024], sequences[96], window[48] = "";
     const struct attention_shape *s = &plan->shape;
     if (plan->logged) return;
     plan->logged = true;
@@ -255,9 +257,11 @@ static void log_plan(const struct attention_cudnn *a, struct attention_plan *pla
         snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
     else
         snprintf(sequences, sizeof sequences, "%lld x %lld tokens", (long long)s->B, (long long)s->T);
-    snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys: %s",
+    if (s->window) snprintf(window, sizeof window, ", window %lld", (long long)s->window);
+    snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys%s: %s",
              direction_names[plan->direction], notes[(s->unordered ? 1 : 0) + (s->dropout ? 2 : 0)],
-             dtype_name((enum dtype)s->dtype), sequences, (long long)s->H, (long long)s->D, (long long)s->KV, how);
+             dtype_name((enum dtype)s->dtype), sequences, (long long)s->H, (long long)s->D, (long long)s->KV, window,
+             how);
     if (a->demanded && plan->state == ATTENTION_REFUSED)
         log_warn("%s", text);
     else
@@ -286,12 +290,14 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner 
     return STATUS_OK;
 }
 
-const char *attention_cudnn_obstacle(struct device *device)
+const char *attention_cudnn_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward)
 {
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
-    if (a->off) return NULL;
+    const struct attention_shape s = attention_shape_fwd(args);
     for (const struct attention_plan *plan = a->plans; plan; plan = plan->next)
-        if (plan->state == ATTENTION_REFUSED) return *a->why ? a->why : plan->why;
+        if (plan->state == ATTENTION_REFUSED && (plan->direction == ATTENTION_BACKWARD) == backward &&
+            plan->shape.H == s.H && plan->shape.KV == s.KV && plan->shape.D == s.D && plan->shape.window == s.window)
+            return *a->why ? a->why : plan->why;
     return NULL;
 }
 

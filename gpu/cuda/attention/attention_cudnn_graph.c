@@ -400,10 +400,6 @@ static enum status check_shape(const struct cudnn_target *target, enum attention
     if (version < VERSION_LEAST || (version >= BROKEN_FIRST && version <= BROKEN_LAST))
         return error_set(err, STATUS_DEVICE, "cuDNN %d.%d.%d %s", version / 10000, version / 100 % 100, version % 100,
                          version < VERSION_LEAST ? "is older than 9.6" : "computes wrong gradients of attention");
-    if (s->D % 8 != 0)
-        return error_set(err, STATUS_DEVICE, "cuDNN needs a head_dim that is a multiple of 8, not %lld",
-                         (long long)s->D);
-    if (s->dropout >= 65536) return error_set(err, STATUS_DEVICE, "dropout drops every weight");
     if (direction == ATTENTION_BACKWARD && s->dropout && s->ragged && s->D > 128) /* 9.14 on an H200: docs/gpu-log.md */
         return error_set(err, STATUS_DEVICE,
                          "with dropout, cuDNN computes wrong gradients of ragged sequences whose "

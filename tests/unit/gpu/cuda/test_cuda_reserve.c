@@ -23,8 +23,9 @@ static struct device *open_gpu(void) /* an H100, assumed */
 
 static struct op_limits attention_of(int32_t sequences, int32_t length, enum dtype dtype)
 {
-    struct op_limits limits = {.dtype = dtype, .max_tokens = (int64_t)sequences * length};
-    limits.attention_bwd = (struct attention_bwd_args){
+    struct op_limits limits = {
+        .dtype = dtype, .max_tokens = (int64_t)sequences * length, .num_attention = 1, .backward = true};
+    limits.attention[0] = (struct attention_bwd_args){
         .dtype = dtype, .M = limits.max_tokens, .H = 32, .KV = 8, .D = 128, .num_seqs = sequences, .max_seq = length};
     return limits;
 }
@@ -63,16 +64,16 @@ static void ragged_and_unordered_attention_keep_less(void **state)
     struct cuda_reserve reserve;
     struct op_limits limits = attention_of(8, 1024, DTYPE_BF16);
     /* the sums of dq, 32 heads x 1024 x 128 floats = 16 MiB a sequence, and two floats for each row of each head */
-    limits.attention_bwd.unordered = true;
+    limits.attention[0].unordered = true;
     cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 8 * 16 * mib + 8 * 2 * 4 * 32 * 1024);
     /* 8192 tokens of up to 4096 sequences: 16 places would do, but only 4 squares of 64 MiB are below 316 MiB */
-    limits.attention_bwd.unordered = false;
-    limits.attention_bwd.ragged = true;
-    limits.attention_bwd.num_seqs = 4096;
+    limits.attention[0].unordered = false;
+    limits.attention[0].ragged = true;
+    limits.attention[0].num_seqs = 4096;
     cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 4 * 64 * mib + 4 * 2 * 4 * 32 * 1024);
-    limits.attention_bwd.unordered = true; /* 16 x 16 MiB */
+    limits.attention[0].unordered = true; /* 16 x 16 MiB */
     cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 16 * 16 * mib + 16 * 2 * 4 * 32 * 1024);
     device_close(device);

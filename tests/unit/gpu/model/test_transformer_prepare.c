@@ -375,15 +375,12 @@ static void prepare_and_train(const struct transformer_config *config, const str
     transformer_free(t);
 }
 
-static void check_example(const struct example *example, int micro_batches, struct device *device,
-                          struct stream *stream)
+static struct transformer_config config_of(const struct example *example, const struct model_desc *desc,
+                                           const struct tensor_table *table)
 {
-    struct model_desc desc;
-    struct tensor_table table;
-    describe_model(example, &desc, &table);
-    const struct transformer_config config = {
-        .desc = &desc,
-        .table = &table,
+    return (struct transformer_config){
+        .desc = desc,
+        .table = table,
         .settings = {.deterministic = true, .recompute = example->recompute, .logits_dtype = example->logits_dtype},
         .batch = {.max_tokens = TOKENS, .max_seqs = SEQUENCES, .max_seq = LENGTH},
         .dtype = example->dtype,
@@ -391,6 +388,15 @@ static void check_example(const struct example *example, int micro_batches, stru
         .lora_dropout = example->lora_dropout,
         .logit_chunk = example->logit_chunk,
     };
+}
+
+static void check_example(const struct example *example, int micro_batches, struct device *device,
+                          struct stream *stream)
+{
+    struct model_desc desc;
+    struct tensor_table table;
+    describe_model(example, &desc, &table);
+    const struct transformer_config config = config_of(example, &desc, &table);
     const int missing_before = num_missing;
     num_announced = num_run = 0;
     prepare_and_train(&config, example, micro_batches, device, stream);
@@ -432,8 +438,57 @@ static void what_runs_was_announced(void **state)
     assert_int_equal(num_missing, 0);
 }
 
+/* ---- shapes of attention --------------------------------------------------- */
+
+#define WINDOWED(length)                                                                                            \
+    SIZES "'model_type': 'gemma3_text', 'vocab_size': 40, 'num_key_value_heads': 2, 'head_dim': 8, 'layer_types': " \
+          "['sliding_attention', 'full_attention', 'sliding_attention'], 'sliding_window': " #length
+#define HYBRID                                                                                        \
+    SIZES "'model_type': 'qwen3_5_text', 'vocab_size': 40, 'num_key_value_heads': 2, 'head_dim': 8, " \
+          "'layer_types': ['linear_attention', 'full_attention', 'linear_attention'], "               \
+          "'linear_num_key_heads': 2, 'linear_num_value_heads': 2, 'linear_key_head_dim': 8, "        \
+          "'linear_value_head_dim': 8"
+
+static const struct {
+    struct example example;
+    int shapes, layers[2], windows[2];
+} attentions[] = {
+    {{WINDOWED(3), .dtype = DTYPE_BF16}, 2, {2, 1}, {3, 0}},
+    {{WINDOWED(1000), .dtype = DTYPE_BF16}, 1, {3}, {0}}, /* longer than a sequence */
+    {{HYBRID, .dtype = DTYPE_BF16}, 1, {1}, {0}},
+};
+
+static void each_shape_of_attention_is_announced_once(void **state)
+{
+    struct error err;
+    struct device *device;
+    (void)state;
+    assert_int_equal(device_open(DEVICE_CPU, 0, 1, &device, &err), STATUS_OK);
+    for (size_t i = 0; i < COUNT_OF(attentions); i++) {
+        struct model_desc desc;
+        struct tensor_table table;
+        struct op_limits limits;
+        struct transformer *t;
+        describe_model(&attentions[i].example, &desc, &table);
+        const struct transformer_config config = config_of(&attentions[i].example, &desc, &table);
+        assert_int_equal(transformer_new(&config, device, &t, &err), STATUS_OK);
+        transformer_op_limits(t, &limits);
+        assert_int_equal(limits.num_attention, attentions[i].shapes);
+        for (int j = 0; j < limits.num_attention; j++) {
+            assert_int_equal(limits.attention_layers[j], attentions[i].layers[j]);
+            assert_int_equal(limits.attention[j].window, attentions[i].windows[j]);
+            assert_int_equal(limits.attention[j].D, 8);
+        }
+        transformer_free(t);
+        tensor_table_release(&table);
+        model_desc_release(&desc);
+    }
+    device_close(device);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_runs_was_announced)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_runs_was_announced),
+                                       cmocka_unit_test(each_shape_of_attention_is_announced_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

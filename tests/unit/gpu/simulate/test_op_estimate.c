@@ -276,6 +276,12 @@ static void launches_of_the_embedding_follow_its_keys(void **state)
     assert_int_equal(op_estimate_embedding_bwd(&settings, &args).parts[0].launches, 2 * (2 * 3 + 2) + 1);
 }
 
+static const char *refused(struct device *tried, const struct attention_fwd_args *args, bool backward)
+{
+    (void)tried, (void)args, (void)backward;
+    return "this GPU's cuDNN refuses it";
+}
+
 static void attention_without_cudnn_takes_longer(void **state)
 {
     (void)state;
@@ -283,7 +289,7 @@ static void attention_without_cudnn_takes_longer(void **state)
         .dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192};
     const struct attention_fwd_args forward = attention_forward_of(&backward);
     struct assumed_gpu own = settings;
-    own.attention = ATTENTION_OWN;
+    own.attention_obstacle = refused;
     check_near(op_estimate_attention_fwd(&own, &forward).parts[0].expected,
                2 * op_estimate_attention_fwd(&settings, &forward).parts[0].expected, 0.01);
     assert_true(op_estimate_attention_bwd(&own, &backward).parts[0].expected >
@@ -296,7 +302,7 @@ static void attention_that_cudnn_lacks_has_a_price(void **state)
     (void)state;
     struct attention_fwd_args fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
     struct assumed_gpu cudnn = settings;
-    cudnn.attention = ATTENTION_CUDNN;
+    cudnn.attention_obstacle = attention_without_obstacle;
     const double usual = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     check_near(op_estimate_attention_fwd(&cudnn, &fwd).parts[0].expected, usual, 1e-9);
     fwd.softcap = 50;
@@ -367,7 +373,7 @@ static void dropout_of_weights_takes_time(void **state)
     const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     const double backward = op_estimate_attention_bwd(&settings, &bwd).parts[0].expected;
     struct assumed_gpu own = settings;
-    own.attention = ATTENTION_OWN;
+    own.attention_obstacle = refused;
     const double own_forward = op_estimate_attention_fwd(&own, &fwd).parts[0].expected;
     bwd.dropout.threshold = 6554;
     const struct attention_fwd_args dropped = attention_forward_of(&bwd);
