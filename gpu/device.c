@@ -91,12 +91,11 @@ enum status device_fix_kernels(struct device *device, struct error *err)
 
 const char *attention_own_reason(const struct attention_fwd_args *a)
 {
-    enum { CUDNN_HEAD_DIM = 256, DROPS_ALL = 65536 };
-    return a->dtype == DTYPE_F32 ? "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}"
-           : a->softcap > 0      ? "cuDNN has no soft cap of the scores"
-           : a->D % 8 != 0 || a->D > CUDNN_HEAD_DIM ? "cuDNN computes heads whose size is a multiple of 8, up to 256"
-           : a->dropout.threshold >= DROPS_ALL      ? "dropout drops every weight"
-                                                    : NULL;
+    enum { DROPS_ALL = 65536 };
+    return a->dtype == DTYPE_F32               ? "cuDNN computes attention in 16 bits only; hint: bf16: {enabled: true}"
+           : a->D % 8 != 0                     ? "cuDNN computes heads whose size is a multiple of 8"
+           : a->dropout.threshold >= DROPS_ALL ? "dropout drops every weight"
+                                               : NULL;
 }
 
 const char *device_attention_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward)

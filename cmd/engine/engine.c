@@ -219,9 +219,9 @@ static struct transformer_config engine_transformer(const struct engine *t)
 
 static void engine_attention(const struct engine *t)
 {
-    const bool cuda = t->device->kind == DEVICE_CUDA, softcap = t->desc.attention_softcap > 0;
+    const bool cuda = t->device->kind == DEVICE_CUDA;
     if (t->rank != 0 || t->quiet) return;
-    if (!t->spec->transformer.deterministic && (!cuda || softcap || t->spec->dtype == DTYPE_F32))
+    if (!t->spec->transformer.deterministic && (!cuda || t->spec->dtype == DTYPE_F32))
         log_info("train.deterministic: false has no effect %s: results repeat bit for bit",
                  cuda ? "on ztrain's kernels for attention" : "on the CPU device");
     else if (!t->spec->transformer.deterministic)

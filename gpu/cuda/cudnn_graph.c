@@ -14,7 +14,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 8 };
+enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 10 };
 enum { MAX_CONFIGS = 32, MAX_NOTES = 16, MAX_KNOBS = 64 };
 enum { FIRST_CONSTANT = 100, FIRST_VIRTUAL = 200, ALIGNMENT = 16 };
 
@@ -191,12 +191,19 @@ static void add_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, cons
                                     {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
                                     {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis}};
     const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
+    const bool back = mode == CUDNN_POINTWISE_TANH_BWD; /* dy is x, what tanh was of is b */
+    const cudnnBackendAttributeName_t x_name =
+        back ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_XDESC;
+    const cudnnBackendAttributeName_t b_name =
+        back ? CUDNN_ATTR_OPERATION_POINTWISE_XDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC;
+    const cudnnBackendAttributeName_t out_name =
+        back ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC;
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
-        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
-        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
+        {x_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
+        {b_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
         {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, t ? &t->descriptor : NULL},
-        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
+        {out_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
     add_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 

@@ -189,13 +189,14 @@ const char *attention_without_obstacle(struct device *tried, const struct attent
     return NULL;
 }
 
-/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for: backward, ragged sequences
- * and heads above 128 on most GPUs (tests/emulation/cudnn_plans.c). */
+/* The kernel is chosen by the op, unless the settings choose it. What cuDNN has no plan for: backward, ragged
+ * sequences, heads above 128 and soft caps on most GPUs (tests/emulation/cudnn_plans.c). */
 enum attention_way op_estimate_attention_way(const struct assumed_gpu *s, const struct attention_fwd_args *a, bool bwd)
 {
     const bool hopper = s->gpu->hopper;
     if (s->attention_obstacle) return s->attention_obstacle(s->tried, a, bwd) ? ATTENTION_BY_OWN : ATTENTION_BY_CUDNN;
-    if (attention_own_reason(a) || (bwd && a->D > 128 && (!hopper || (a->ragged && a->dropout.threshold))))
+    if (attention_own_reason(a) || (bwd && (a->D > 256 || (!hopper && (a->D > 128 || a->softcap > 0)) ||
+                                            (a->D > 128 && a->ragged && a->dropout.threshold))))
         return ATTENTION_BY_OWN;
     if (!bwd || !a->ragged || hopper || (is_b200(s->gpu) && !a->dropout.threshold)) return ATTENTION_BY_CUDNN;
     return a->bidirectional || a->dropout.threshold || a->num_seqs == 0 ||

@@ -58,6 +58,7 @@ struct plan_case {
     bool ragged, bidirectional, unordered;
     bool few;        /* with --listed */
     int64_t dropout; /* of 65536 */
+    double softcap;
 };
 
 static const struct plan_case cases[] = {
@@ -80,6 +81,9 @@ static const struct plan_case cases[] = {
     {.dtype = DTYPE_F16, .B = 32, .T = 512, .H = 12, .KV = 12, .D = 64, .bidirectional = true},
     /* sums in any order */
     {.dtype = DTYPE_BF16, .B = 2, .T = 4096, .H = 32, .KV = 8, .D = 128, .unordered = true},
+    /* soft caps: Gemma 2 of 2B and of 27B */
+    {.dtype = DTYPE_BF16, .B = 1, .T = 1024, .H = 8, .KV = 4, .D = 256, .window = 512, .softcap = 50},
+    {.dtype = DTYPE_BF16, .B = 2, .T = 1024, .H = 32, .KV = 16, .D = 128, .ragged = true, .softcap = 50},
     /* dropout of the weights: GPT-2, a window and shared keys, BERT */
     {.dtype = DTYPE_BF16, .B = 8, .T = 1024, .H = 12, .KV = 12, .D = 64, .dropout = 6554},
     {.dtype = DTYPE_F16, .B = 1, .T = 4096, .H = 32, .KV = 8, .D = 128, .window = 1024, .dropout = 6554},
@@ -119,6 +123,7 @@ static struct attention_shape shape_of(const struct plan_case *c, bool backward)
     shape.bidirectional = c->bidirectional;
     shape.unordered = backward && c->unordered;
     shape.dropout = c->dropout;
+    shape.softcap = c->softcap;
     return shape;
 }
 
@@ -135,10 +140,10 @@ static bool try_case(const struct cudnn_target *target, const struct gpu *gpu, c
     const bool made = attention_graph_plans(target, direction, &shape, &form, &filter, &plan, 1, &err) == 1;
     const bool good = listed ? made && plan->proposal < 0 : made || !gpu->required;
     printf("%s %-8s %s, %" PRId64 " x %" PRId64 " tokens, %" PRId64 " heads of %" PRId64 ", %" PRId64
-           " of keys, window %" PRId64 "%s%s%s%s: ",
+           " of keys, window %" PRId64 "%s%s%s%s%s: ",
            gpu->name, backward ? "backward" : "forward", dtype_name(c->dtype), c->B, c->T, c->H, c->D, c->KV, c->window,
            c->ragged ? ", ragged" : "", c->bidirectional ? ", bidirectional" : "", shape.unordered ? ", unordered" : "",
-           shape.dropout ? ", dropout" : "");
+           shape.dropout ? ", dropout" : "", shape.softcap > 0 ? ", soft cap" : "");
     if (made)
         printf("%sengine %" PRId64 ", %.1f MiB of workspace, %s (%016" PRIx64 ")%s\n",
                plan->proposal < 0 ? "listed " : "", plan->engine, (double)plan->workspace / (1 << 20), kernel_name(),

@@ -234,10 +234,11 @@ node compile_node(graph &g, const descriptor *o)
         n.kind = POINTWISE;
         n.mode = get<cudnnPointwiseMode_t>(how, CUDNN_ATTR_POINTWISE_MODE);
         n.axis = n.mode == CUDNN_POINTWISE_GEN_INDEX ? get<int64_t>(how, CUDNN_ATTR_POINTWISE_AXIS) : 0;
-        n.x = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
-        n.b = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+        const bool back = n.mode == CUDNN_POINTWISE_TANH_BWD; /* dy is x, what tanh was of is b */
+        n.x = operand(g, o, back ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+        n.b = operand(g, o, back ? CUDNN_ATTR_OPERATION_POINTWISE_XDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
         n.t = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-        n.y = operand(g, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+        n.y = operand(g, o, back ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
         break;
     }
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
@@ -440,6 +441,8 @@ double pointwise(int mode, double x, double b, bool t)
     case CUDNN_POINTWISE_EXP: return exp(x);
     case CUDNN_POINTWISE_SIGMOID_FWD: return 1 / (1 + exp(-x));
     case CUDNN_POINTWISE_LOG: return log(x);
+    case CUDNN_POINTWISE_TANH_FWD: return tanh(x);
+    case CUDNN_POINTWISE_TANH_BWD: return x * (1 - tanh(b) * tanh(b));
     case CUDNN_POINTWISE_CMP_GE: return x >= b;
     case CUDNN_POINTWISE_CMP_GT: return x > b;
     case CUDNN_POINTWISE_CMP_LT: return x < b;

@@ -46,6 +46,14 @@ def train(folder, *settings, code=0, case="qwen3", **environment):
     return run(command, code, **environment)
 
 
+def config_like(folder, case, **changes):
+    """Returns the path of a golden model's config.json with changes."""
+    with open(os.path.join(ROOT, "tests", "golden", case, "config.json"), encoding="utf-8") as file:
+        config = {**json.load(file), **changes}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder / "config.json"
+
+
 @pytest.mark.parametrize("folder, way, more", OPS, ids=[f"{way}-{os.path.basename(folder)}" for folder, way, _ in OPS])
 def test_ops(folder, way, more):
     """Next to .ci/run's tests of all other ops."""
@@ -135,24 +143,34 @@ def test_fp32_is_for_own_kernels(tmp_path):
     check_price("", r"cuDNN computes attention in 16 bits only; hint: bf16: \{enabled: true\}", output)
 
 
-def test_price_of_a_soft_cap(tmp_path):
-    output = train(tmp_path, case="gemma2")
-    check_price("", "cuDNN has no soft cap of the scores", output)
+@pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
+def test_soft_cap(tmp_path, setting):
+    settings = (setting, "model.pretrained=null", f"model.config={config_like(tmp_path, 'gemma2', head_dim=8)}")
+    output = train(tmp_path / "cudnn", *settings, case="gemma2")
+    assert len(re.findall(r"attention (?:for|back)ward, bf16, .*: cuDNN .*, engine 3", output)) == 4, output
+    train(tmp_path / "own", *settings, case="gemma2", ZTRAIN_CUDA_ATTENTION="own")
+    values = [[float(x) for x in losses(tmp_path / name)] for name in ("cudnn", "own")]
+    assert values[0] == pytest.approx(values[1], rel=2e-3)
 
 
 @pytest.mark.parametrize("setting", ["data.packing=true", "data.packing=false"])
 def test_windows_that_differ_by_layer(tmp_path, setting):
     """Each has its plans, and the layers whose window cuDNN refuses are priced."""
-    output = train(tmp_path / "all", setting, case="gemma3")
+    settings = (setting, "model.pretrained=null", f"model.config={config_like(tmp_path, 'gemma3', head_dim=8)}")
+    output = train(tmp_path / "all", *settings, case="gemma3")
     for direction in ("forward", "backward"):
         for window in ("", ", window 5"):
             assert re.search(rf"attention {direction}, bf16, .* heads of \d+, \d+ of keys{window}: cuDNN .*, engine 3", output), output
     assert "runs on ztrain's kernels" not in output
-    output = train(tmp_path / "some", setting, case="gemma3", ZTRAIN_EMULATION_CUDNN="unwindowed")
+    output = train(tmp_path / "some", *settings, case="gemma3", ZTRAIN_EMULATION_CUDNN="unwindowed")
     assert re.search(r"attention forward, bf16, .* of keys: cuDNN", output), output
     check_price("warning: ", ".*no engine takes a window; hint: a newer cuDNN", output, r" of \d layers? \(heads of \d+, window 5\)")
     values = [[float(x) for x in losses(tmp_path / name)] for name in ("all", "some")]
     assert values[0] == pytest.approx(values[1], rel=2e-3)
+
+
+def test_price_of_odd_heads(tmp_path):
+    check_price("", "cuDNN computes heads whose size is a multiple of 8", train(tmp_path, case="gemma3"))
 
 
 def test_price_of_documents_of_any_length(tmp_path):
@@ -287,11 +305,9 @@ def test_dropout_of_the_weights(tmp_path, setting, fault):
 
 def test_dropout_on_trial(tmp_path):
     """A kernel that reads weights of hidden keys, which nothing has written, is refused."""
-    with open(os.path.join(ROOT, "tests", "golden", "qwen3", "config.json"), encoding="utf-8") as file:
-        config = {**json.load(file), "max_position_embeddings": 288}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    settings = ("model.pretrained=null", f"model.config={tmp_path}/config.json", "model.dropout=0.2", "data.seq_length=288",
-                "train_batch_size=1", "train_micro_batch_size_per_gpu=1", "data.validation=null", "train.eval_interval_steps=0")
+    settings = ("model.pretrained=null", f"model.config={config_like(tmp_path, 'qwen3', max_position_embeddings=288)}",
+                "model.dropout=0.2", "data.seq_length=288", "train_batch_size=1", "train_micro_batch_size_per_gpu=1",
+                "data.validation=null", "train.eval_interval_steps=0")
     output = train(tmp_path / "whole", *settings, ZTRAIN_EMULATION_CUDNN="whole")
     assert re.search(r"attention forward, bf16, 1 x 288 tokens, .*: cuDNN", output), output
     for direction in ("forward", "backward"):

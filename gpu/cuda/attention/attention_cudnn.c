@@ -191,7 +191,7 @@ void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *
     const void *const used[] = {args->q, args->k, args->v, args->out};
     struct attention_shape shape = attention_shape_fwd(args);
     const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_FORWARD);
-    if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
+    if (plan && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, args, NULL);
     else
         attention_own_fwd(stream, args);
@@ -203,7 +203,7 @@ void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *
     const struct attention_fwd_args forward = attention_forward_of(args);
     struct attention_shape shape = attention_shape_bwd(args);
     const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_BACKWARD);
-    if (plan && args->softcap <= 0 && cudnn_are_aligned(used, COUNT_OF(used)))
+    if (plan && cudnn_are_aligned(used, COUNT_OF(used)))
         run_plan(stream, plan, &forward, args);
     else
         attention_own_bwd(stream, args);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn.h: the attention ops of a GPU: by cuDNN for the shapes that were announced and that it can compute,
- * by ztrain's kernels for all others, and with a soft cap of the scores. */
+ * by ztrain's kernels for all others. */
 #pragma once
 
 #include "gpu/cuda/autotune.h"

@@ -37,9 +37,13 @@ static struct autotune_key autotune_key_of(const struct attention_plan *plan)
         key.fields[0] += ATTENTION_DIRECTIONS;
     else if (attention_form_is_listed(plan->target, plan->direction, &plan->shape)) /* not a choice without it */
         key.fields[0] += 2 * ATTENTION_DIRECTIONS;
-    _Static_assert(sizeof plan->shape == (AUTOTUNE_KEY_FIELDS - 3) * sizeof(int64_t),
-                   "the key has the direction, the version, all members of the shape, and the planned bytes");
-    memcpy(&key.fields[2], &plan->shape, sizeof plan->shape);
+    const size_t before_cap = offsetof(struct attention_shape, softcap);
+    int64_t softcap;
+    _Static_assert(offsetof(struct attention_shape, softcap) == (AUTOTUNE_KEY_FIELDS - 3) * sizeof(int64_t),
+                   "the key has the direction, the version, all members of the shape but one, and the planned bytes");
+    memcpy(&key.fields[2], &plan->shape, before_cap);
+    memcpy(&softcap, &plan->shape.softcap, sizeof softcap);
+    key.fields[AUTOTUNE_KEY_FIELDS - 2] |= softcap; /* above the threshold of dropout: keys without a cap stay */
     key.fields[AUTOTUNE_KEY_FIELDS - 1] = (int64_t)plan->planned;
     return key;
 }
@@ -182,6 +186,7 @@ static void attention_trial_args(struct trial *t)
                                          .ld_dk = s->ld_dk,
                                          .ld_dv = s->ld_dv,
                                          .scale = (float)s->scale,
+                                         .softcap = (float)s->softcap,
                                          .window = s->window,
                                          .num_seqs = (int32_t)t->sequences,
                                          .max_seq = (int32_t)s->T,

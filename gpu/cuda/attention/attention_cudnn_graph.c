@@ -11,6 +11,8 @@
  *     dropout    out = (factor P · kept)·V     dV = (factor P · kept)ᵀ·dout     dS = scale factor P (kept (dout·Vᵀ) -
  *                delta / factor)
  *
+ *     soft cap   S = cap · tanh(S / cap) before the mask, dS times the derivative before the scale
+ *
  * mask() hides the keys after a query (not bidirectional), those before its window, and of ragged sequences everything
  * after the end. Offsets and lengths of ragged sequences lie in device memory.
  *
@@ -108,7 +110,8 @@ struct builder {
     struct cudnn_tensor lengths, offsets[ATTENTION_STRIDES]; /* ragged: in memory */
     int64_t strides[ATTENTION_STRIDES];
     int count;
-    struct cudnn_tensor kept, factor; /* dropout */
+    struct cudnn_tensor kept, factor;  /* dropout */
+    struct cudnn_tensor cap, uncapped; /* soft cap: what tanh is of */
 };
 
 static cudnnDataType_t cudnn_type_of(const struct attention_shape *s)
@@ -236,6 +239,24 @@ static void row_product(struct builder *b, const struct cudnn_tensor *scores, co
 
 /* ---- parts of the formulas ----------------------------------------------- */
 
+static struct cudnn_tensor capped(struct builder *b, struct cudnn_tensor scores)
+{
+    if (b->s->softcap <= 0) return scores;
+    b->cap = cudnn_scalar(b->g, (float)b->s->softcap);
+    b->uncapped = cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, &scores, &b->cap, NULL);
+    scores = cudnn_pointwise(b->g, CUDNN_POINTWISE_TANH_FWD, &b->uncapped, NULL, NULL);
+    return cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, &scores, &b->cap, NULL);
+}
+
+/* The gradient of the scores before the cap. cuDNN recognises it with the factor and the divisor. */
+static struct cudnn_tensor uncapped_gradient(struct builder *b, struct cudnn_tensor ds)
+{
+    if (b->s->softcap <= 0) return ds;
+    ds = cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, &ds, &b->cap, NULL);
+    ds = cudnn_pointwise(b->g, CUDNN_POINTWISE_TANH_BWD, &ds, &b->uncapped, NULL);
+    return cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, &ds, &b->cap, NULL);
+}
+
 /* The scores where `mask` holds, elsewhere the value whose probability becomes 0. */
 static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *mask)
 {
@@ -317,7 +338,7 @@ static void attention_graph_fwd(struct builder *b)
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
     scores = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &scores, &scale, NULL);
-    scores = masked_after_end(b, scores);
+    scores = masked_after_end(b, capped(b, scores));
     scores = masked_after_query(b, scores);
 
     struct cudnn_tensor maximum = reduce_rows(g, CUDNN_REDUCE_TENSOR_MAX, &scores);
@@ -369,7 +390,7 @@ static void attention_graph_bwd(struct builder *b)
 
     struct cudnn_tensor scores = score_product(b, &q, &k);
     scores = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &scores, &scale, NULL);
-    scores = masked_after_end(b, scores);
+    scores = masked_after_end(b, capped(b, scores));
     scores = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &scores, &lse, NULL);
     scores = masked_after_query(b, scores);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, CUDNN_POINTWISE_EXP, &scores, NULL, NULL);
@@ -382,7 +403,7 @@ static void attention_graph_bwd(struct builder *b)
     ds = dropped(b, &ds);
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &ds, &delta, NULL);
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &probabilities, NULL);
-    ds = raised(b, &ds);
+    ds = uncapped_gradient(b, raised(b, &ds));
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &scale, NULL);
     transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &q, &dk);

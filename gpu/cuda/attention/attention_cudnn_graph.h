@@ -16,6 +16,7 @@ struct attention_shape {
     double scale;
     int64_t bidirectional, ragged, unordered; /* 0, 1; unordered: 0 in forward */
     int64_t dropout;                          /* of the weights: the threshold of core/training/dropout.h; 0: none */
+    double softcap;                           /* 0: none; the last member, for the key of the choices */
 };
 
 /* The distances between rows that occur in the shape; ragged: with an array of offsets each. Returns their number. */

@@ -36,7 +36,8 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
         .scale = (double)args->scale,
         .bidirectional = args->bidirectional,
         .ragged = args->ragged,
-        .dropout = args->dropout.threshold};
+        .dropout = args->dropout.threshold,
+        .softcap = (double)args->softcap};
 }
 
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args)
