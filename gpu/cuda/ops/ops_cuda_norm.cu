@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops_cuda_norm.cu: LayerNorm and RMSNorm over rows, fused with the residual add, and RMSNorm over heads.
  *
- * A head norm is an RMSNorm whose rows are heads, several of them to a token. A block works on blockDim.y rows at a
- * time; the blockDim.x threads of a row are neighbours within a warp, or whole warps. Thread x owns the vectors x, x +
- * blockDim.x, … of its row and holds them in registers between the passes; a row that is too long for that (WHOLE
- * false; then the block has one row) is read again in each pass.
+ * A head norm is an RMSNorm whose rows are heads, several of them to a token; it may have a gate. A block works on
+ * blockDim.y rows at a time; the blockDim.x threads of a row are neighbours within a warp, or whole warps. Thread x
+ * owns the vectors x, x + blockDim.x, … of its row and holds them in registers between the passes; a row that is too
+ * long for that (WHOLE false; then the block has one row) is read again in each pass.
  *
  * Backward also sums over rows, for dweight, dbias and dx_sums: a thread over its rows in registers, then a block's
  * rows through shared memory, then the blocks, whose sums lie in the workspace:
@@ -24,6 +24,7 @@ enum {
     FWD_HELD = 4,        /* vectors of a row that a thread holds */
     BWD_HELD = 2,        /* at most */
     FWD_RESIDENT = 1024, /* threads that a multiprocessor has room for: 64 registers each */
+    GATED_BLOCKS = 3,    /* of MANY_ROWS threads, where a gate needs more registers */
     MAX_SUMS = CUDA_NORM_SUMS,
     SUM_GROUPS = 16, /* of parts, summed side by side */
 };
@@ -40,6 +41,13 @@ __device__ __forceinline__ int64_t row_offset(struct row_layout layout, int row,
     int token = row / layout.heads;
     return token * layout.ld + static_cast<int64_t>(row - token * layout.heads) * C;
 }
+
+/* What is multiplied by silu(z) after a head norm has z here, and its gradient; NULL: nothing is. */
+struct norm_gate {
+    const void *z;
+    void *dz;
+    struct row_layout layout;
+};
 
 /* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and restarts in rows that are not whole. */
 template <int HELD, bool WHOLE, typename Visit> __device__ __forceinline__ void each_vector(int vectors, Visit visit)
@@ -129,10 +137,20 @@ __device__ __forceinline__ float read_row(fwd_row<T, V> *row, const struct norm_
     return sum;
 }
 
+/* y times silu(z) */
+template <typename T, int V> __device__ __forceinline__ void norm_times_gate(float (&y)[V], const T *from)
+{
+    float z[V];
+    load(from, z);
+#pragma unroll
+    for (int v = 0; v < V; v++) y[v] *= z[v] * sigmoid(z[v]);
+}
+
 /* Registers for FWD_RESIDENT threads of a multiprocessor. */
-template <typename T, int V, bool WHOLE>
-__global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
-    norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y)
+template <typename T, int V, bool WHOLE, bool GATED = false>
+__global__ void __launch_bounds__(GATED ? MANY_ROWS : MAX_THREADS, GATED ? GATED_BLOCKS : FWD_RESIDENT / MAX_THREADS)
+    norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y,
+                    struct norm_gate gate)
 {
     SHARED(float, slots, [2][1][MAX_WARPS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
@@ -145,6 +163,7 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
         const int64_t at_x = row_offset(layout_x, row, C);
         const T *x = static_cast<const T *>(a.delta ? a.x_out : a.x) + at_x;
         T *y = static_cast<T *>(a.y) + row_offset(layout_y, row, C);
+        const T *z = static_cast<const T *>(gate.z) + (GATED ? row_offset(gate.layout, row, C) : 0);
         fwd_row<T, V> of;
         float sum[1] = {read_row<T, V, WHOLE>(&of, a, at_x, mine, layer)}, mean = 0;
         sum_over_row(sum, slots, &turn);
@@ -180,6 +199,7 @@ __global__ void __launch_bounds__(MAX_THREADS, FWD_RESIDENT / MAX_THREADS)
 #pragma unroll
             for (int v = 0; v < V; v++)
                 w[v] = fmaf((to_float(of.held[k].at[v]) - mean) * rstd, w[v] + a.weight_offset, b[v]);
+            if (GATED) norm_times_gate(w, z + j * V);
             store(y + j * V, w);
         });
     }
@@ -194,24 +214,27 @@ dim3 norm_block_of(int64_t vectors, int held)
 }
 
 template <typename T>
-void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y)
+void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y,
+              const struct norm_gate &gate = {})
 {
     constexpr int V = VECTOR<T>;
     const int64_t size = sizeof(T), rows = a->M * x.heads;
     ASSERT(rows <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
     if (a->M == 0) return;
-    const bool aligned =
-        aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, a->C * size, x.ld * size, y.ld * size);
+    const bool aligned = aligned16(a->x, a->delta, a->x_out, a->y, a->weight, a->bias, gate.z, a->C * size, x.ld * size,
+                                   y.ld * size, gate.layout.ld * size);
     const int64_t vectors = a->C / (aligned ? V : 1);
     const dim3 block = norm_block_of(vectors, FWD_HELD);
     const bool whole = vectors <= static_cast<int64_t>(block.x) * FWD_HELD;
     /* as many blocks as run at a time, so that none waits for others to end */
-    const unsigned grid = grid_of(stream, ceil_div(rows, block.y), FWD_RESIDENT / static_cast<int>(block.x * block.y));
+    const unsigned grid = grid_of(stream, ceil_div(rows, block.y),
+                                  gate.z ? GATED_BLOCKS : FWD_RESIDENT / static_cast<int>(block.x * block.y));
     LAUNCH(stream, "norm_fwd",
-           (aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
-            : whole ? norm_fwd_kernel<T, 1, true>
-                    : norm_fwd_kernel<T, 1, false>),
-           grid, block, *a, static_cast<int>(rows), x, y);
+           (gate.z    ? aligned ? norm_fwd_kernel<T, V, true, true> : norm_fwd_kernel<T, 1, true, true>
+               : aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
+               : whole ? norm_fwd_kernel<T, 1, true>
+                      : norm_fwd_kernel<T, 1, false>),
+           grid, block, *a, static_cast<int>(rows), x, y, gate);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -249,14 +272,14 @@ template <int V> __device__ __forceinline__ void keep_in_part(float *part, float
     }
 }
 
-/* Adds g and g · n of V elements to sums; w: the weight, with its offset. */
+/* Adds g and g · n of V elements to sums; d: the gradient of the norm's output; w: the weight, with its offset. */
 template <typename T, int V>
-__device__ __forceinline__ void norm_add_sums(float (&sums)[2], const pack<T, V> &x, const pack<T, V> &dy,
+__device__ __forceinline__ void norm_add_sums(float (&sums)[2], const pack<T, V> &x, const struct floats<V> &d,
                                               const float (&w)[V], float mean, float rstd)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        float g = to_float(dy.at[v]) * w[v], n = (to_float(x.at[v]) - mean) * rstd;
+        float g = d.at[v] * w[v], n = (to_float(x.at[v]) - mean) * rstd;
         sums[0] += g;
         sums[1] = fmaf(g, n, sums[1]);
     }
@@ -282,29 +305,57 @@ struct bwd_row {
 /* w, a vector's weights, becomes its dx; its elements are added to the sums of their columns. */
 template <typename T, int SUMS, int HELD, int V>
 __device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
-                                                const pack<T, V> &dy, const pack<T, V> &dres, bool with_dres,
+                                                const struct floats<V> &d, const pack<T, V> &dres, bool with_dres,
                                                 const struct bwd_row &row)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        float d = to_float(dy.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
-        sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
-        if constexpr (SUMS > SUM_BIAS) sums[SUM_BIAS][k][v] += d;
-        w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
+        float n = (to_float(x.at[v]) - row.mean) * row.rstd;
+        sums[SUM_WEIGHT][k][v] = fmaf(d.at[v], n, sums[SUM_WEIGHT][k][v]);
+        if constexpr (SUMS > SUM_BIAS) sums[SUM_BIAS][k][v] += d.at[v];
+        w[v] = row.rstd * (fmaf(d.at[v], w[v], -row.mean_g) - n * row.mean_gn);
         if (with_dres) w[v] += to_float(dres.at[v]);
         if constexpr (SUMS > SUM_DX) sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
     }
 }
 
+template <typename T, int V> __device__ __forceinline__ struct floats<V> to_floats(const pack<T, V> &from) {
+    floats<V> to;
+#pragma unroll
+    for (int v = 0; v < V; v++) to.at[v] = to_float(from.at[v]);
+    return to;
+}
+
+/* dy · silu(z), the gradient of what is gated; w: the weight, with its offset. Writes dz. */
+template <typename T, int V>
+__device__ __forceinline__ struct floats<V> norm_bwd_gate(const struct norm_gate &gate, int64_t at, const pack<T, V> &x,
+                                                          const pack<T, V> &dy, const float (&w)[V], float rstd) {
+    float z[V], dz[V];
+    floats<V> d;
+    load(static_cast<const T *>(gate.z) + at, z);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const float s = sigmoid(z[v]), g = to_float(dy.at[v]);
+        dz[v] = g * to_float(x.at[v]) * rstd * w[v] * s * fmaf(z[v], 1 - s, 1.0f);
+        d.at[v] = g * z[v] * s;
+    }
+    store(static_cast<T *>(gate.dz) + at, dz);
+    return d;
+}
+
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
-template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
+template <int SUMS>
+constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
 /* n = (x - mean) · rstd, g = dy · (weight_offset + weight), dx = rstd · (g - mean(g) - n · mean(g · n)); mean(g) for
  * LayerNorm only. */
-template <typename T, int V, int HELD, int SUMS, bool WHOLE>
-__global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_THREADS}, HELD == 1 ? 2 : 1)
+template <typename T, int V, int HELD, int SUMS, bool WHOLE, bool GATED>
+__global__ void __launch_bounds__(GATED           ? MANY_ROWS
+                                  : WHOLE &&V > 1 ? ROW_THREADS<SUMS>
+                                                  : int{MAX_THREADS},
+                                  HELD == 1 ? 2 : 1)
     norm_bwd_kernel(struct norm_bwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_dy,
-                    struct row_layout layout_dx, float *parts)
+                    struct row_layout layout_dx, struct norm_gate gate, float *parts)
 {
     SHARED(float, slots, [2][2][MAX_WARPS]);
     SHARED(float, shared, [V][MAX_THREADS]);
@@ -318,10 +369,11 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
         const int row = first + static_cast<int>(threadIdx.y), mine = row < rows ? vectors : 0;
         const T *x = static_cast<const T *>(a.x) + row_offset(layout_x, row, C);
         const T *dy = static_cast<const T *>(a.dy) + row_offset(layout_dy, row, C);
-        const int64_t at_dx = row_offset(layout_dx, row, C);
+        const int64_t at_dx = row_offset(layout_dx, row, C), at_gate = GATED ? row_offset(gate.layout, row, C) : 0;
         const float mean = layer && mine ? a.mean[row] : 0, rstd = mine ? a.rstd[row] : 0;
         pack<T, V> held_x[HELD], held_dy[HELD], held_dres[HELD];
         float sums[2] = {0, 0}; /* g, g · n */
+        floats<V> d[HELD];      /* the gradient of the norm's output: dy, unless there is a gate */
 
         auto read = [&](int k, int j) {
             held_x[k] = load_pack<V>(x + j * V);
@@ -333,7 +385,8 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             float w[V];
             if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
-            norm_add_sums(sums, held_x[k], held_dy[k], w, mean, rstd);
+            d[k] = GATED ? norm_bwd_gate(gate, at_gate + j * V, held_x[k], held_dy[k], w, rstd) : to_floats(held_dy[k]);
+            norm_add_sums(sums, held_x[k], d[k], w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
         const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
@@ -343,7 +396,8 @@ __global__ void __launch_bounds__(WHOLE &&V > 1 ? ROW_THREADS<SUMS> : int{MAX_TH
             float w[V];
             if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
-            norm_bwd_vector(w, over_rows, k, held_x[k], held_dy[k], held_dres[k], a.dres, of_row);
+            norm_bwd_vector(w, over_rows, k, held_x[k], GATED ? d[k] : to_floats(held_dy[k]), held_dres[k], a.dres,
+                            of_row);
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
 #pragma unroll
@@ -387,20 +441,21 @@ __global__ void __launch_bounds__(WARP_SIZE *SUM_GROUPS)
     out[column] = sum;
 }
 
-/* The layouts of x, dy and dx. */
+/* The layouts of x, dy and dx, and a gate. */
 struct bwd_layouts {
     struct row_layout x, dy, dx;
+    struct norm_gate gate;
 };
 
 /* Launches the kernel; returns the number of parts. */
-template <typename T, int V, int HELD, int SUMS, bool WHOLE>
+template <typename T, int V, int HELD, int SUMS, bool WHOLE, bool GATED = false>
 int norm_bwd_launch(struct stream *s, const struct norm_bwd_args *a, const struct bwd_layouts *layouts, float *parts)
 {
     const int64_t rows = a->M * layouts->x.heads, most = cuda_norm_parts(a->C);
     const dim3 block = norm_block_of(a->C / V, HELD);
     const int64_t blocks = ceil_div(rows, block.y), count = blocks < most ? blocks : most;
-    LAUNCH(s, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE>), static_cast<unsigned>(count), block, *a,
-           static_cast<int>(rows), layouts->x, layouts->dy, layouts->dx, parts);
+    LAUNCH(s, "norm_bwd", (norm_bwd_kernel<T, V, HELD, SUMS, WHOLE, GATED>), static_cast<unsigned>(count), block, *a,
+           static_cast<int>(rows), layouts->x, layouts->dy, layouts->dx, layouts->gate, parts);
     return static_cast<int>(count);
 }
 
@@ -418,6 +473,9 @@ int norm_bwd_parts(struct stream *stream, const struct norm_bwd_args *a, const s
                    bool aligned, int sums, float *parts)
 {
     constexpr int V = VECTOR<T>;
+    if (layouts->gate.z)
+        return aligned ? norm_bwd_launch<T, V, 1, 1, true, true>(stream, a, layouts, parts)
+                       : norm_bwd_launch<T, 1, BWD_HELD, MAX_SUMS, true, true>(stream, a, layouts, parts);
     if (!aligned)
         return a->C <= static_cast<int64_t>(MAX_THREADS) * BWD_HELD
                    ? norm_bwd_launch<T, 1, BWD_HELD, MAX_SUMS, true>(stream, a, layouts, parts)
@@ -436,114 +494,15 @@ void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     const struct sum_outputs outputs = {{a->dweight, a->dbias, a->dx_sums},
                                         {a->accumulate, a->accumulate, a->accumulate_sums}};
-    const bool aligned = aligned16(a->dx, a->dres, a->dy, a->x, a->weight, a->C * size, layouts->x.ld * size,
-                                   layouts->dy.ld * size, layouts->dx.ld * size);
+    const bool aligned =
+        aligned16(a->dx, a->dres, a->dy, a->x, a->weight, layouts->gate.z, layouts->gate.dz, a->C * size,
+                  layouts->x.ld * size, layouts->dy.ld * size, layouts->dx.ld * size, layouts->gate.layout.ld * size);
     const bool vectors = aligned && a->C / VECTOR<T> <= static_cast<int64_t>(ROW_THREADS<1>) * BWD_HELD;
     const int sums = vectors && !a->dbias && !a->dx_sums ? 1 : MAX_SUMS;
     float *parts = cuda_scratch_take<float>(&scratch, cuda_norm_parts(a->C) * sums * a->C);
     const int count = a->M == 0 ? 0 : norm_bwd_parts<T>(stream, a, layouts, aligned, sums, parts);
     LAUNCH(stream, "sum_parts", norm_sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->C, WARP_SIZE)), sums),
            dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, static_cast<int>(a->C));
-}
-
-/* ---- RMSNorm of heads with a gate: a warp for each head ------------------ */
-
-enum { GATED_WARPS = 8, GATED_THREADS = GATED_WARPS * WARP_SIZE, GATED_SLOTS = CUDA_MAX_HEAD_DIM / WARP_SIZE };
-
-/* Calls visit(row, token, element) for each head, row by row, of this warp: row of all, its token, its first element.
- */
-template <typename Visit> __device__ __forceinline__ void each_head(int64_t M, int64_t heads, int64_t D, Visit visit)
-{
-    const int64_t step = static_cast<int64_t>(gridDim.x) * GATED_WARPS;
-    for (int64_t row = blockIdx.x * GATED_WARPS + threadIdx.x / WARP_SIZE; row < M * heads; row += step)
-        visit(row, row / heads, row % heads * D);
-}
-
-template <typename T>
-__global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_fwd_kernel(struct head_norm_fwd_args a)
-{
-    const int lane = lane_of_warp();
-    each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
-        const T *x = static_cast<const T *>(a.x) + token * a.ld_x + first;
-        float values[GATED_SLOTS], square = 0;
-#pragma unroll
-        for (int i = 0; i < GATED_SLOTS; i++) {
-            const int d = lane + WARP_SIZE * i;
-            values[i] = d < a.D ? to_float(x[d]) : 0;
-            square += values[i] * values[i];
-        }
-        const float rstd = 1 / sqrtf(sum_over_lanes(square, WARP_SIZE) / static_cast<float>(a.D) + a.eps);
-        if (lane == 0) a.rstd[row] = rstd;
-#pragma unroll
-        for (int i = 0; i < GATED_SLOTS; i++) {
-            const int d = lane + WARP_SIZE * i;
-            if (d >= a.D) break;
-            const float z = to_float(static_cast<const T *>(a.gate)[token * a.ld_gate + first + d]);
-            const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
-            from_float(values[i] * rstd * w * z * sigmoid(z), static_cast<T *>(a.y) + token * a.ld_y + first + d);
-        }
-    });
-}
-
-/* parts (gridDim.x, D): sums for dweight. */
-template <typename T>
-__global__ void __launch_bounds__(GATED_THREADS, 2) gated_norm_bwd_kernel(struct head_norm_bwd_args a, float *parts)
-{
-    SHARED(float, sums, [GATED_WARPS][CUDA_MAX_HEAD_DIM]);
-    const int lane = lane_of_warp();
-    float dweight[GATED_SLOTS] = {};
-    each_head(a.M, a.heads, a.D, [&](int64_t row, int64_t token, int64_t first) {
-        const float rstd = a.rstd[row];
-        float gradients[GATED_SLOTS], normed[GATED_SLOTS], sum = 0;
-#pragma unroll
-        for (int i = 0; i < GATED_SLOTS; i++) {
-            const int d = lane + WARP_SIZE * i;
-            gradients[i] = normed[i] = 0;
-            if (d >= a.D) break;
-            const int64_t gate = token * a.ld_gate + first + d;
-            const float z = to_float(static_cast<const T *>(a.gate)[gate]), s = sigmoid(z);
-            const float dy = to_float(static_cast<const T *>(a.dy)[token * a.ld_dy + first + d]);
-            const float w = to_float(static_cast<const T *>(a.weight)[d]) + a.weight_offset;
-            normed[i] = to_float(static_cast<const T *>(a.x)[token * a.ld_x + first + d]) * rstd;
-            from_float(dy * normed[i] * w * s * (1 + z * (1 - s)), static_cast<T *>(a.dgate) + gate);
-            dweight[i] += dy * z * s * normed[i];
-            gradients[i] = dy * z * s * w;
-            sum += gradients[i] * normed[i];
-        }
-        const float mean = sum_over_lanes(sum, WARP_SIZE) / static_cast<float>(a.D);
-#pragma unroll
-        for (int i = 0; i < GATED_SLOTS; i++) {
-            const int d = lane + WARP_SIZE * i;
-            if (d < a.D)
-                from_float(rstd * (gradients[i] - normed[i] * mean),
-                           static_cast<T *>(a.dx) + token * a.ld_dx + first + d);
-        }
-    });
-#pragma unroll
-    for (int i = 0; i < GATED_SLOTS; i++) sums[threadIdx.x / WARP_SIZE][lane + WARP_SIZE * i] = dweight[i];
-    __syncthreads();
-    for (int64_t d = threadIdx.x; d < a.D; d += GATED_THREADS) {
-        float all = 0;
-        for (int warp = 0; warp < GATED_WARPS; warp++) all += sums[warp][d];
-        parts[blockIdx.x * a.D + d] = all;
-    }
-}
-
-void gated_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
-{
-    ASSERT(a->D <= CUDA_MAX_HEAD_DIM);
-    struct cuda_scratch scratch = cuda_scratch_of(stream);
-    const int64_t blocks = ceil_div(a->M * a->heads, GATED_WARPS), most = cuda_norm_parts(a->D);
-    const int count = static_cast<int>(blocks < most ? blocks : most), D = static_cast<int>(a->D);
-    const struct sum_outputs outputs = {{a->dweight, nullptr, nullptr}, {a->accumulate, false, false}};
-    float *parts = cuda_scratch_take<float>(&scratch, most * a->D);
-    if (count)
-        dispatch(a->dtype, [&](auto type) {
-            LAUNCH(stream, "gated_norm_bwd", gated_norm_bwd_kernel<decltype(type)>, static_cast<unsigned>(count),
-                   GATED_THREADS, *a, parts);
-        });
-    LAUNCH(stream, "sum_parts", norm_sum_parts_kernel, dim3(static_cast<unsigned>(ceil_div(a->D, WARP_SIZE)), 1),
-           dim3(WARP_SIZE, SUM_GROUPS), outputs, parts, count, D);
 }
 
 } // namespace
@@ -558,21 +517,14 @@ void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     const struct row_layout layout = {1, a->C};
-    const struct bwd_layouts layouts = {layout, layout, layout};
+    const struct bwd_layouts layouts = {layout, layout, layout, {}};
     dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, a, &layouts); });
 }
 
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     struct norm_fwd_args norm = {};
-    if (a->gate) {
-        ASSERT(a->D <= CUDA_MAX_HEAD_DIM);
-        dispatch(a->dtype, [&](auto type) {
-            LAUNCH(stream, "gated_norm_fwd", gated_norm_fwd_kernel<decltype(type)>,
-                   grid_of(stream, ceil_div(a->M * a->heads, GATED_WARPS), 16), GATED_THREADS, *a);
-        });
-        return;
-    }
+    ASSERT(!a->gate || a->D <= CUDA_MAX_HEAD_DIM);
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
@@ -585,16 +537,14 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
     norm.rstd = a->rstd;
     const int heads = static_cast<int>(a->heads);
     const struct row_layout layout_x = {heads, a->ld_x}, layout_y = {heads, a->ld_y};
-    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y); });
+    const struct norm_gate gate = {a->gate, nullptr, {heads, a->ld_gate}};
+    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y, gate); });
 }
 
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
     struct norm_bwd_args norm = {};
-    if (a->gate) {
-        gated_norm_bwd(stream, a);
-        return;
-    }
+    ASSERT(!a->gate || a->D <= CUDA_MAX_HEAD_DIM);
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
@@ -608,7 +558,8 @@ void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *
     norm.dweight = a->dweight;
     norm.accumulate = a->accumulate;
     const int heads = static_cast<int>(a->heads);
-    const struct bwd_layouts layouts = {{heads, a->ld_x}, {heads, a->ld_dy}, {heads, a->ld_dx}};
+    const struct bwd_layouts layouts = {
+        {heads, a->ld_x}, {heads, a->ld_dy}, {heads, a->ld_dx}, {a->gate, a->dgate, {heads, a->ld_gate}}};
     dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, &norm, &layouts); });
 }
 CUDA_MODULE(norm, norm_sum_parts_kernel)
