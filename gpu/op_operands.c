@@ -65,15 +65,16 @@ OPERANDS(head_norm_bwd) = {ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
     TENSOR(head_norm_bwd, weight, IN | SIDE | POSITIVE, DT, D),
     TENSOR(head_norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M, heads),
     TENSOR(head_norm_bwd, dweight, INOUT | SIDE, F32, D), ROWS(head_norm_bwd, gate, IN | MAYBE, DT, ld_gate, M, heads, D),
-    ROWS(head_norm_bwd, dgate, OUT | MAYBE, DT, ld_gate, M, heads, D)};
+    ROWS(head_norm_bwd, dgate, OUT | MAYBE, DT, ld_gate, M, heads, D),
+    ROWS(head_norm_bwd, dres, IN | MAYBE, DT, ld_dx, M, heads, D)};
 OPERANDS(rope) = {ROWS(rope, x, INOUT, DT, ld, M, heads, R), TENSOR(rope, positions, IN | SIDE, INDEX, M),
     TIMES(rope, cos_table, IN | SIDE, F32, TABLE, R), TIMES(rope, sin_table, IN | SIDE, F32, TABLE, R)};
 OPERANDS(swap_heads) = {TENSOR(swap_heads, y, OUT, DT, M, outer, inner, D),
     TENSOR(swap_heads, x, IN, DT, M, outer, inner, D)};
-OPERANDS(gate_fwd) = {TENSOR(gate_fwd, y, OUT, DT, M, C), TENSOR(gate_fwd, x, IN, DT, M, C),
+OPERANDS(gate_fwd) = {TENSOR(gate_fwd, y, OUT, DT, M, C), ROWS(gate_fwd, x, IN, DT, ld_x, M, C),
     ROWS(gate_fwd, gate, IN, DT, ld_gate, M, C)};
-OPERANDS(gate_bwd) = {TENSOR(gate_bwd, dx, OUT, DT, M, C), ROWS(gate_bwd, dgate, OUT, DT, ld_gate, M, C),
-    TENSOR(gate_bwd, dy, IN, DT, M, C), TENSOR(gate_bwd, x, IN, DT, M, C), ROWS(gate_bwd, gate, IN, DT, ld_gate, M, C)};
+OPERANDS(gate_bwd) = {ROWS(gate_bwd, dx, OUT, DT, ld_x, M, C), ROWS(gate_bwd, dgate, OUT, DT, ld_gate, M, C),
+    TENSOR(gate_bwd, dy, IN, DT, M, C), ROWS(gate_bwd, x, IN, DT, ld_x, M, C), ROWS(gate_bwd, gate, IN, DT, ld_gate, M, C)};
 OPERANDS(attention_fwd) = {FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
     ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
     ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),
@@ -120,7 +121,8 @@ OPERANDS(cross_entropy) = {ROWS(cross_entropy, logits, IN, AT(cross_entropy, log
     FIXED(cross_entropy, step_scale, IN | SIDE | MAYBE | POSITIVE, F32),
     FIXED(cross_entropy, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32),
     FIXED(cross_entropy, loss_sum, INOUT | SIDE, F64)};
-OPERANDS(add) = {TENSOR(add, y, OUT, DT, n), TENSOR(add, a, IN, DT, n), TENSOR(add, b, IN, DT, n)};
+OPERANDS(add) = {TENSOR(add, y, OUT, DT, n), TENSOR(add, a, IN, DT, n), TENSOR(add, b, IN | MAYBE, DT, n),
+    FIXED(add, factor, IN | SIDE | MAYBE, DT)};
 OPERANDS(dropout) = {TENSOR(dropout, y, OUT, DT, M, C), TENSOR(dropout, x, IN, DT, M, C),
     FIXED(dropout, dropout.tokens, IN | SIDE, OPERAND_NUMBERS)};
 OPERANDS(cast) = {TENSOR(cast, dst, OUT, AT(cast, dst_dtype), n), TENSOR(cast, src, IN, AT(cast, src_dtype), n)};

@@ -174,7 +174,7 @@ struct head_norm_fwd_args {
     int64_t ld_gate;
 };
 
-/* dx = the gradient with respect to x; dx may be dy. dweight (D) or NULL: sum over rows and heads. */
+/* dx = dres + the gradient with respect to x; dx may be dy or dres. dweight (D) or NULL: sum over rows and heads. */
 struct head_norm_bwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_dy, ld_dx;
@@ -187,6 +187,7 @@ struct head_norm_bwd_args {
     const void *gate; /* as in forward, or NULL */
     void *dgate;      /* dt, with gate, in whose place it may be */
     int64_t ld_gate;  /* of both */
+    const void *dres; /* dt (M, heads, D), rows ld_dx apart, or NULL, as with gate: 0 */
 };
 
 /* Rotary position embedding in place of the first R elements of every head: elements i and i + R/2 (rotate half), or
@@ -366,20 +367,24 @@ struct swiglu_fwd_args {
     bool gelu;
 };
 
-/* y = x · sigmoid(gate) */
+/* y = x · sigmoid(gate), or with `gelu` x · gelu_tanh(gate) */
 struct gate_fwd_args {
     enum dtype dtype;
     int64_t M, C, ld_gate;
     void *y;
     const void *x, *gate; /* dt (M, C); rows of gate ld_gate apart */
+    int64_t ld_x;         /* elements between rows of x; 0: C */
+    bool gelu;
 };
 
-/* dx may be dy. */
+/* dx may be dy or x, dgate may be gate. */
 struct gate_bwd_args {
     enum dtype dtype;
     int64_t M, C, ld_gate; /* of dgate too */
     void *dx, *dgate;
     const void *dy, *x, *gate;
+    int64_t ld_x; /* of dx too, which then is not dy; 0: C */
+    bool gelu;
 };
 
 /* The gradient of gate and up, laid out as gate_up; dgate_up may be gate_up. */
@@ -441,12 +446,13 @@ struct tanh_bwd_args {
     const void *dy, *y;
 };
 
-/* y = a + b, n elements. y may be a or b. */
+/* y = factor · (a + b), n elements. y may be a or b. */
 struct add_args {
     enum dtype dtype;
     int64_t n;
     void *y;
-    const void *a, *b;
+    const void *a, *b;  /* b NULL: 0 */
+    const void *factor; /* dt (1); NULL: 1 */
 };
 
 /* y = x where an element is kept, times dropout.scale; else 0. Rows of C elements. y may be x. */

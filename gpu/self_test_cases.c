@@ -106,6 +106,7 @@ CASES(head_norm_fwd) = {{.args.head_norm_fwd = {HEAD_FWD(H * D)}},
 #define HEAD_BWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_dy = ld, .ld_dx = ld
 CASES(head_norm_bwd) = {{.args.head_norm_bwd = {HEAD_BWD(H * D)}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}},
+    {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .dres = HERE}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D), .gate = HERE, .dgate = HERE, .ld_gate = H * D + GAP}}};
 
 /* Whole heads; backwards, a part of each head, in rows with something between them; in pairs. */
@@ -158,8 +159,10 @@ CASES(swiglu_fwd) = {{.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
 CASES(swiglu_bwd) = {{.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-CASES(gate_fwd) = {{.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2}};
-CASES(gate_bwd) = {{.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2}};
+CASES(gate_fwd) = {{.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2},
+    {.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
+CASES(gate_bwd) = {{.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2},
+    {.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
 CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
 CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
 
@@ -175,7 +178,9 @@ CASES(cross_entropy) = {
     {.args.cross_entropy = {LONG_ROWS(NARROW), .ld_dlogits = NARROW, .logits_dtype = SAME}, .dtypes = HALVES, .scale = 3, .uneven = true},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = NARROW}, .dtypes = HALVES, .scale = 3, .uneven = true}};
 
-CASES(add) = {{.args.add = {.dtype = SAME, .n = COUNT}}};
+CASES(add) = {{.args.add = {.dtype = SAME, .n = COUNT, .b = HERE}},
+    {.args.add = {.dtype = SAME, .n = COUNT, .b = HERE, .factor = HERE}},
+    {.args.add = {.dtype = SAME, .n = COUNT, .factor = HERE}}};
 /* Then not whole blocks of random words. */
 CASES(dropout) = {{.args.dropout = {.dtype = SAME, .M = M, .C = C}},
     {.args.dropout = {.dtype = SAME, .M = M, .C = C + 3}}};

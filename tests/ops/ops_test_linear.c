@@ -348,21 +348,41 @@ static void swap_heads_reference(struct harness *h)
 
 /* ---- a gate -------------------------------------------------------------- */
 
+/* With GELU of the gate, the rows of x are apart, else those of the gate. */
+static int64_t gate_ld(const struct harness *h, bool of_x)
+{
+    return h->c->N + (has(h, GELU) == of_x ? h->c->pad : 0);
+}
+
+static double gate_open(const struct harness *h, double gate)
+{
+    return has(h, GELU) ? gate_value(h, gate) : ref_sigmoid(gate);
+}
+
 static void gate_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    h->x = input(h, "x", c->M * c->N);
-    h->w = input(h, "gate", c->M * (c->N + c->pad));
+    h->x = input(h, "x", c->M * gate_ld(h, true));
+    h->w = input(h, "gate", c->M * gate_ld(h, false));
     h->y = tensor_out(h, "y", h->dtype, c->M * c->N, false);
-    h->args.gate_fwd =
-        (struct gate_fwd_args){h->dtype, c->M, c->N, c->N + c->pad, h->y->device, h->x->device, h->w->device};
+    h->args.gate_fwd = (struct gate_fwd_args){.dtype = h->dtype,
+                                              .M = c->M,
+                                              .C = c->N,
+                                              .ld_gate = gate_ld(h, false),
+                                              .y = h->y->device,
+                                              .x = h->x->device,
+                                              .gate = h->w->device,
+                                              .ld_x = has(h, GELU) ? gate_ld(h, true) : 0,
+                                              .gelu = has(h, GELU)};
 }
 
 static void gate_fwd_values(const struct harness *h, double *y)
 {
     const struct op_case *c = h->c;
-    for (int64_t i = 0; i < c->M * c->N; i++)
-        y[i] = h->x->host[i] * ref_sigmoid(h->w->host[i / c->N * (c->N + c->pad) + i % c->N]);
+    for (int64_t i = 0; i < c->M * c->N; i++) {
+        const int64_t row = i / c->N, j = i % c->N;
+        y[i] = h->x->host[row * gate_ld(h, true) + j] * gate_open(h, h->w->host[row * gate_ld(h, false) + j]);
+    }
 }
 
 static void gate_fwd_reference(struct harness *h)
@@ -373,23 +393,35 @@ static void gate_fwd_reference(struct harness *h)
 static void gate_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    h->x = input(h, "x", c->M * c->N);
-    h->w = input(h, "gate", c->M * (c->N + c->pad));
+    const bool gelu = has(h, GELU); /* then dx is in place of x, and dgate of the gate */
+    h->x = input(h, "x", c->M * gate_ld(h, true));
+    h->w = input(h, "gate", c->M * gate_ld(h, false));
     h->dy = input(h, "dy", c->M * c->N);
-    h->dx = output_over(h, h->dy, "dx", c->M * c->N);
-    h->dw = tensor_out(h, "dgate", h->dtype, c->M * (c->N + c->pad), false);
-    h->args.gate_bwd = (struct gate_bwd_args){h->dtype,      c->M,          c->N,         c->N + c->pad, h->dx->device,
-                                              h->dw->device, h->dy->device, h->x->device, h->w->device};
+    h->dx = output_over(h, gelu ? h->x : h->dy, "dx", c->M * gate_ld(h, true));
+    h->dw = gelu ? output_over(h, h->w, "dgate", c->M * gate_ld(h, false))
+                 : tensor_out(h, "dgate", h->dtype, c->M * gate_ld(h, false), false);
+    h->args.gate_bwd = (struct gate_bwd_args){.dtype = h->dtype,
+                                              .M = c->M,
+                                              .C = c->N,
+                                              .ld_gate = gate_ld(h, false),
+                                              .dx = h->dx->device,
+                                              .dgate = h->dw->device,
+                                              .dy = h->dy->device,
+                                              .x = h->x->device,
+                                              .gate = h->w->device,
+                                              .ld_x = gelu ? gate_ld(h, true) : 0,
+                                              .gelu = gelu};
 }
 
 static void gate_bwd_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
     for (int64_t i = 0; i < c->M * c->N; i++) {
-        const int64_t at = i / c->N * (c->N + c->pad) + i % c->N;
-        const double open = ref_sigmoid(h->w->host[at]);
-        h->dx->expected[i] = h->dy->host[i] * open;
-        h->dw->expected[at] = h->dy->host[i] * h->x->host[i] * open * (1 - open);
+        const int64_t row = i / c->N, j = i % c->N, at = row * gate_ld(h, false) + j, at_x = row * gate_ld(h, true) + j;
+        const double gate = h->w->host[at], open = gate_open(h, gate);
+        h->dx->expected[at_x] = h->dy->host[i] * open;
+        h->dw->expected[at] =
+            h->dy->host[i] * h->x->host[at_x] * (has(h, GELU) ? gate_slope(h, gate) : open * (1 - open));
     }
 }
 

@@ -132,14 +132,21 @@ static int cross_entropy_pairs(struct harness *h, struct gradient_pair *pairs)
 static void add_setup(struct harness *h)
 {
     h->x = input(h, "a", h->c->N);
-    h->w = input(h, "b", h->c->N);
+    h->w = h->c->K == 1 ? NULL : input(h, "b", h->c->N); /* K: summands; 0: two */
     h->y = output_over(h, h->x, "y", h->c->N);
-    h->args.add = (struct add_args){h->dtype, h->c->N, h->y->device, h->x->device, h->w->device};
+    h->dy = h->c->offset ? tensor_in(h, "factor", h->dtype, 1, 2) : NULL;
+    h->args.add = (struct add_args){.dtype = h->dtype,
+                                    .n = h->c->N,
+                                    .y = h->y->device,
+                                    .a = h->x->device,
+                                    .b = h->w ? h->w->device : NULL,
+                                    .factor = h->dy ? h->dy->device : NULL};
 }
 
 static void add_reference(struct harness *h)
 {
-    for (int64_t i = 0; i < h->c->N; i++) h->y->expected[i] = h->x->host[i] + h->w->host[i];
+    for (int64_t i = 0; i < h->c->N; i++)
+        h->y->expected[i] = (h->x->host[i] + (h->w ? h->w->host[i] : 0)) * (h->dy ? h->dy->host[0] : 1);
 }
 
 /* fp32 to the case's dtype; with WIDE_OUT back; with IN_PLACE from the dtype to itself (not really in place); with

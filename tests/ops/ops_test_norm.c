@@ -308,6 +308,7 @@ static void head_norm_bwd_setup(struct harness *h)
     h->db = NULL;
     h->aux = has(h, GATED) ? input(h, "gate", c->M * ld) : NULL;
     h->o = h->aux ? tensor_out(h, "dgate", h->dtype, c->M * ld, false) : NULL;
+    h->res = has(h, ADDED) ? input(h, "dres", c->M * ld) : NULL;
     if (!h->timing) {
         double *x = host_memory(h, (size_t)(3 * n) * sizeof *x), *y = x + n, *rstd = y + n;
         dense_rows(c, h->x->host, x);
@@ -331,7 +332,8 @@ static void head_norm_bwd_setup(struct harness *h)
                                                         .accumulate = has(h, ACCUMULATE),
                                                         .gate = h->aux ? h->aux->device : NULL,
                                                         .dgate = h->o ? h->o->device : NULL,
-                                                        .ld_gate = ld};
+                                                        .ld_gate = ld,
+                                                        .dres = h->res ? h->res->device : NULL};
 }
 
 /* dgate from dy and the normed and weighted values. */
@@ -359,6 +361,8 @@ static void head_norm_bwd_reference(struct harness *h)
     }
     gate_rows(h, dy);
     ref_norm_bwd(true, c->M * c->H, c->D, x, norm_factors(h), dy, NULL, h->rstd->host, dx, h->dw->expected, NULL);
+    if (h->res) dense_rows(c, h->res->host, dy);
+    for (int64_t i = 0; h->res && i < n; i++) dx[i] += dy[i];
     spread_rows(c, dx, h->dx->expected);
 }
 
@@ -371,7 +375,10 @@ static double head_norm_loss(struct harness *h)
     dense_rows(c, h->dy->host, dy);
     ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, NULL);
     gate_rows(h, y);
-    return sum_of_products(y, dy, n);
+    const double loss = sum_of_products(y, dy, n);
+    if (!h->res) return loss;
+    dense_rows(c, h->res->host, dy);
+    return loss + sum_of_products(x, dy, n);
 }
 
 static int head_norm_pairs(struct harness *h, struct gradient_pair *pairs)

@@ -168,6 +168,7 @@ static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a,
             const void *x = at(a->x, i * a->ld_x + h * D, dtype), *dy = at(a->dy, i * a->ld_dy + h * D, dtype);
             const void *gate = a->gate ? at(a->gate, i * a->ld_gate + h * D, dtype) : NULL;
             void *dx = at(a->dx, i * a->ld_dx + h * D, dtype);
+            const void *dres = a->dres ? at(a->dres, i * a->ld_dx + h * D, dtype) : NULL;
             void *dgate = a->gate ? at(a->dgate, i * a->ld_gate + h * D, dtype) : NULL;
             float rstd = a->rstd[i * a->heads + h];
             vf sum = vf_zero();
@@ -184,8 +185,10 @@ static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a,
                 vf_put(dweight, j, D, vf_get(dweight, j, D, DTYPE_F32) + d * n, DTYPE_F32);
             }
             float mean = vf_sum(sum) / (float)D;
-            for (int64_t j = 0; j < D; j += VF)
-                vf_put(dx, j, D, rstd * (vf_get(gated, j, D, DTYPE_F32) - vf_get(x, j, D, dtype) * rstd * mean), dtype);
+            for (int64_t j = 0; j < D; j += VF) {
+                vf g = rstd * (vf_get(gated, j, D, DTYPE_F32) - vf_get(x, j, D, dtype) * rstd * mean);
+                vf_put(dx, j, D, dres ? g + vf_get(dres, j, D, dtype) : g, dtype);
+            }
         }
     }
 }

@@ -103,36 +103,43 @@ OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1,
 
 /* ---- a gate -------------------------------------------------------------- */
 
-static ALWAYS_INLINE void gate_fwd_rows(const struct gate_fwd_args *a, struct range r, enum dtype dtype)
+/* `gelu`, a constant: of the gate, in place of its sigmoid. */
+static ALWAYS_INLINE void gate_fwd_rows(const struct gate_fwd_args *a, struct range r, enum dtype dtype, bool gelu)
 {
+    const bool half = dtype != DTYPE_F32;
+    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
     for (int64_t i = r.first; i < r.end; i++) {
-        const void *x = at(a->x, i * a->C, dtype), *gate = at(a->gate, i * a->ld_gate, dtype);
+        const void *x = at(a->x, i * ld_x, dtype), *gate = at(a->gate, i * a->ld_gate, dtype);
         void *y = at(a->y, i * a->C, dtype);
         for (int64_t j = 0; j < a->C; j += VF) {
-            const vf open = vf_sigmoid(vf_get(gate, j, a->C, dtype), dtype != DTYPE_F32);
+            const vf g = vf_get(gate, j, a->C, dtype), open = gelu ? vf_gelu(g, half) : vf_sigmoid(g, half);
             vf_put(y, j, a->C, vf_get(x, j, a->C, dtype) * open, dtype);
         }
     }
 }
 
-OP_IN_PARTS(gate_fwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, gate_fwd_rows(a, part, DT)))
+OP_IN_PARTS(gate_fwd, a->M * a->C, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(a, part, DT, GELU))))
 
-static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct range r, enum dtype dtype)
+static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct range r, enum dtype dtype, bool gelu)
 {
+    const bool half = dtype != DTYPE_F32;
+    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
     for (int64_t i = r.first; i < r.end; i++) {
-        const void *dy = at(a->dy, i * a->C, dtype), *x = at(a->x, i * a->C, dtype);
+        const void *dy = at(a->dy, i * a->C, dtype), *x = at(a->x, i * ld_x, dtype);
         const void *gate = at(a->gate, i * a->ld_gate, dtype);
-        void *dx = at(a->dx, i * a->C, dtype), *dgate = at(a->dgate, i * a->ld_gate, dtype);
+        void *dx = at(a->dx, i * ld_x, dtype), *dgate = at(a->dgate, i * a->ld_gate, dtype);
         for (int64_t j = 0; j < a->C; j += VF) {
-            const vf d = vf_get(dy, j, a->C, dtype),
-                     open = vf_sigmoid(vf_get(gate, j, a->C, dtype), dtype != DTYPE_F32);
-            vf_put(dgate, j, a->C, d * vf_get(x, j, a->C, dtype) * open * (1.0f - open), dtype);
+            const vf d = vf_get(dy, j, a->C, dtype), u = vf_get(x, j, a->C, dtype), g = vf_get(gate, j, a->C, dtype),
+                     open = gelu ? vf_gelu(g, half) : vf_sigmoid(g, half);
+            vf_put(dgate, j, a->C, gelu ? d * u * vf_gelu_grad(g, half) : d * u * open * (1.0f - open), dtype);
             vf_put(dx, j, a->C, d * open, dtype);
         }
     }
 }
 
-OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT)))
+OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT, GELU))))
 
 /* ---- tanh ---------------------------------------------------------------- */
 
@@ -158,8 +165,11 @@ OP_OF_ELEMENTS(tanh_bwd, WITH_DTYPE(a->dtype, tanh_bwd_part(a, part, DT)))
 
 static ALWAYS_INLINE void add_part(const struct add_args *a, struct range part, enum dtype dtype)
 {
-    for (int64_t i = part.first; i < part.end; i += VF)
-        vf_put(a->y, i, part.end, vf_get(a->a, i, part.end, dtype) + vf_get(a->b, i, part.end, dtype), dtype);
+    const float factor = a->factor ? dtype_load(a->factor, 0, dtype) : 1;
+    for (int64_t i = part.first; i < part.end; i += VF) {
+        const vf b = a->b ? vf_get(a->b, i, part.end, dtype) : vf_zero();
+        vf_put(a->y, i, part.end, (vf_get(a->a, i, part.end, dtype) + b) * factor, dtype);
+    }
 }
 
 OP_OF_ELEMENTS(add, WITH_DTYPE(a->dtype, add_part(a, part, DT)))

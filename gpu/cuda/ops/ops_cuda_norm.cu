@@ -544,12 +544,13 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
     struct norm_bwd_args norm = {};
-    ASSERT(!a->gate || a->D <= CUDA_MAX_HEAD_DIM);
+    ASSERT(!a->gate || (!a->dres && a->D <= CUDA_MAX_HEAD_DIM));
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
     norm.C = a->D;
     norm.dx = a->dx;
+    norm.dres = a->dres;
     norm.dy = a->dy;
     norm.x = a->x;
     norm.weight = a->weight;

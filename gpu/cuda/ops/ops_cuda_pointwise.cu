@@ -118,10 +118,10 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_fwd
     for (; walk.row < a.M; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V;
         float x[V], gate[V];
-        load(static_cast<const T *>(a.x) + walk.row * a.C + j, x);
+        load(static_cast<const T *>(a.x) + walk.row * a.ld_x + j, x);
         load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
 #pragma unroll
-        for (int v = 0; v < V; v++) x[v] *= sigmoid(gate[v]);
+        for (int v = 0; v < V; v++) x[v] *= a.gelu ? gate[v] * gelu_of(gate[v]).share : sigmoid(gate[v]);
         store(static_cast<T *>(a.y) + walk.row * a.C + j, x);
     }
 }
@@ -131,16 +131,23 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_bwd
     const int columns = static_cast<int>(a.C / V);
     struct table_walk walk = table_walk_start(columns);
     for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * a.C + j;
+        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * a.ld_x + j;
         float dy[V], x[V], gate[V];
-        load(static_cast<const T *>(a.dy) + at, dy);
+        load(static_cast<const T *>(a.dy) + walk.row * a.C + j, dy);
         load(static_cast<const T *>(a.x) + at, x);
         load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            const float open = sigmoid(gate[v]);
-            gate[v] = dy[v] * x[v] * open * (1.0f - open);
-            dy[v] *= open;
+            if (a.gelu) {
+                const struct gelu_parts gelu = gelu_of(gate[v]);
+                const float open = gate[v] * gelu.share;
+                gate[v] = dy[v] * x[v] * gelu.derivative;
+                dy[v] *= open;
+            } else {
+                const float open = sigmoid(gate[v]);
+                gate[v] = dy[v] * x[v] * open * (1.0f - open);
+                dy[v] *= open;
+            }
         }
         store(static_cast<T *>(a.dgate) + walk.row * a.ld_gate + j, gate);
         store(static_cast<T *>(a.dx) + at, dy);
@@ -180,6 +187,15 @@ struct scaled {
     __device__ float operator()(float x) const
     {
         return x * by;
+    }
+};
+
+/* factor NULL: 1 */
+template <typename T> struct scaled_sum {
+    const T *factor;
+    __device__ float operator()(float a, float b = 0) const
+    {
+        return (a + b) * (factor ? to_float(*factor) : 1.0f);
     }
 };
 
@@ -306,9 +322,11 @@ void cuda_gate_fwd(struct stream *stream, const struct gate_fwd_args *a)
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
-        const bool aligned = aligned16(a->y, a->x, a->gate, a->C * size, a->ld_gate * size);
+        struct gate_fwd_args args = *a;
+        args.ld_x = a->ld_x ? a->ld_x : a->C;
+        const bool aligned = aligned16(a->y, a->x, a->gate, a->C * size, a->ld_gate * size, args.ld_x * size);
         LAUNCH(stream, "gate_fwd", (aligned ? gate_fwd_kernel<T, VECTOR<T>> : gate_fwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, args);
     });
 }
 
@@ -318,9 +336,12 @@ void cuda_gate_bwd(struct stream *stream, const struct gate_bwd_args *a)
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
-        const bool aligned = aligned16(a->dx, a->dgate, a->dy, a->x, a->gate, a->C * size, a->ld_gate * size);
+        struct gate_bwd_args args = *a;
+        args.ld_x = a->ld_x ? a->ld_x : a->C;
+        const bool aligned =
+            aligned16(a->dx, a->dgate, a->dy, a->x, a->gate, a->C * size, a->ld_gate * size, args.ld_x * size);
         LAUNCH(stream, "gate_bwd", (aligned ? gate_bwd_kernel<T, VECTOR<T>> : gate_bwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, args);
     });
 }
 
@@ -345,8 +366,15 @@ void cuda_add(struct stream *stream, const struct add_args *a)
 {
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        map_elements(stream, "add", a->n, static_cast<T *>(a->y), sum_of(), static_cast<const T *>(a->a),
-                     static_cast<const T *>(a->b));
+        T *const y = static_cast<T *>(a->y);
+        const T *const x = static_cast<const T *>(a->a), *const b = static_cast<const T *>(a->b),
+                       *const factor = static_cast<const T *>(a->factor);
+        if (!factor && b)
+            map_elements(stream, "add", a->n, y, sum_of(), x, b);
+        else if (b)
+            map_elements(stream, "add", a->n, y, scaled_sum<T>{factor}, x, b);
+        else
+            map_elements(stream, "add", a->n, y, scaled_sum<T>{factor}, x);
     });
 }
 

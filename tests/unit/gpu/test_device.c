@@ -350,7 +350,7 @@ static void profile_counts_calls_and_bytes(void **state)
     struct op_profile entries[OPS_COUNT];
     struct stream *stream = new_stream(STREAM_COMPUTE);
     const struct op_table *plain = device->ops;
-    struct add_args add = {DTYPE_F32, 100, y, x, x};
+    struct add_args add = {.dtype = DTYPE_F32, .n = 100, .y = y, .a = x, .b = x};
     struct ops_profiler *profiler;
     struct error err;
     assert_int_equal(ops_profiler_read(NULL, entries, OPS_COUNT), 0);
@@ -399,7 +399,7 @@ static void spans_reach_a_recorder(void **state)
     struct span_recorder *recorder;
     struct error err;
     struct stream *stream = new_stream(STREAM_COMPUTE);
-    const struct add_args add = {DTYPE_F32, 4, y, x, x};
+    const struct add_args add = {.dtype = DTYPE_F32, .n = 4, .y = y, .a = x, .b = x};
     const struct op_table *plain = device->ops;
     const struct span_recorder_config config = {
         .capacity = 2, .takes_ops = true, .wants = takes_forward_and_ops, .deliver = take_delivered, .context = &seen};
