@@ -13,7 +13,8 @@
  *   training     PASS_FORWARD   0, 1 … L
  *                PASS_BACKWARD  L+1, forward and backward (tied: while 0 is acquired too), then L … 1; each calls
  *                               grads before its ops and grads_ready after its release. Last 0: grads and grads_ready
- *                               only, it is not acquired unless the token embedding has an adapter
+ *                               only, it is not acquired unless the token embedding has an adapter, or
+ *                               layers have inputs of their own
  *   evaluation   PASS_EVALUATION  0, 1 … L, L+1 (tied: while 0 is acquired too)
  *
  * Backward ends with the first unit that has a tensor that is trained (tensor_table_first_trained()): those before it

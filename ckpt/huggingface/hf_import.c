@@ -162,6 +162,20 @@ static const struct tensor_info *find_name(const struct huggingface_reader *impo
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
+/* A tensor of keys or values in a layer that reads those of a layer before: transformers leaves it out. */
+static bool shares_keys(const struct model_desc *desc, const char *name)
+{
+    static const char *const parts[] = {"k_proj.", "v_proj.", "k_norm.", "v_norm."};
+    const char *layer = strstr(name, "layers.");
+    char *end = NULL;
+    const int64_t i = layer ? strtoll(layer + strlen("layers."), &end, 10) : -1;
+    if (i < 0 || i >= desc->num_layers || desc->layers[i].kv_source == i || strncmp(end, ".self_attn.", 11) != 0)
+        return false;
+    for (size_t p = 0; p < COUNT_OF(parts); p++)
+        if (strncmp(end + 11, parts[p], strlen(parts[p])) == 0) return true;
+    return false;
+}
+
 static bool is_skipped_by_import(const struct model_desc *desc, const char *name)
 {
     if (desc->family == FAMILY_BERT && fs_has_suffix(name, "embeddings.position_ids")) return true;
@@ -169,6 +183,7 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
     const bool old = desc->family == FAMILY_GPT2 || desc->family == FAMILY_GPTJ || desc->family == FAMILY_GPT_NEOX;
     for (size_t i = 0; old && i < COUNT_OF(masks); i++)
         if (fs_has_suffix(name, masks[i])) return true;
+    if (shares_keys(desc, name)) return true;
     if (desc->family == FAMILY_QWEN3_5 && strncmp(name, "mtp.", 4) == 0) /* to predict further tokens */
         return true;
     if (desc->num_labels > 0 && desc->new_head && strncmp(name, "lm_head.", 8) == 0) /* a classifier has another head */
@@ -183,6 +198,12 @@ static bool starts_fresh(const struct huggingface_reader *import, const struct t
     const bool head = tensor->role == ROLE_SCORE_W || tensor->role == ROLE_SCORE_B;
     return !import->dir || tensor->part != PART_BASE ||
            (import->desc->new_head && (head || (pooler && import->new_pooler)));
+}
+
+/* Of a tensor that no file has: a layer's scalar is 1 then. */
+static bool may_be_missing(const struct huggingface_reader *import, const struct tensor_info *tensor)
+{
+    return starts_fresh(import, tensor) || tensor->role == ROLE_LAYER_SCALAR;
 }
 
 /* A name's new ending in place of an old one; false: it has another ending, or is too long. */
@@ -376,7 +397,7 @@ static enum status check_complete(const struct huggingface_reader *import, struc
     int missing = 0;
     if (import->extra) return refuse_extra(import, err);
     for (int i = 0; i < import->table->num_tensors; i++) {
-        if (!import->places[i].found && !starts_fresh(import, &import->table->tensors[i])) {
+        if (!import->places[i].found && !may_be_missing(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
             missing++;
         }
@@ -490,7 +511,7 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
 {
     struct huggingface_reader *import = context;
     const struct tensor_info *info = &import->table->tensors[tensor];
-    if (starts_fresh(import, info)) {
+    if (starts_fresh(import, info) || (!import->places[tensor].found && may_be_missing(import, info))) {
         import_initial_values(import, tensor, first, count, out);
         return STATUS_OK;
     }

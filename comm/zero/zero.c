@@ -113,7 +113,9 @@ static enum status zero_new_events(struct zero *z, struct error *err)
 static int zero_backward_end(const struct zero_config *config)
 {
     const int first = config->training ? tensor_table_first_trained(config->table) : 0;
-    return first > 0 || tensor_find_part(config->table, 0, ROLE_WTE, PART_LORA_A) ? first : 1;
+    const bool acquires =
+        tensor_find_part(config->table, 0, ROLE_WTE, PART_LORA_A) || tensor_find(config->table, 0, ROLE_LAYER_IN_W);
+    return first > 0 || acquires ? first : 1;
 }
 
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,

@@ -256,7 +256,7 @@ static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_b
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* Zeroes the gaps between tensors, where the bucket's last user has left values. */
+/* Zeroes the gaps between tensors, where the bucket's last user has left values. A layer's scalar is one. */
 static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];
@@ -265,7 +265,7 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
     for (int t = 0; t <= info->num_tensors; t++) {
         int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
         if (next > end) stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
-        if (t < info->num_tensors) end = next + tensors[t].numel;
+        if (t < info->num_tensors && tensors[t].role != ROLE_LAYER_SCALAR) end = next + tensors[t].numel;
     }
 }
 

@@ -8,6 +8,9 @@
 
 enum { MAX_ASKED = 96 };
 
+/* With those of model_config.c they keep products of sizes far from overflow. */
+static const int64_t MAX_INTERMEDIATE = 1 << 22, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 14;
+
 /* The keys that a reader has asked for, each once. */
 struct asked_keys {
     const char *names[MAX_ASKED]; /* literals */

@@ -64,6 +64,7 @@ static const struct family_facts FAMILIES[] = {
     [FAMILY_EXAONE4] = {"exaone4", "Exaone4ForCausalLM", "Exaone4",   102400, 4096, 16384, 32, 32, 32,   0,   2048, false, -1,     1e-5, ROPE(1e4),          {WINDOW_PATTERN_OR_NONE, 4096, NOPE_FULL, 4, true, false}},
     [FAMILY_SEED_OSS] = {"seed_oss", "SeedOssForCausalLM", "SeedOss", 155136, 4096, 27648, 64, 80,  8, 128, 524288, false, 1,      1e-6, ROPE(1e4),          NO_WINDOW},
     [FAMILY_QWEN3_5] = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5Text", 248320, 4096, 12288, 32, 16, 4, 256, 32768, false, -1,    1e-6, PARTIAL_ROPE(0.25), {WINDOW_NONE, 0, NOPE_NONE, 4, false, true}},
+    [FAMILY_GEMMA4]  = {"gemma4_text", "Gemma4ForCausalLM", "Gemma4Text",262144, 2304,  9216, 30,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, 0, true, 1e4, NULL}, {WINDOW_PATTERN, 512, NOPE_NONE, 6, false, false}},
 };
 #undef NO_WINDOW
 #undef ROPE
@@ -72,8 +73,7 @@ static const struct family_facts FAMILIES[] = {
 _Static_assert(COUNT_OF(FAMILIES) == FAMILY_COUNT, "every family has its facts");
 
 /* Limits that keep every product of sizes far from overflow (a tensor has at most 2^52 elements, a model 2^62). */
-static const int64_t MAX_VOCAB = INT32_MAX, MAX_POSITIONS = INT32_MAX, MAX_HIDDEN = 1 << 20, MAX_INTERMEDIATE = 1 << 22,
-                     MAX_LAYERS = 10000, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 14;
+static const int64_t MAX_VOCAB = INT32_MAX, MAX_POSITIONS = INT32_MAX, MAX_HIDDEN = 1 << 20, MAX_LAYERS = 10000;
 
 const char *model_family_name(enum model_family family)
 {
@@ -99,6 +99,7 @@ enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY
 enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, BERT = 1 << FAMILY_BERT };
 enum { OLMO2 = 1 << FAMILY_OLMO2, OLMO = OLMO2 | 1 << FAMILY_OLMO3 };
 enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
+enum { GEMMA4 = 1 << FAMILY_GEMMA4, GEMMAS = GEMMA | GEMMA4 };
 enum { GLM4 = 1 << FAMILY_GLM4, GLM = GLM4 | 1 << FAMILY_GLM, MINISTRAL3 = 1 << FAMILY_MINISTRAL3 };
 enum { GPTJ = 1 << FAMILY_GPTJ, GPT_NEOX = 1 << FAMILY_GPT_NEOX, PHI = 1 << FAMILY_PHI };
 enum { COHERE2 = 1 << FAMILY_COHERE2, COHERE = COHERE2 | 1 << FAMILY_COHERE };
@@ -113,7 +114,7 @@ enum {
     WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ | 1 << FAMILY_QWEN3_5
 };
 enum {
-    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMA | GLM | GPT_NEOX | COHERE | SEED_OSS
+    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMAS | GLM | GPT_NEOX | COHERE | SEED_OSS
 };
 enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERE };
 
@@ -132,13 +133,14 @@ static const struct limited_key REFUSALS[] = {
     {{"is_causal"}, BERT, "false", "BERT looks both ways"},
     {{"is_decoder"}, BERT, "false", "BERT is trained as an encoder"},
     {{"position_embedding_type"}, BERT, "\"absolute\"", "positions are absolute in BERT"},
-    {{"per_layer_config"}, ALL, "null", "all blocks must be alike"},
+    {{"per_layer_config"}, ALL & ~GEMMA4, "null", "all blocks must be alike"},
     {{"pruned_heads"}, ALL, "{}", "use the unpruned model"},
     {{"add_cross_attention"}, GPT2 | BERT, "false", "ztrain trains decoders without cross-attention only"},
     {{"scale_attn_weights"}, GPT2, "true", "attention scores are always scaled by 1/sqrt(head size)"},
     {{"scale_attn_by_inverse_layer_idx"}, GPT2, "false", "attention scores are not scaled by the layer's number"},
     {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
     {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
+    {{"enable_moe_block"}, GEMMA4, "false", "ztrain trains dense models only"},
     {{"attn_output_gate"}, QWEN3_5, "true", "attention has a gate"},
     {{"qk_layernorm"}, PHI, "false", "norms of q and k are not supported here"},
     {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "norms of q and k are not supported here"},
@@ -158,19 +160,21 @@ static const struct limited_key REMARKS[] = {
     {{"use_sliding_window"}, WITHOUT_WINDOW, "false", NO_EFFECT},
     {{"use_sliding_window"}, ROTARY & ~(WITHOUT_WINDOW | QWEN2 | QWEN3 | SMOLLM3), "true", NO_EFFECT},
     {{"hidden_act"}, OLD_NAMES, "null", NO_EFFECT},
-    {{"hidden_act"}, GEMMA, "\"gelu_pytorch_tanh\"", NO_EFFECT},
-    {{"hidden_activation"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"hidden_act"}, GEMMAS, "\"gelu_pytorch_tanh\"", NO_EFFECT},
+    {{"hidden_activation"}, ALL & ~GEMMAS, "null", NO_EFFECT},
     {{"intermediate_size"}, OLD_NAMES, "null", NO_EFFECT},
     {{"num_key_value_heads", "head_dim"}, OLD_NAMES | BERT | GPT_NEOX, "null", NO_EFFECT},
     {{"rope_theta", "rope_scaling", "rope_parameters"}, OLD_NAMES | BERT, "null", NO_EFFECT},
     {{"rope_theta", "partial_rotary_factor"}, GPT_NEOX, "null", NO_EFFECT},
+    {{"rope_theta", "rope_scaling"}, GEMMA4, "null", NO_EFFECT},
     {{"rms_norm_eps"}, LAYER_NORM, "null", NO_EFFECT},
     {{"activation_function", "n_inner", "layer_norm_epsilon"}, ALL & ~OLD_NAMES, "null", NO_EFFECT},
     /* keys with which other families change the mathematics */
     {{"layer_norm_eps"}, ALL & ~LAYER_NORM_EPS, "null", NO_EFFECT},
     {{"norm_epsilon"}, ALL & ~STARCODER2, "null", NO_EFFECT},
     {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
-    {{"final_logit_softcapping", "query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
+    {{"final_logit_softcapping"}, ALL & ~GEMMAS, "null", NO_EFFECT},
+    {{"query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
     {{"logit_scale"}, ALL & ~COHERE, "1", NO_EFFECT},
     {{"logits_scaling", "attention_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
     {{"embedding_multiplier", "residual_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
@@ -274,7 +278,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1 << family & ~(GRANITE | OLMO | COHERE | QWEN3_5)) != 0;
+    return (1 << family & ~(GRANITE | OLMO | COHERE | QWEN3_5 | GEMMA4)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -333,7 +337,7 @@ static const struct unsupported {
      "ztrain trains dense models only"},
     {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "paligemma"},
      "a multimodal model",
-     "the text of gemma3, qwen2_5_vl, qwen3_vl, qwen3_5, mistral3, llava and internvl is"},
+     "the text of gemma3, gemma4, qwen2_5_vl, qwen3_vl, qwen3_5, mistral3, llava and internvl is"},
 };
 
 static void config_refuse_type(struct config_reader *reader, const char *type)
@@ -464,8 +468,8 @@ static const struct activation {
     {BERT | GPT_NEOX | PHI, "hidden_act", MLP_GELU, {"gelu_new", "gelu_pytorch_tanh", GELU_TANH}},
     {STARCODER2, "hidden_act", MLP_GELU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
     {PHI | STARCODER2, "hidden_act", MLP_GELU_ERF, {"gelu", "gelu_python"}},
-    {GEMMA, "hidden_activation", MLP_GEGLU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
-    {ALL & ~(GEMMA | UNGATED), "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
+    {GEMMAS, "hidden_activation", MLP_GEGLU, {"gelu_pytorch_tanh", "gelu_new", GELU_TANH}},
+    {ALL & ~(GEMMAS | UNGATED), "hidden_act", MLP_SWIGLU, {"silu", "swish"}},
 };
 
 static void read_activation(struct config_reader *reader, struct model_desc *desc)
@@ -546,6 +550,31 @@ static void read_gemma(struct config_reader *reader, struct model_desc *desc)
     desc->logit_softcap = desc->num_labels ? 0 : softcap; /* a classifier has none */
 }
 
+static void read_gemma4(struct config_reader *reader, struct model_desc *desc)
+{
+    const json_t *both_ways = reader_get(reader, "use_bidirectional_attention");
+    char text[64];
+    desc->embedding_multiplier = sqrt((double)desc->hidden_size);
+    desc->embedding_rounds = true;
+    desc->attention_scale = 1;
+    desc->v_norm = desc->layer_scalar = true;
+    desc->logit_softcap = config_softcap(reader, "final_logit_softcapping", 0);
+    const int64_t inputs = reader_is_null(reader, "hidden_size_per_layer_input") ? 0 : 256;
+    desc->layer_inputs = reader_int(reader, "hidden_size_per_layer_input", inputs, 0, MAX_HIDDEN);
+    desc->layer_vocab = reader_int(reader, "vocab_size_per_layer_input", 262144, 1, MAX_VOCAB);
+    if (desc->layer_inputs && desc->layer_vocab < desc->vocab_size)
+        reader_fail(reader, STATUS_DATA, "vocab_size_per_layer_input %" PRId64 " is less than vocab_size %" PRId64,
+                    desc->layer_vocab, desc->vocab_size);
+    if (desc->layer_inputs * desc->num_layers > MAX_INTERMEDIATE)
+        reader_fail(reader, STATUS_DATA,
+                    "hidden_size_per_layer_input %" PRId64 " in %" PRId64 " layers is more than the supported %" PRId64,
+                    desc->layer_inputs, desc->num_layers, MAX_INTERMEDIATE);
+    if (both_ways && !reader_value_is(both_ways, "\"vision\"")) /* which is of tokens of images */
+        reader_fail(reader, STATUS_USAGE,
+                    "use_bidirectional_attention %s is not supported; hint: ztrain trains causal models only",
+                    reader_show(both_ways, text));
+}
+
 static double config_norm_eps(struct config_reader *reader, const struct model_desc *desc)
 {
     const int family = 1 << desc->family;
@@ -604,14 +633,14 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     const int family = 1 << desc->family;
     desc->norm = family & LAYER_NORM ? NORM_LAYER : NORM_RMS;
     desc->norm_eps = config_norm_eps(reader, desc);
-    desc->norm_place = family & (OLMO | EXAONE4) ? NORM_AFTER
-                       : family & (GEMMA | GLM4) ? NORM_BOTH
-                       : family & BERT           ? NORM_AFTER_RESIDUAL
-                                                 : NORM_BEFORE;
+    desc->norm_place = family & (OLMO | EXAONE4)  ? NORM_AFTER
+                       : family & (GEMMAS | GLM4) ? NORM_BOTH
+                       : family & BERT            ? NORM_AFTER_RESIDUAL
+                                                  : NORM_BEFORE;
     desc->residual = config_residual(reader, desc);
-    desc->qk_norm = family & (QWEN3 | QWEN3_5 | GEMMA3 | EXAONE4) ? QK_NORM_HEADS
-                    : family & OLMO                               ? QK_NORM_PROJECTION
-                                                                  : QK_NORM_NONE;
+    desc->qk_norm = family & (QWEN3 | QWEN3_5 | GEMMA3 | GEMMA4 | EXAONE4) ? QK_NORM_HEADS
+                    : family & OLMO                                        ? QK_NORM_PROJECTION
+                                                                           : QK_NORM_NONE;
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
     desc->fused_qkv = family & (GPT2 | PHI3 | GPT_NEOX);
     desc->qkv_by_head = family & GPT_NEOX;
@@ -624,6 +653,7 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     if (family & GRANITE) read_multipliers(reader, desc);
     if (family & COHERE) desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
     if (family & GEMMA) read_gemma(reader, desc);
+    if (family & GEMMA4) read_gemma4(reader, desc);
     if (family & QWEN3_5) read_delta(reader, desc);
     if (family & ROTARY) model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }

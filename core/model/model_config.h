@@ -42,6 +42,7 @@ enum model_family {
     FAMILY_EXAONE4,
     FAMILY_SEED_OSS,
     FAMILY_QWEN3_5,
+    FAMILY_GEMMA4,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
@@ -71,13 +72,16 @@ enum rope_kind {
     ROPE_LLAMA3,
     ROPE_YARN,
     ROPE_DYNAMIC,
-    ROPE_LONGROPE
+    ROPE_LONGROPE,
+    ROPE_PROPORTIONAL
 };
 
 struct rope_desc {
     enum rope_kind kind;
     double theta;
-    double factor;                            /* linear, llama3, yarn, dynamic */
+    int64_t dim;                              /* of a head the first elements, which it turns */
+    double factor;                            /* linear, llama3, yarn, dynamic, proportional */
+    double share;                             /* proportional: of the pairs; the others are not turned */
     double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_positions;           /* all but linear; dynamic: max_positions */
     double beta_fast, beta_slow;              /* yarn: turns within the original length */
@@ -96,6 +100,11 @@ struct layer_desc {
     bool delta;      /* a gated delta rule takes the place of attention (Qwen3.5) */
     bool local_rope; /* they are turned by the description's local_rope (the layers with a window of Gemma 3 and OLMo 3)
                       */
+    int64_t head_dim;          /* D */
+    int64_t num_kv_heads;      /* KV: divides H */
+    int64_t intermediate_size; /* F */
+    int64_t kv_source; /* the layer whose keys and values attention reads: this one, or one before, and it has none */
+    bool v_is_k;       /* values are keys before their norm and RoPE: they have no matrix */
 };
 
 /* Of the layers with a gated delta rule. */
@@ -123,7 +132,8 @@ struct model_desc {
     enum model_family family;
     int64_t vocab_size;        /* V */
     int64_t hidden_size;       /* C */
-    int64_t intermediate_size; /* F: columns of the MLP's inner layer (of gate and of up each) */
+    int64_t intermediate_size; /* F: columns of the MLP's inner layer (of gate and of up each); as KV and D, those of
+                                * layers that have no others (layer_desc) */
     int64_t num_layers;        /* L */
     int64_t num_heads;         /* H */
     int64_t num_kv_heads;      /* KV: divides H */
@@ -149,7 +159,12 @@ struct model_desc {
     bool qkv_bias, o_bias, mlp_bias;
     bool gated_attention; /* q's matrix has the rows of a head's q, then those of its gate: attention · sigmoid(gate) */
     struct delta_desc delta; /* taps 0: no layer has one */
-    bool head_bias;          /* of a language model's head (GPT-J, Phi-2) */
+    bool v_norm;             /* values go through an RMSNorm of heads without a weight */
+    bool layer_scalar;       /* a block's output is multiplied by a number in the folder, which is not trained */
+    /* Each layer adds a gate of `layer_inputs` elements of the token, which come from an embedding of layer_vocab rows
+     * and a matrix on the model's input; 0: none does. */
+    int64_t layer_inputs, layer_vocab;
+    bool head_bias; /* of a language model's head (GPT-J, Phi-2) */
     enum qk_norm_kind qk_norm;
     bool tied;       /* the head uses the token embedding as its matrix */
     bool rope_pairs; /* RoPE turns elements 2i and 2i + 1; else i and i + rotary_dim / 2 */

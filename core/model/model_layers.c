@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_layers.c: which layers have a sliding window, and which have no RoPE, or one of their own. */
+/* model_layers.c: which layers have a sliding window, no RoPE or one of their own, and sizes of their own. */
 #include "core/model/config_reader.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Gives the layers that layer_types names sliding the window. `free`: "full_attention" may turn a window off. */
@@ -106,14 +107,93 @@ static void read_layers_delta(struct config_reader *reader, const struct layer_f
     }
 }
 
+/* per_layer_config {"5": {"head_dim": 512}}: what a layer has in place of the keys outside. */
+static void read_layer_sizes(struct config_reader *reader, const json_t *sizes, struct layer_desc *layer)
+{
+    char text[64];
+    const char *key;
+    json_t *value;
+    if (sizes && !json_is_object(sizes))
+        reader_fail(reader, STATUS_DATA, "per_layer_config must have objects, not %s", reader_show(sizes, text));
+    json_object_foreach ((json_t *)sizes, key, value) {
+        const bool heads = strcmp(key, "num_key_value_heads") == 0;
+        if (!heads && strcmp(key, "head_dim") != 0)
+            reader_fail(reader, STATUS_USAGE,
+                        "per_layer_config: '%.60s' is not supported; hint: head_dim and num_key_value_heads are", key);
+        else if (json_integer_value(value) < 1 || json_integer_value(value) > (heads ? MAX_HEADS : MAX_HEAD_DIM))
+            reader_fail(reader, STATUS_DATA, "per_layer_config: %s must be a positive integer, not %s", key,
+                        reader_show(value, text));
+        else if (heads)
+            layer->num_kv_heads = json_integer_value(value);
+        else
+            layer->head_dim = json_integer_value(value);
+    }
+}
+
+/* The sizes of a layer are known. Layers with a window are alike, and so are the others: RoPE needs that. */
+static void check_layer_sizes(struct config_reader *reader, const struct model_desc *desc, int64_t i)
+{
+    const struct layer_desc *layer = &desc->layers[i], *first = desc->layers;
+    while (first->window != layer->window) first++;
+    if (layer->head_dim != first->head_dim || layer->num_kv_heads != first->num_kv_heads)
+        reader_fail(reader, STATUS_USAGE,
+                    "per_layer_config: layers %d and %" PRId64 " differ; hint: layers of one type must be alike",
+                    (int)(first - desc->layers), i);
+    else if (layer->head_dim % 2 != 0 || desc->num_heads % layer->num_kv_heads != 0 ||
+             desc->num_heads * layer->head_dim > MAX_INTERMEDIATE)
+        reader_fail(reader, STATUS_DATA,
+                    "layer %" PRId64 " has %" PRId64 " heads of size %" PRId64 " on %" PRId64
+                    " key/value heads; hint: the size must be even, and the heads a multiple of the latter",
+                    i, desc->num_heads, layer->head_dim, layer->num_kv_heads);
+}
+
+/* Gemma 4: layers without a window have heads of another size; the last ones read keys and values of layers before. */
+static void read_layers_gemma4(struct config_reader *reader, struct model_desc *desc)
+{
+    const int64_t L = desc->num_layers, own = L - reader_int(reader, "num_kv_shared_layers", 0, 0, L - 1);
+    const bool no_v = reader_bool(reader, "attention_k_eq_v", false);
+    const bool wide = reader_bool(reader, "use_double_wide_mlp", false);
+    const int64_t head_dim = reader_int(reader, "global_head_dim", 512, 1, MAX_HEAD_DIM);
+    const int64_t kv = reader_int(reader, "num_global_key_value_heads", desc->num_kv_heads, 1, MAX_HEADS);
+    const json_t *sizes = reader_get(reader, "per_layer_config");
+    desc->layers[L - 1].window = 0;
+    for (int64_t i = 0; i < L; i++) {
+        struct layer_desc *layer = &desc->layers[i];
+        const bool full = layer->window == 0;
+        char number[24];
+        snprintf(number, sizeof number, "%" PRId64, i);
+        if (full && !sizes) layer->head_dim = head_dim;
+        if (full && !sizes && no_v) layer->num_kv_heads = kv;
+        read_layer_sizes(reader, json_object_get(sizes, number), layer);
+        check_layer_sizes(reader, desc, i);
+        if (full) desc->rope.dim = layer->head_dim;
+        layer->v_is_k = no_v && full;
+        if (i < own) continue;
+        layer->intermediate_size *= wide ? 2 : 1;
+        layer->kv_source = own - 1;
+        while (layer->kv_source >= 0 && desc->layers[layer->kv_source].window != layer->window) layer->kv_source--;
+        if (layer->kv_source < 0)
+            reader_fail(reader, STATUS_DATA,
+                        "num_kv_shared_layers: no layer before has the type of layer %" PRId64
+                        ", whose keys and values it shares",
+                        i);
+    }
+}
+
 void model_layers_read(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        desc->layers[i] = (struct layer_desc){.head_dim = desc->head_dim,
+                                              .num_kv_heads = desc->num_kv_heads,
+                                              .intermediate_size = desc->intermediate_size,
+                                              .kv_source = i};
     if (facts->delta) {
         read_layers_delta(reader, facts, desc);
         return;
     }
     if (facts->nope == NOPE_LISTED) read_layers_nope(reader, desc);
     const bool windows = read_windows(reader, facts, desc) > 0;
+    if (desc->family == FAMILY_GEMMA4) read_layers_gemma4(reader, desc);
     for (int64_t i = 0; i < desc->num_layers; i++) {
         if (facts->nope == NOPE_FULL) desc->layers[i].no_rope = windows && desc->layers[i].window == 0;
         desc->layers[i].local_rope = desc->local_rope.kind != ROPE_NONE && desc->layers[i].window > 0;

@@ -17,6 +17,7 @@ static const struct multimodal_facts {
     const char *defaults; /* of the text model's class in transformers where they are not the family's */
 } MULTIMODAL[] = {
     {"gemma3",     "gemma3_text", false, false, "{}"},
+    {"gemma4",     "gemma4_text", false, false, "{}"},
     {"qwen2_vl",   "qwen2",       false, true,  QWEN2_VL},
     {"qwen2_5_vl", "qwen2",       false, true,  QWEN2_VL},
     {"qwen3_vl",   "qwen3",       false, false, "{\"max_position_embeddings\":128000,\"rope_theta\":5e5}"},
@@ -75,9 +76,14 @@ json_t *model_multimodal_text(struct config_reader *reader)
 const char *model_multimodal_name(const char *name, char *out, size_t size)
 {
     static const char *const prefixes[][2] = {
-        {"language_model.model.", TEXT},   {"language_model.lm_head.", "lm_head."},
-        {"language_model.", TEXT},         {"model.embed_tokens.", TEXT "embed_tokens."},
-        {"model.layers.", TEXT "layers."}, {"model.norm.", TEXT "norm."},
+        {"language_model.model.", TEXT},
+        {"language_model.lm_head.", "lm_head."},
+        {"language_model.", TEXT},
+        {"model.embed_tokens.", TEXT "embed_tokens."},
+        {"model.layers.", TEXT "layers."},
+        {"model.norm.", TEXT "norm."},
+        {"model.embed_tokens_per_layer.", TEXT "embed_tokens_per_layer."},
+        {"model.per_layer_", TEXT "per_layer_"},
     };
     for (size_t i = 0; i < COUNT_OF(prefixes); i++) {
         const size_t length = strlen(prefixes[i][0]);

@@ -61,7 +61,7 @@ static bool is_longrope(const char *type, const struct rope_facts *facts)
     return strcmp(type, "longrope") == 0 || early_phi3;
 }
 
-static void read_type(struct rope_object object, struct rope_desc *rope)
+static void read_type(struct rope_object object, struct rope_desc *rope, bool proportional)
 {
     static const char *const NAMES[] = {
         [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
@@ -71,16 +71,18 @@ static void read_type(struct rope_object object, struct rope_desc *rope)
         reader_fail(members, STATUS_DATA, "%s has a factor but no rope_type", object.key);
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) /* all positions of text are equal */
         return;
-    if (is_longrope(type, object.facts)) rope->kind = ROPE_LONGROPE;
-    for (int kind = ROPE_LINEAR; kind <= ROPE_DYNAMIC && object.facts->scaling; kind++)
+    if (proportional && strcmp(type, "proportional") == 0) rope->kind = ROPE_PROPORTIONAL;
+    if (!proportional && is_longrope(type, object.facts)) rope->kind = ROPE_LONGROPE;
+    for (int kind = ROPE_LINEAR; kind <= ROPE_DYNAMIC && object.facts->scaling && !proportional; kind++)
         if (strcmp(type, NAMES[kind]) == 0) rope->kind = (enum rope_kind)kind;
     if (rope->kind == ROPE_PLAIN) {
         reader_fail(members, STATUS_USAGE, "%s: rope_type '%.60s' is not supported; hint: %s", object.key, type,
-                    object.facts->scaling ? "default, linear, llama3, yarn, dynamic and longrope are"
-                                          : "default and longrope are");
+                    proportional            ? "default and proportional are"
+                    : object.facts->scaling ? "default, linear, llama3, yarn, dynamic and longrope are"
+                                            : "default and longrope are");
         return;
     }
-    rope->factor = reader_positive(members, "factor", 0);
+    rope->factor = reader_positive(members, "factor", rope->kind == ROPE_PROPORTIONAL ? 1 : 0);
     if (rope->factor == 0 && rope->kind != ROPE_LONGROPE)
         reader_fail(members, STATUS_DATA, "%s.factor is missing; rope_type '%s' needs it", object.key, type);
 }
@@ -147,8 +149,12 @@ static void read_object(struct config_reader *reader, struct rope_object object,
 {
     struct rope_desc *rope = object.rope;
     rope->theta = reader_positive(object.members, "rope_theta", rope->theta);
-    read_rotary_dim(reader, object, desc);
-    read_type(object, rope);
+    const bool whole = desc->family == FAMILY_GEMMA4; /* its pairs are of the whole head */
+    if (whole) rope->share = reader_positive(object.members, "partial_rotary_factor", 1);
+    if (rope->share > 1)
+        reader_fail(object.members, STATUS_DATA, "%s.partial_rotary_factor %g is more than 1", object.key, rope->share);
+    if (!whole) read_rotary_dim(reader, object, desc);
+    read_type(object, rope, whole);
     if (rope->kind == ROPE_LLAMA3)
         read_llama3(object, rope);
     else if (rope->kind == ROPE_YARN)
@@ -179,7 +185,7 @@ static void read_rope(struct config_reader *reader, const struct rope_facts *fac
                       const json_t *parameters, double theta, struct model_desc *desc, struct rope_desc *rope)
 {
     char text[64], scope[64];
-    *rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = theta, .attention_factor = 1};
+    *rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = theta, .share = 1, .attention_factor = 1};
     if (!parameters) {
         read_rotary_dim(reader, (struct rope_object){reader, "", facts, rope}, desc);
         return;
@@ -210,13 +216,16 @@ static const json_t *rope_object_of_type(const json_t *parameters, const char *t
     return json_is_null(object) ? NULL : object;
 }
 
+#define GEMMA4_ROPE "{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25}" /* where it has none */
+
 static void read_both(struct config_reader *reader, const struct rope_facts *facts, const json_t *scaling,
                       struct model_desc *desc)
 {
     const json_t *types = reader_get(reader, "rope_parameters");
     const json_t *full = rope_object_of_type(types, "full_attention"),
                  *local = rope_object_of_type(types, "sliding_attention");
-    double theta = reader_positive(reader, "rope_theta", facts->theta);
+    const bool gemma4 = desc->family == FAMILY_GEMMA4;
+    double theta = gemma4 ? facts->theta : reader_positive(reader, "rope_theta", facts->theta);
     double local_theta = facts->local_key ? reader_positive(reader, facts->local_key, facts->local) : facts->local;
     char text[64];
     if (types &&
@@ -228,8 +237,13 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
     else if (types && scaling)
         reader_fail(reader, STATUS_DATA, "rope_scaling and rope_parameters contradict each other; hint: remove one");
     if (reader->status != STATUS_OK) return;
-    read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling", types ? full : scaling, theta,
-              desc, &desc->rope);
+    json_t *absent = gemma4 && !full ? json_loads(GEMMA4_ROPE, 0, NULL) : NULL;
+    read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling",
+              absent  ? absent
+              : types ? full
+                      : scaling,
+              theta, desc, &desc->rope);
+    json_decref(absent);
     read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
 }
 
@@ -249,13 +263,13 @@ static void read_rotary_elements(struct config_reader *reader, const struct rope
                     (long long)desc->rotary_dim);
 }
 
-void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+static void read_ropes(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
 {
     if (desc->family == FAMILY_GPTJ) {
         read_rotary_elements(reader, facts, desc);
         return;
     }
-    const json_t *scaling = reader_get(reader, "rope_scaling");
+    const json_t *scaling = desc->family == FAMILY_GEMMA4 ? NULL : reader_get(reader, "rope_scaling");
     if (json_is_object(scaling) && json_object_size(scaling) == 0) scaling = NULL;
     if (facts->local > 0) {
         read_both(reader, facts, scaling, desc);
@@ -268,6 +282,13 @@ void model_rope_read(struct config_reader *reader, const struct rope_facts *fact
     read_rope(reader, facts, key, given ? given : absent, reader_positive(reader, base, facts->theta), desc,
               &desc->rope);
     json_decref(absent);
+}
+
+void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
+{
+    desc->rotary_dim = desc->head_dim;
+    read_ropes(reader, facts, desc);
+    desc->rope.dim = desc->local_rope.dim = desc->rotary_dim;
 }
 
 /* ---- frequencies --------------------------------------------------------- */
@@ -348,6 +369,7 @@ void model_rope_frequencies(const struct rope_desc *rope, int64_t dim, int64_t l
         float power = powf(base, (float)(2 * i) / (float)dim), f = 1 / power;
         switch (rope->kind) {
         case ROPE_LINEAR: f /= (float)rope->factor; break;
+        case ROPE_PROPORTIONAL: f = i < (int64_t)(rope->share * (double)dim / 2) ? f / (float)rope->factor : 0; break;
         case ROPE_LLAMA3: f = llama3_frequency(rope, f); break;
         case ROPE_YARN: f = yarn_frequency(rope, range, power, i); break;
         case ROPE_LONGROPE: f = 1 / ((float)json_number_value(json_array_get(factors, (size_t)i)) * power); break;

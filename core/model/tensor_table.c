@@ -29,7 +29,10 @@ enum dim {
     DIM_TAPS,
     DIM_HV,
     DIM_VALUES,
-    DIM_DV
+    DIM_DV,
+    DIM_LAYER_V,
+    DIM_LAYERS_IN,
+    DIM_IN
 };
 
 /* What a tensor needs of the description: all of its bits. */
@@ -59,7 +62,11 @@ enum need {
     OWN_HEAD = 1 << 22, /* a language model's that is not tied */
     TIED_HEAD = 1 << 23,
     HEAD_BIAS = 1 << 24,
-    SCORE = 1 << 25
+    SCORE = 1 << 25,
+    OWN_K = 1 << 26,
+    OWN_V = 1 << 27,
+    LAYER_INPUTS = 1 << 28,
+    LAYER_SCALAR = 1 << 29
 };
 
 enum tensor_trait {
@@ -90,6 +97,9 @@ static const struct tensor_rule EMBEDDING[] = {
     {ROLE_WTE,            ROLE_WTE,          DIM_V,      DIM_C,   0,                             INIT_NORMAL,  0},
     {ROLE_WPE,            ROLE_WPE,          DIM_P,      DIM_C,   POSITIONS,                     INIT_NORMAL,  0},
     {ROLE_WSE,            ROLE_WSE,          DIM_S,      DIM_C,   TYPES,                         INIT_NORMAL,  0},
+    {ROLE_LAYER_WTE,      ROLE_LAYER_WTE,    DIM_LAYER_V, DIM_LAYERS_IN, LAYER_INPUTS,           INIT_NORMAL,  0},
+    {ROLE_LAYER_IN_W,     ROLE_LAYER_IN_W,   DIM_LAYERS_IN, DIM_C, LAYER_INPUTS,                 INIT_NORMAL,  0},
+    {ROLE_LAYER_IN_NORM,  ROLE_LAYER_IN_NORM, DIM_IN,    DIM_1,   LAYER_INPUTS,                  INIT_ONE,     0},
     {ROLE_EMBED_NORM_W,   ROLE_EMBED_NORM_W, DIM_C,      DIM_1,   EMBEDDING_NORM,                INIT_ONE,     0},
     {ROLE_EMBED_NORM_B,   ROLE_EMBED_NORM_W, DIM_C,      DIM_1,   EMBEDDING_NORM | NORM_BIAS,    INIT_ZERO,    0},
     {ROLE_LM_HEAD_B,      ROLE_LM_HEAD,      DIM_V,      DIM_1,   TIED_HEAD | HEAD_BIAS,         INIT_ZERO,    0},
@@ -101,13 +111,13 @@ static const struct tensor_rule BLOCK[] = {
     {ROLE_QKV_W,          ROLE_QKV_W,        DIM_W,      DIM_C,   FUSED_QKV,                     INIT_NORMAL,  0},
     {ROLE_QKV_B,          ROLE_QKV_W,        DIM_W,      DIM_1,   FUSED_QKV | QKV_BIAS,          INIT_ZERO,    0},
     {ROLE_Q_W,            ROLE_Q_W,          DIM_Q,      DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  0},
-    {ROLE_K_W,            ROLE_K_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
-    {ROLE_V_W,            ROLE_V_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV,                  INIT_NORMAL,  JOINED},
+    {ROLE_K_W,            ROLE_K_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV | OWN_K,          INIT_NORMAL,  JOINED},
+    {ROLE_V_W,            ROLE_V_W,          DIM_KVD,    DIM_C,   SEPARATE_QKV | OWN_V,          INIT_NORMAL,  JOINED},
     {ROLE_Q_B,            ROLE_Q_W,          DIM_Q,      DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    0},
-    {ROLE_K_B,            ROLE_K_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
-    {ROLE_V_B,            ROLE_V_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS,       INIT_ZERO,    JOINED},
+    {ROLE_K_B,            ROLE_K_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS | OWN_K, INIT_ZERO,    JOINED},
+    {ROLE_V_B,            ROLE_V_W,          DIM_KVD,    DIM_1,   SEPARATE_QKV | QKV_BIAS | OWN_V, INIT_ZERO,    JOINED},
     {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
-    {ROLE_K_NORM,         ROLE_K_NORM,       DIM_D,      DIM_1,   HEAD_NORMS,                    INIT_ONE,     0},
+    {ROLE_K_NORM,         ROLE_K_NORM,       DIM_D,      DIM_1,   HEAD_NORMS | OWN_K,            INIT_ONE,     0},
     {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_HD,     DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
     {ROLE_K_NORM,         ROLE_K_NORM,       DIM_KVD,    DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
     {ROLE_O_W,            ROLE_O_W,          DIM_C,      DIM_HD,  ATTENTION,                      INIT_NORMAL,  RESIDUAL},
@@ -138,6 +148,10 @@ static const struct tensor_rule BLOCK[] = {
     {ROLE_DOWN_B,         ROLE_DOWN_W,       DIM_C,      DIM_1,   MLP_BIAS,                      INIT_ZERO,    0},
     {ROLE_POST2_W,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL,                INIT_ONE,     0},
     {ROLE_POST2_B,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL | NORM_BIAS,    INIT_ZERO,    0},
+    {ROLE_IN_GATE_W,      ROLE_IN_GATE_W,    DIM_IN,     DIM_C,   LAYER_INPUTS,                  INIT_NORMAL,  0},
+    {ROLE_IN_OUT_W,       ROLE_IN_OUT_W,     DIM_C,      DIM_IN,  LAYER_INPUTS,                  INIT_NORMAL,  RESIDUAL},
+    {ROLE_POST3_W,        ROLE_POST3_W,      DIM_C,      DIM_1,   LAYER_INPUTS,                  INIT_ONE,     0},
+    {ROLE_LAYER_SCALAR,   ROLE_LAYER_SCALAR, DIM_1,      DIM_1,   LAYER_SCALAR,                  INIT_ONE,     BARE},
 };
 
 static const struct tensor_rule HEAD[] = {
@@ -178,6 +192,13 @@ static const struct tensor_names LLAMA = {NULL,
                                            [ROLE_GATE_W] = "mlp.gate_proj",
                                            [ROLE_UP_W] = "mlp.up_proj",
                                            [ROLE_DOWN_W] = "mlp.down_proj",
+                                           [ROLE_LAYER_WTE] = "model.embed_tokens_per_layer",
+                                           [ROLE_LAYER_IN_W] = "model.per_layer_model_projection",
+                                           [ROLE_LAYER_IN_NORM] = "model.per_layer_projection_norm",
+                                           [ROLE_IN_GATE_W] = "per_layer_input_gate",
+                                           [ROLE_IN_OUT_W] = "per_layer_projection",
+                                           [ROLE_POST3_W] = "post_per_layer_input_norm",
+                                           [ROLE_LAYER_SCALAR] = "layer_scalar",
                                            [ROLE_FINAL_NORM_W] = "model.norm",
                                            [ROLE_LM_HEAD] = "lm_head",
                                            [ROLE_SCORE_W] = "score"}};
@@ -239,17 +260,9 @@ static const struct tensor_names BERT = {NULL,
 
 /* The others have Llama's names. */
 static const struct tensor_names *const FAMILY_NAMES[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = &GPT2,
-    [FAMILY_PHI3] = &PHI3,
-    [FAMILY_BERT] = &BERT,
-    [FAMILY_GEMMA2] = &GEMMA,
-    [FAMILY_GEMMA3] = &GEMMA,
-    [FAMILY_GLM] = &PHI3,
-    [FAMILY_GLM4] = &GLM4,
-    [FAMILY_GPTJ] = &GPTJ,
-    [FAMILY_GPT_NEOX] = &GPT_NEOX,
-    [FAMILY_PHI] = &PHI,
-    [FAMILY_STARCODER2] = &STARCODER2,
+    [FAMILY_GPT2] = &GPT2,    [FAMILY_PHI3] = &PHI3,         [FAMILY_BERT] = &BERT, [FAMILY_GEMMA2] = &GEMMA,
+    [FAMILY_GEMMA3] = &GEMMA, [FAMILY_GEMMA4] = &GEMMA,      [FAMILY_GLM] = &PHI3,  [FAMILY_GLM4] = &GLM4,
+    [FAMILY_GPTJ] = &GPTJ,    [FAMILY_GPT_NEOX] = &GPT_NEOX, [FAMILY_PHI] = &PHI,   [FAMILY_STARCODER2] = &STARCODER2,
 };
 
 static const struct tensor_names *family_names(enum model_family family)
@@ -267,27 +280,33 @@ static const char *module_name(const struct model_desc *desc, enum tensor_role m
     return names->modules[module];
 }
 
-static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
+/* layer: NULL outside of the blocks, where no tensor has its sizes. */
+static int64_t tensor_dim(const struct model_desc *desc, const struct layer_desc *layer, enum dim dim)
 {
+    const int64_t D = layer ? layer->head_dim : 0, KV = layer ? layer->num_kv_heads : 0;
+    const int64_t F = layer ? layer->intermediate_size : 0;
     switch (dim) {
     case DIM_1: return 1;
     case DIM_V: return desc->vocab_size;
     case DIM_P: return desc->max_positions;
     case DIM_C: return desc->hidden_size;
-    case DIM_HD: return desc->num_heads * desc->head_dim;
-    case DIM_KVD: return desc->num_kv_heads * desc->head_dim;
-    case DIM_D: return desc->head_dim;
-    case DIM_F: return desc->intermediate_size;
+    case DIM_HD: return desc->num_heads * D;
+    case DIM_KVD: return KV * D;
+    case DIM_D: return D;
+    case DIM_F: return F;
     case DIM_LABELS: return desc->num_labels;
     case DIM_S: return desc->num_types;
-    case DIM_W: return (desc->num_heads + 2 * desc->num_kv_heads) * desc->head_dim;
-    case DIM_2F: return 2 * desc->intermediate_size;
-    case DIM_Q: return (desc->gated_attention ? 2 : 1) * desc->num_heads * desc->head_dim;
+    case DIM_W: return (desc->num_heads + 2 * KV) * D;
+    case DIM_2F: return 2 * F;
+    case DIM_Q: return (desc->gated_attention ? 2 : 1) * desc->num_heads * D;
     case DIM_CHANNELS: return delta_channels(&desc->delta);
     case DIM_TAPS: return desc->delta.taps;
     case DIM_HV: return desc->delta.value_heads;
     case DIM_VALUES: return desc->delta.value_heads * desc->delta.value_dim;
     case DIM_DV: return desc->delta.value_dim;
+    case DIM_LAYER_V: return desc->layer_vocab;
+    case DIM_LAYERS_IN: return desc->num_layers * desc->layer_inputs;
+    case DIM_IN: return desc->layer_inputs;
     }
     BUG("dimension %d", (int)dim);
 }
@@ -295,7 +314,7 @@ static int64_t tensor_dim(const struct model_desc *desc, enum dim dim)
 /* layer: NULL outside of the blocks. */
 static int needs_met(const struct model_desc *desc, const struct layer_desc *layer)
 {
-    const bool delta = layer && layer->delta;
+    const bool delta = layer && layer->delta, own = layer && layer->kv_source == layer - desc->layers;
     const bool inside = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     const bool outside = desc->norm_place == NORM_AFTER || desc->norm_place == NORM_BOTH;
     const bool gated = mlp_is_gated(desc->mlp), causal = desc->num_labels == 0 && !desc->bidirectional;
@@ -329,6 +348,10 @@ static int needs_met(const struct model_desc *desc, const struct layer_desc *lay
         {causal && desc->tied, TIED_HEAD},
         {causal && desc->head_bias, HEAD_BIAS},
         {desc->num_labels > 0, SCORE},
+        {own, OWN_K},
+        {own && !layer->v_is_k, OWN_V},
+        {desc->layer_inputs > 0, LAYER_INPUTS},
+        {desc->layer_scalar, LAYER_SCALAR},
     };
     int met = 0;
     for (size_t i = 0; i < COUNT_OF(facts); i++) met |= facts[i].holds ? (int)facts[i].need : 0;
@@ -375,8 +398,8 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->role = rule->role;
         tensor->unit = table->num_units;
         tensor->ndim = matrix ? 2 : 1;
-        tensor->shape[in_out] = tensor_dim(desc, rule->rows);
-        tensor->shape[!in_out] = tensor_dim(desc, rule->columns);
+        tensor->shape[in_out] = tensor_dim(desc, rules.layer, rule->rows);
+        tensor->shape[!in_out] = tensor_dim(desc, rules.layer, rule->columns);
         tensor->shape[2] = 1;
         tensor->numel = tensor->shape[0] * tensor->shape[1];
         if (rule->columns == DIM_TAPS) { /* as torch.nn.Conv1d: groups of one channel */
@@ -391,7 +414,7 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
         if (rule->trait == RESIDUAL && desc->scale_residual_init)
             tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
-        tensor->zero_row = rule->role == ROLE_WTE ? desc->padding_token : -1;
+        tensor->zero_row = rule->role == ROLE_WTE || rule->role == ROLE_LAYER_WTE ? desc->padding_token : -1;
         table->num_params += tensor->numel;
         take_tensor(table, unit, tensor);
     }

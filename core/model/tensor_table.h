@@ -80,12 +80,21 @@ enum tensor_role {
     ROLE_DELTA_A_LOG,   /* (Hv) */
     ROLE_DELTA_NORM_W,  /* (Dv) */
     ROLE_DELTA_O_W,     /* (C, Hv Dv) */
+    /* of the inputs of layers (layer_inputs, I, of layer_vocab, V'). In unit 0, which embeds tokens too: a unit of its
+     * own would spare a tied head's gather at stage 3, and put another of the largest kind beside it. */
+    ROLE_LAYER_WTE,     /* (V', L I) */
+    ROLE_LAYER_IN_W,    /* (L I, C) on the model's input */
+    ROLE_LAYER_IN_NORM, /* (I) */
+    ROLE_IN_GATE_W,     /* (I, C) of a block, as those that follow */
+    ROLE_IN_OUT_W,      /* (C, I) */
+    ROLE_POST3_W,       /* (C): the norm of what it adds */
+    ROLE_LAYER_SCALAR,  /* (1): never trained. It has no gradient, as a gap, and no weight decay */
     ROLE_COUNT
 };
 
 static inline bool role_is_embedding(enum tensor_role role)
 {
-    return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE;
+    return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE || role == ROLE_LAYER_WTE;
 }
 
 enum tensor_init {
@@ -206,10 +215,10 @@ static inline bool tensor_has_blocks(const struct tensor_table *table, const str
     return table->moment_blocks && !tensor->frozen && moments_fit_blocks(tensor->offset, tensor->numel);
 }
 
-/* Whether the optimizer decays the tensor: it has two dimensions, or decay_all. */
+/* Whether the optimizer decays the tensor: it has two dimensions, or decay_all; and is trained. */
 static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)
 {
-    return decay_all || tensor->ndim >= 2;
+    return tensor->role != ROLE_LAYER_SCALAR && (decay_all || tensor->ndim >= 2);
 }
 
 /* Elements [first, first + count) of a tensor's initial values in fp32: a function of seed, tensor and element. */

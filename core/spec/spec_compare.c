@@ -102,15 +102,16 @@ static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 
 static void add_compared_rope(json_t *config, const struct rope_desc *rope, const char *prefix, const char *factor)
 {
-    static const char *const types[] = {
-        [ROPE_NONE] = "none", [ROPE_PLAIN] = "default",   [ROPE_LINEAR] = "linear",    [ROPE_LLAMA3] = "llama3",
-        [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic", [ROPE_LONGROPE] = "longrope"};
-    json_t *keys =
-        json_pack("{ss,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor, rope->factor,
-                  "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,
-                  "original_max_position_embeddings", (json_int_t)rope->original_max_positions, "beta_fast",
-                  rope->beta_fast, "beta_slow", rope->beta_slow, "truncate", rope->untruncated, "attention_factor",
-                  rope->attention_factor, "short_factor", rope->short_factor, "long_factor", rope->long_factor);
+    static const char *const types[] = {[ROPE_NONE] = "none",         [ROPE_PLAIN] = "default",
+                                        [ROPE_LINEAR] = "linear",     [ROPE_LLAMA3] = "llama3",
+                                        [ROPE_YARN] = "yarn",         [ROPE_DYNAMIC] = "dynamic",
+                                        [ROPE_LONGROPE] = "longrope", [ROPE_PROPORTIONAL] = "proportional"};
+    json_t *keys = json_pack("{ss,sf,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor,
+                             rope->factor, "proportional", rope->share, "low_freq_factor", rope->low_freq_factor,
+                             "high_freq_factor", rope->high_freq_factor, "original_max_position_embeddings",
+                             (json_int_t)rope->original_max_positions, "beta_fast", rope->beta_fast, "beta_slow",
+                             rope->beta_slow, "truncate", rope->untruncated, "attention_factor", rope->attention_factor,
+                             "short_factor", rope->short_factor, "long_factor", rope->long_factor);
     const char *key;
     json_t *value;
     json_object_foreach (keys, key, value) {
@@ -129,6 +130,21 @@ static json_t *compared_gpt2(const struct model_desc *d)
                      (json_int_t)d->intermediate_size, "n_layer", (json_int_t)d->num_layers, "n_head",
                      (json_int_t)d->num_heads, "n_positions", (json_int_t)d->max_positions, "layer_norm_epsilon",
                      d->norm_eps, "tie_word_embeddings", d->tied, "num_labels", (json_int_t)d->num_labels);
+}
+
+/* Of Gemma 4, whose layers have sizes of their own, and share keys and values. */
+static void add_compared_sizes(json_t *config, const struct model_desc *d)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < d->num_layers; i++) {
+        const struct layer_desc *layer = &d->layers[i];
+        json_array_append_new(list, json_pack("[IIIIb]", (json_int_t)layer->head_dim, (json_int_t)layer->num_kv_heads,
+                                              (json_int_t)layer->intermediate_size, (json_int_t)layer->kv_source,
+                                              layer->v_is_k));
+    }
+    json_object_set_new(config, "per_layer_config", list);
+    json_object_set_new(config, "hidden_size_per_layer_input", json_integer(d->layer_inputs));
+    json_object_set_new(config, "vocab_size_per_layer_input", json_integer(d->layer_vocab));
 }
 
 /* The same under the keys of all others. */
@@ -160,6 +176,7 @@ static json_t *compared_config(const struct model_desc *d)
     json_object_set_new(config, "linear_num_value_heads", json_integer(d->delta.value_heads));
     json_object_set_new(config, "pad_token_id",
                         d->padding_token < 0 ? json_null() : json_sprintf("%lld", (long long)d->padding_token));
+    if (d->family == FAMILY_GEMMA4) add_compared_sizes(config, d);
     add_compared_rope(config, &d->rope, "", "rope_scaling.factor");
     add_compared_rope(config, &d->local_rope, "sliding_attention.", "factor");
     return config;

@@ -31,7 +31,7 @@ struct transformer_config {
 
 struct transformer;
 
-/* Small host structures, no device memory. STATUS_USAGE: an adapter of positions or types. */
+/* Small host structures, no device memory. STATUS_USAGE: an adapter of positions, types or inputs of layers. */
 enum status transformer_new(const struct transformer_config *config, struct device *device,
                             struct transformer **transformer, struct error *err);
 /* Before the stream on which it trained. */
@@ -98,7 +98,7 @@ enum status transformer_evaluate(struct transformer *transformer, const struct b
 /* What a sequence that is being generated has (generate.h): keys and values; where layers have a delta rule, the last
  * inputs of their convolutions and their states, zeros before the first token. */
 struct kv_cache {
-    void *keys, *values; /* dt (layers with attention, KV, capacity, D) */
+    void *keys, *values; /* dt (layers with keys of their own, KV, capacity, D) */
     void *inputs;        /* dt (layers with a delta rule, taps, delta_channels) */
     float *states;       /* (layers with a delta rule, Hv, Dk, Dv) */
     size_t inputs_bytes, states_bytes;

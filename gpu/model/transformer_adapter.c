@@ -21,6 +21,9 @@ static const enum tensor_role GROUPS[LINEAR_COUNT][4] = {
     [LINEAR_DOWN] = {ROLE_DOWN_W, ROLE_COUNT},
     [LINEAR_DELTA_IN] = {ROLE_DELTA_QKV_W, ROLE_DELTA_Z_W, ROLE_DELTA_B_W, ROLE_DELTA_A_W},
     [LINEAR_DELTA_O] = {ROLE_DELTA_O_W, ROLE_COUNT},
+    [LINEAR_LAYER_IN] = {ROLE_LAYER_IN_W, ROLE_COUNT},
+    [LINEAR_IN_GATE] = {ROLE_IN_GATE_W, ROLE_COUNT},
+    [LINEAR_IN_OUT] = {ROLE_IN_OUT_W, ROLE_COUNT},
     [LINEAR_HEAD] = {ROLE_LM_HEAD, ROLE_SCORE_W, ROLE_COUNT},
     [LINEAR_POOLER] = {ROLE_POOLER_W, ROLE_COUNT},
 };
@@ -36,7 +39,7 @@ static void adapter_find_group(struct transformer *t, int unit, enum linear whic
         const struct tensor_info *a = tensor_find_part(table, unit, role, PART_LORA_A);
         const struct tensor_info *b = tensor_find_part(table, unit, role, PART_LORA_B);
         if (a) adapter->parts[adapter->count++] = (struct adapter_part){a, b, column};
-        column += base ? base->numel / t->linears[which].K : 0;
+        column += base ? base->numel / linear_of(t, unit, which)->K : 0;
     }
 }
 
@@ -48,10 +51,11 @@ enum status adapter_find(struct transformer *t, struct error *err)
         most_r = max64(most_r, table->tensors[i].part == PART_LORA_B ? table->tensors[i].shape[1] : 0);
     if (most_r == 0) return STATUS_OK;
     for (int i = 0; i < table->num_tensors; i++)
-        if (table->tensors[i].part != PART_BASE &&
-            (table->tensors[i].role == ROLE_WPE || table->tensors[i].role == ROLE_WSE))
+        if (table->tensors[i].part != PART_BASE && role_is_embedding(table->tensors[i].role) &&
+            table->tensors[i].role != ROLE_WTE)
             return error_set(err, STATUS_USAGE,
-                             "'peft.target_modules': '%s' of positions or types is not supported; hint: leave it out",
+                             "'peft.target_modules': '%s' of positions, types or inputs of layers is not supported; "
+                             "hint: leave it out",
                              table->tensors[i].name);
     t->adapters = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->adapters);
     for (int unit = 0; unit < t->L + 2; unit++)
@@ -341,7 +345,7 @@ void adapter_layout(struct transformer *t, struct arena *arena)
         int64_t r = 0;
         for (int p = 0; p < t->adapters[i].count; p++) r += t->adapters[i].parts[p].a->shape[0];
         most_r = max64(r, most_r);
-        most_in = max64(r > 0 ? t->linears[i % LINEAR_COUNT].K : 0, most_in);
+        most_in = max64(r > 0 ? t->linears[i].K : 0, most_in);
     }
     if (most_r == 0) return;
     const bool training = t->config.training, drops = training && t->config.lora_dropout > 0;

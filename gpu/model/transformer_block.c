@@ -9,6 +9,9 @@
  *
  *     res1, delta ─► + ─► out1 ─► norm ─► res2        res2, delta ─► + ─► out2 ─► norm ─► res1 of the next block
  *
+ * Gemma 4's blocks go on with an input of the layer (transformer_inputs.c) and multiply the stream by a scalar: they
+ * write the next block's res1 themselves.
+ *
  * In parallel (GPT-J, GPT-NeoX) the MLP reads res1, as attention does, through norm2 or norm1, and res2 has no norm.
  *
  * A norm and the residual add before it are one op, so a block ends with res2 and delta apart, which the next norm
@@ -18,6 +21,7 @@
  * not kept again, but for the last block, whose buffers are still filled. */
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_delta.h"
+#include "gpu/model/transformer_inputs.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm first_norm(const struct block_buffers *b)
@@ -48,11 +52,11 @@ static struct norm second_post_norm(const struct transformer *t, const struct bl
     return (struct norm){ROLE_POST2_W, ROLE_POST2_B, b->out2, t->delta, b->post2_mean, b->post2, NULL};
 }
 
-/* With norms after the residual: the next block's input, or the head's. */
+/* With norms after the residual, or scalars: the next block's input, or the head's. */
 static void *stream_after(const struct transformer *t, const struct block_buffers *b)
 {
     const int64_t next = b - t->blocks + 1;
-    return next < t->L ? t->blocks[next].res1 : t->final_norm;
+    return next < t->L ? t->blocks[next].res1 : t->post_norm ? t->final_norm : t->final_res;
 }
 
 static void *attention_input(const struct transformer *t, const struct block_buffers *b)
@@ -65,25 +69,17 @@ static void *mlp_input(const struct transformer *t, const struct block_buffers *
     return t->second_norm ? b->norm2 : t->norms_before ? b->norm1 : b->res2;
 }
 
-/* y = a + b, rows of the residual stream. */
-static void block_add_rows(const struct pass *pass, void *y, const void *a, const void *b)
-{
-    const struct transformer *t = pass->transformer;
-    struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b};
-    t->device->ops->add(pass->stream, &args);
-}
-
-static void block_rope(const struct pass *pass, const struct rope_table *table, void *x, int64_t heads, int64_t ld,
-                       bool inverse)
+static void block_rope(const struct pass *pass, const struct rope_table *table, const struct layer_desc *layer, void *x,
+                       int64_t heads, int64_t ld, bool inverse)
 {
     const struct transformer *t = pass->transformer;
     struct rope_args args = {
         .dtype = t->dtype,
         .M = pass->M,
         .heads = heads,
-        .D = t->D,
+        .D = layer->head_dim,
         .ld = ld,
-        .R = t->R,
+        .R = table->R,
         .x = x,
         .positions = pass->batch.positions,
         .cos_table = table->cosines,
@@ -94,9 +90,8 @@ static void block_rope(const struct pass *pass, const struct rope_table *table, 
     t->device->ops->rope(pass->stream, &args);
 }
 
-/* Applies RoPE, if the block has it, to the H heads of q at the start of rows `ld` apart, and to those of k from the
- * head `keys` on. */
-static void rotate(const struct pass *pass, const struct block_buffers *b, void *x, int64_t keys, int64_t ld,
+/* Applies RoPE, if the block has it, to the H heads of q in rows `ld` apart, and to those of k, unless it is NULL. */
+static void rotate(const struct pass *pass, const struct block_buffers *b, void *q, int64_t ld, void *k, int64_t ld_k,
                    bool inverse)
 {
     const struct transformer *t = pass->transformer;
@@ -104,73 +99,108 @@ static void rotate(const struct pass *pass, const struct block_buffers *b, void 
     const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
     if (!table->cosines || layer->no_rope) return;
     const struct rope_table *queries = t->query_rope.cosines && !layer->local_rope ? &t->query_rope : table;
-    const bool together = queries == table && keys == t->H;
-    block_rope(pass, queries, x, together ? t->H + t->KV : t->H, ld, inverse);
-    if (!together) block_rope(pass, table, row_at(t, x, keys, t->D), t->KV, ld, inverse);
+    const bool together = queries == table && k == row_at(t, q, t->H, layer->head_dim) && ld_k == ld;
+    block_rope(pass, queries, layer, q, together ? t->H + layer->num_kv_heads : t->H, ld, inverse);
+    if (k && !together) block_rope(pass, table, layer, k, layer->num_kv_heads, ld_k, inverse);
 }
 
-/* The rows of q or of k that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
- * `first` is the head at which they start in qkv, `normed` that in qk. */
+enum head_kind { HEADS_Q, HEADS_K, HEADS_V };
+
+/* The rows of q, k or v that are normed: `count` of `width` elements for each token, the heads, or all of them as one.
+ * `first` is the head at which they start in qkv, `normed` that in qk. The norm of v has no weight. */
 struct heads {
     enum tensor_role weight;
     int64_t first, normed, count, width;
     float *rstd;
 };
 
-static struct heads normed_heads(const struct transformer *t, const struct block_buffers *b, bool keys)
+static struct heads normed_heads(const struct transformer *t, const struct block_buffers *b, enum head_kind kind)
 {
+    const struct layer_desc *layer = layer_of(t, b);
     const bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
-    const int64_t count = keys ? t->KV : t->H;
-    return (struct heads){
-        keys ? ROLE_K_NORM : ROLE_Q_NORM, keys ? t->H + t->G : 0,      keys ? t->H : 0, together ? 1 : count,
-        together ? count * t->D : t->D,   keys ? b->k_rstd : b->q_rstd};
+    const int64_t D = layer->head_dim, KV = layer->num_kv_heads, count = kind ? KV : t->H;
+    struct heads heads = {ROLE_Q_NORM, 0, 0, together ? 1 : count, together ? count * D : D, b->q_rstd};
+    if (kind) {
+        heads.weight = kind == HEADS_K ? ROLE_K_NORM : ROLE_COUNT;
+        heads.first = t->H + t->G + (kind == HEADS_V && !layer->v_is_k ? KV : 0);
+        heads.normed = t->H + (kind == HEADS_V ? KV : 0);
+        heads.rstd = kind == HEADS_K ? b->k_rstd : b->v_rstd;
+    }
+    return heads;
 }
 
-/* From qkv to qk, of q and of k. */
+static enum head_kind last_normed(const struct transformer *t, const struct layer_desc *layer)
+{
+    return !transformer_owns_kv(t, layer) ? HEADS_Q : t->config.desc->v_norm ? HEADS_V : HEADS_K;
+}
+
+static const void *heads_weight(const struct transformer *t, const struct unit *unit, const struct heads *heads)
+{
+    return heads->weight == ROLE_COUNT ? t->zeros : unit_param(t, unit, heads->weight);
+}
+
+static float heads_offset(const struct transformer *t, const struct heads *heads)
+{
+    return heads->weight == ROLE_COUNT ? 1 : (float)t->config.desc->norm_offset;
+}
+
+/* Elements between the rows of rotated(). */
+static int64_t block_rotated_ld(const struct transformer *t, const struct layer_desc *layer)
+{
+    const int64_t kinds = (int64_t)last_normed(t, layer);
+    return t->qk_norm ? (t->H + kinds * layer->num_kv_heads) * layer->head_dim : transformer_width(t, layer);
+}
+
+/* From qkv to qk. */
 static void head_norms_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    for (int keys = 0; keys < 2; keys++) {
-        const struct heads heads = normed_heads(t, b, keys);
+    const struct layer_desc *layer = layer_of(t, b);
+    for (int kind = HEADS_Q; kind <= (int)last_normed(t, layer); kind++) {
+        const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
         struct head_norm_fwd_args args = {
             .dtype = t->dtype,
             .M = pass->M,
             .heads = heads.count,
             .D = heads.width,
-            .ld_x = t->W,
-            .ld_y = (t->H + t->KV) * t->D,
+            .ld_x = transformer_width(t, layer),
+            .ld_y = block_rotated_ld(t, layer),
             .eps = t->eps,
-            .y = row_at(t, b->qk, heads.normed, t->D),
-            .x = row_at(t, b->qkv, heads.first, t->D),
-            .weight = unit_param(t, unit, heads.weight),
-            .weight_offset = (float)t->config.desc->norm_offset,
+            .y = row_at(t, b->qk, heads.normed, layer->head_dim),
+            .x = row_at(t, b->qkv, heads.first, layer->head_dim),
+            .weight = heads_weight(t, unit, &heads),
+            .weight_offset = heads_offset(t, &heads),
             .rstd = heads.rstd,
         };
         t->device->ops->head_norm_fwd(pass->stream, &args);
     }
 }
 
-/* In place in dqkv (M, W). */
+/* In dqkv (M, W), in place, but k and v with v_norm: from dkv. */
 static void head_norms_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                                 void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    for (int keys = 0; keys < 2; keys++) {
-        const struct heads heads = normed_heads(t, b, keys);
-        void *dx = row_at(t, dqkv, heads.first, t->D);
+    const struct layer_desc *layer = layer_of(t, b);
+    const int64_t W = transformer_width(t, layer), D = layer->head_dim, KV = layer->num_kv_heads;
+    for (int kind = HEADS_Q; kind <= (int)last_normed(t, layer); kind++) {
+        const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
+        void *dx = row_at(t, dqkv, heads.first, D);
+        const bool apart = t->dkv && kind;
         struct head_norm_bwd_args args = {
             .dtype = t->dtype,
             .M = pass->M,
             .heads = heads.count,
             .D = heads.width,
-            .ld_x = t->W,
-            .ld_dy = t->W,
-            .ld_dx = t->W,
+            .ld_x = W,
+            .ld_dy = apart ? 2 * KV * D : W,
+            .ld_dx = W,
             .dx = dx,
-            .dy = dx,
-            .x = row_at(t, b->qkv, heads.first, t->D),
-            .weight = unit_param(t, unit, heads.weight),
-            .weight_offset = (float)t->config.desc->norm_offset,
+            .dres = kind == HEADS_V && layer->v_is_k ? dx : NULL,
+            .dy = apart ? row_at(t, t->dkv, heads.normed - t->H, D) : dx,
+            .x = row_at(t, b->qkv, heads.first, D),
+            .weight = heads_weight(t, unit, &heads),
+            .weight_offset = heads_offset(t, &heads),
             .rstd = heads.rstd,
             .dweight = unit_grad(t, unit, heads.weight),
             .accumulate = unit->to.adds,
@@ -179,34 +209,32 @@ static void head_norms_backward(const struct pass *pass, const struct unit *unit
     }
 }
 
-/* Elements between the rows of rotated(). */
-static int64_t block_rotated_ld(const struct transformer *t)
-{
-    return t->qk_norm ? (t->H + t->KV) * t->D : t->W;
-}
-
 struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,
                                               int32_t max_seq)
 {
+    const struct model_desc *desc = t->config.desc;
+    const struct layer_desc *layer = &desc->layers[block], *source = &desc->layers[layer->kv_source];
+    const int64_t W = transformer_width(t, layer), D = layer->head_dim, ld_k = block_rotated_ld(t, source),
+                  ld_dk = desc->v_norm ? 2 * layer->num_kv_heads * D : W;
     return (struct attention_bwd_args){
         .dtype = t->dtype,
         .M = M,
         .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .ld_q = block_rotated_ld(t),
-        .ld_k = block_rotated_ld(t),
-        .ld_v = t->W,
-        .ld_o = t->H * t->D,
-        .ld_dq = t->W,
-        .ld_dk = t->W,
-        .ld_dv = t->W,
-        .scale = (float)t->config.desc->attention_scale,
-        .softcap = (float)t->config.desc->attention_softcap,
-        .window = t->config.desc->layers[block].window,
+        .KV = layer->num_kv_heads,
+        .D = D,
+        .ld_q = block_rotated_ld(t, layer),
+        .ld_k = ld_k,
+        .ld_v = desc->v_norm ? ld_k : W,
+        .ld_o = t->H * D,
+        .ld_dq = W,
+        .ld_dk = ld_dk,
+        .ld_dv = ld_dk,
+        .scale = (float)desc->attention_scale,
+        .softcap = (float)desc->attention_softcap,
+        .window = layer->window,
         .num_seqs = num_seqs,
         .max_seq = max_seq,
-        .bidirectional = t->config.desc->bidirectional,
+        .bidirectional = desc->bidirectional,
         .ragged = t->config.batch.ragged,
         .unordered = !t->config.settings.deterministic,
     };
@@ -222,8 +250,11 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b)
 static void rotated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
+    const struct layer_desc *layer = layer_of(t, b);
+    const int64_t ld = block_rotated_ld(t, layer);
     if (t->qk_norm) head_norms_forward(pass, unit, b);
-    rotate(pass, b, rotated(t, b), t->H, block_rotated_ld(t), false);
+    void *q = rotated(t, b), *k = row_at(t, q, t->H, layer->head_dim);
+    rotate(pass, b, q, ld, transformer_owns_kv(t, layer) ? k : NULL, ld, false);
 }
 
 /* The arguments of attention in a pass, without its gradients. */
@@ -234,22 +265,26 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     const struct batch *batch = &pass->batch;
     struct attention_bwd_args args = attention_bwd_sizes(t, b - t->blocks, pass->M, batch->num_seqs, batch->max_seq);
     args.seq_start = batch->seq_start;
+    const struct block_buffers *source = &t->blocks[layer_of(t, b)->kv_source];
+    const bool normed = t->config.desc->v_norm; /* v lies behind k then */
     args.q = rotated(t, b);
-    args.k = row_at(t, rotated(t, b), t->H, t->D);
-    args.v = row_at(t, b->qkv, t->H + t->G + t->KV, t->D);
+    args.k = row_at(t, rotated(t, source), t->H, args.D);
+    args.v = row_at(t, normed ? source->qk : b->qkv, t->H + args.KV + (normed ? 0 : t->G), args.D);
     args.out = b->att;
     args.lse = b->lse;
     args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
     return args;
 }
 
-/* Stores keys and values in the pass's cache, after norms and RoPE. The attention of the first pass, over the prompt,
- * is the ordinary one; later tokens attend over all that is stored. */
+/* Stores keys and values in the pass's cache, after norms and RoPE; a layer that reads those of a layer before stores
+ * them once more. The attention of the first pass, over the prompt, is the ordinary one; later tokens attend over all
+ * that is stored. */
 static void cached_attention(const struct pass *pass, int64_t block, const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
-    const int64_t first = transformer_place(t, block) * t->KV * cache->capacity; /* of the block's (KV, capacity, D) */
+    const int64_t source = t->config.desc->layers[block].kv_source; /* whose (KV, capacity, D) they are */
+    const int64_t first = transformer_keys_before(t, source) * cache->capacity;
     struct attention_decode_args decode = {.dtype = a->dtype,
                                            .M = a->M,
                                            .H = a->H,
@@ -266,8 +301,8 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
                                            .capacity = cache->capacity,
                                            .k = a->k,
                                            .v = a->v,
-                                           .k_cache = row_at(t, cache->keys, first, t->D),
-                                           .v_cache = row_at(t, cache->values, first, t->D)};
+                                           .k_cache = row_at(t, cache->keys, first, 1),
+                                           .v_cache = row_at(t, cache->values, first, 1)};
     if (cache->held == 0) {
         t->device->ops->attention_fwd(pass->stream, a);
     } else {
@@ -284,15 +319,17 @@ static int64_t block_parts_of_head(const struct transformer *t)
 }
 
 /* The order of qkv's heads: from (outer, inner) to (inner, outer). k and v that are not among them are copied. */
-static void block_swap_heads(const struct pass *pass, void *y, const void *x, int64_t outer, int64_t inner)
+static void block_swap_heads(const struct pass *pass, const struct layer_desc *layer, void *y, const void *x,
+                             int64_t outer, int64_t inner)
 {
     const struct transformer *t = pass->transformer;
+    const int64_t D = layer->head_dim;
     struct swap_heads_args args = {.dtype = t->dtype,
                                    .M = pass->M,
                                    .outer = outer,
                                    .inner = inner,
-                                   .D = t->D,
-                                   .rest = t->W - outer * inner * t->D,
+                                   .D = D,
+                                   .rest = transformer_width(t, layer) - outer * inner * D,
                                    .y = y,
                                    .x = x};
     t->device->ops->swap_heads(pass->stream, &args);
@@ -308,13 +345,14 @@ static void *mixed(const struct transformer *t, const struct block_buffers *b)
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (layer_of(t, b)->delta) {
+    const struct layer_desc *layer = layer_of(t, b);
+    if (layer->delta) {
         delta_forward(pass, unit, b, attention_input(t, b));
         return;
     }
     const int64_t parts = block_parts_of_head(t);
     linear_forward(pass, unit, LINEAR_QKV, parts > 1 ? t->wide : b->qkv, attention_input(t, b), NULL);
-    if (parts > 1) block_swap_heads(pass, b->qkv, t->wide, t->H, parts);
+    if (parts > 1) block_swap_heads(pass, layer, b->qkv, t->wide, t->H, parts);
     rotated_forward(pass, unit, b);
     const struct attention_bwd_args backward = attention_args(pass, unit, b);
     struct attention_fwd_args args = attention_forward_of(&backward);
@@ -324,9 +362,38 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         cached_attention(pass, b - t->blocks, &args);
     else
         t->device->ops->attention_fwd(pass->stream, &args);
-    const struct gate_fwd_args gate = {
-        t->dtype, pass->M, t->H * t->D, t->W, b->gated, b->att, row_at(t, b->qkv, t->H, t->D)};
+    const struct gate_fwd_args gate = {.dtype = t->dtype,
+                                       .M = pass->M,
+                                       .C = t->H * layer->head_dim,
+                                       .ld_gate = transformer_width(t, layer),
+                                       .y = b->gated,
+                                       .x = b->att,
+                                       .gate = row_at(t, b->qkv, t->H, layer->head_dim)};
     if (t->G) t->device->ops->gate_fwd(pass->stream, &gate);
+}
+
+/* Adds dkv to what other layers that read these keys and values, all after their own, have left; in that one dkv
+ * becomes the sum. */
+static void block_share_gradient(const struct pass *pass, const struct block_buffers *b)
+{
+    const struct transformer *t = pass->transformer;
+    const struct layer_desc *layers = t->config.desc->layers, *layer = layer_of(t, b);
+    const struct block_buffers *source = &t->blocks[layer->kv_source];
+    if (!source->dkv) return;
+    bool first = true;
+    for (const struct layer_desc *after = layer + 1; after < layers + t->L; after++)
+        first &= after->kv_source != layer->kv_source;
+    struct accumulate_args args = {.dst_dtype = DTYPE_F32,
+                                   .src_dtype = t->dtype,
+                                   .n = pass->M * 2 * layer->num_kv_heads * layer->head_dim,
+                                   .dst = source->dkv,
+                                   .src = t->dkv,
+                                   .scale = 1,
+                                   .accumulate = !first};
+    t->device->ops->accumulate(pass->stream, &args);
+    if (source != b) return;
+    const struct cast_args sum = {t->dtype, DTYPE_F32, args.n, t->dkv, source->dkv};
+    t->device->ops->cast(pass->stream, &sum);
 }
 
 /* From datt, the gradient of mixed(), which becomes scratch, to that of the product before (M, W): in dqkv, or over
@@ -335,25 +402,34 @@ static const void *attention_backward(const struct pass *pass, const struct unit
                                       void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    if (layer_of(t, b)->delta) {
+    const struct layer_desc *layer = layer_of(t, b);
+    const int64_t W = transformer_width(t, layer), D = layer->head_dim, KV = layer->num_kv_heads;
+    if (layer->delta) {
         delta_backward(pass, unit, b, datt, dqkv);
         return dqkv;
     }
-    const struct gate_bwd_args gate = {t->dtype, pass->M, t->H * t->D,
-                                       t->W,     datt,    row_at(t, dqkv, t->H, t->D),
-                                       datt,     b->att,  row_at(t, b->qkv, t->H, t->D)};
+    const struct gate_bwd_args gate = {.dtype = t->dtype,
+                                       .M = pass->M,
+                                       .C = t->H * D,
+                                       .ld_gate = W,
+                                       .dx = datt,
+                                       .dgate = row_at(t, dqkv, t->H, D),
+                                       .dy = datt,
+                                       .x = b->att,
+                                       .gate = row_at(t, b->qkv, t->H, D)};
     if (t->G) t->device->ops->gate_bwd(pass->stream, &gate);
     struct attention_bwd_args args = attention_args(pass, unit, b);
     args.dout = datt;
     args.dq = dqkv;
-    args.dk = row_at(t, dqkv, t->H + t->G, t->D);
-    args.dv = row_at(t, dqkv, t->H + t->G + t->KV, t->D);
+    args.dk = t->dkv ? t->dkv : row_at(t, dqkv, t->H + t->G, D);
+    args.dv = row_at(t, args.dk, KV, D);
     t->device->ops->attention_bwd(pass->stream, &args);
-    rotate(pass, b, dqkv, t->H + t->G, t->W, true);
+    if (t->dkv) block_share_gradient(pass, b);
+    rotate(pass, b, dqkv, W, transformer_owns_kv(t, layer) ? args.dk : NULL, args.ld_dk, true);
     if (t->qk_norm) head_norms_backward(pass, unit, b, dqkv);
     const int64_t parts = block_parts_of_head(t);
     if (parts == 1) return dqkv;
-    block_swap_heads(pass, b->qkv, dqkv, parts, t->H);
+    block_swap_heads(pass, layer, b->qkv, dqkv, parts, t->H);
     return b->qkv;
 }
 
@@ -369,7 +445,7 @@ static void gated_forward(const struct pass *pass, const struct block_buffers *b
     struct swiglu_fwd_args args = {
         .dtype = t->dtype,
         .M = pass->M,
-        .F = t->F,
+        .F = layer_of(t, b)->intermediate_size,
         .h = b->hidden,
         .gate_up = b->inner,
         .gelu = t->config.desc->mlp == MLP_GEGLU,
@@ -412,7 +488,7 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
     else if (t->norms_before && !t->parallel)
         norm_forward(pass, unit, second_norm(t, b), b->res1, t->delta);
     else
-        block_add_rows(pass, b->res2, b->res1, t->delta);
+        add_rows(pass, b->res2, b->res1, t->delta, NULL);
     mlp_forward(pass, unit, b);
 }
 
@@ -448,6 +524,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
             post_norm_end(pass, unit, b, t->wide);
         else if (t->norms_after)
             block_end(pass, unit, b);
+        if (t->I) layer_input_add(pass, unit, b);
         return;
     }
     if (policy >= RECOMPUTE_ATTENTION)
@@ -520,21 +597,22 @@ static void add_block_gradient(const struct pass *pass, const struct unit *unit,
     if (t->norms_before)
         norm_backward(pass, unit, norm, t->dres, t->delta, t->dres, sums);
     else
-        block_add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta);
+        add_rows(pass, t->dres, t->post_norm ? t->dbranch : t->dres, t->delta, NULL);
 }
 
-/* Fills res1: the embedding has written the first block's. */
+/* Fills res1: the embedding has written the first block's, and a block with a scalar the next one's. */
 static void block_start(const struct pass *pass, const struct unit *unit, int64_t block)
 {
     const struct transformer *t = pass->transformer;
     const struct block_buffers *b = &t->blocks[block];
-    const void *before = block > 0 ? t->blocks[block - 1].res2 : NULL, *delta = block > 0 ? t->delta : NULL;
+    const bool sums = block > 0 && !t->config.desc->layer_scalar;
+    const void *before = sums ? t->blocks[block - 1].res2 : NULL, *delta = sums ? t->delta : NULL;
     if (t->post_norm) /* the block before has written it */
         return;
     if (t->norms_before)
         norm_forward(pass, unit, first_norm(b), before, delta);
-    else if (block > 0)
-        block_add_rows(pass, b->res1, before, delta);
+    else if (sums)
+        add_rows(pass, b->res1, before, delta, NULL);
 }
 
 static size_t block_input_bytes(const struct pass *pass)
@@ -560,6 +638,10 @@ static void block_after_kept(const struct pass *pass, const struct unit *unit, i
     } else {
         block_end(pass, unit, b);
         drop(pass, DROPOUT_MLP_OUTPUT, unit->index, t->delta, t->delta);
+        if (t->I) layer_input_add(pass, unit, b);
+        if (t->config.desc->layer_scalar)
+            add_rows(pass, stream_after(t, b), t->I ? b->res3 : b->res2, t->delta,
+                     unit_param(t, unit, ROLE_LAYER_SCALAR));
     }
 }
 
@@ -607,7 +689,7 @@ static void block_start_backward(const struct pass *pass, const struct unit *uni
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums of_down_before = {.to = b > t->blocks ? t->dres_sums : NULL};
-    if (t->parallel && !t->second_norm) block_add_rows(pass, t->delta, t->delta, t->dbranch);
+    if (t->parallel && !t->second_norm) add_rows(pass, t->delta, t->delta, t->dbranch, NULL);
     if (t->parallel && t->second_norm)
         norm_backward(pass, unit, first_norm(b), t->dres, t->delta, t->dbranch, of_down_before);
     else
@@ -622,6 +704,8 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
     if (block != t->L - 1) compute_again(pass, unit, b);
     if (t->dres_sums) block_take_row_sums(pass, unit, LINEAR_DOWN);
     if (t->dres_sums && t->parallel) block_take_row_sums(pass, unit, LINEAR_O);
+    if (t->config.desc->layer_scalar) add_rows(pass, t->dres, t->dres, NULL, unit_param(t, unit, ROLE_LAYER_SCALAR));
+    if (t->I) layer_input_backward(pass, unit, b);
     block_mlp_backward(pass, unit, b);
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
     linear_backward(pass, unit, transformer_mixes(layer_of(t, b)), t->delta, dout, mixed(t, b), NULL);

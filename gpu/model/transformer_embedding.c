@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/model/transformer_adapter.h"
+#include "gpu/model/transformer_inputs.h"
 #include "gpu/model/transformer_layers.h"
 
 static struct norm embedding_norm(const struct transformer *t)
@@ -44,6 +45,7 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
         if (t->embedded) norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
         if (t->embedding_norm_weight) embedding_keep_norm(pass, &unit);
         drop(pass, DROPOUT_EMBEDDING, 0, t->blocks[0].res1, t->blocks[0].res1);
+        if (t->I) layer_inputs_forward(pass, &unit);
     }
     unit_release(pass, &unit);
     return STATUS_OK;
@@ -53,10 +55,11 @@ enum status embedding_backward(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
-    const bool acquires = t->embedding_adapter.a;
+    const bool acquires = t->embedding_adapter.a || t->I;
     if (acquires) TRY(unit_acquire(pass, &unit, 0, PASS_BACKWARD));
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0) {
+        if (t->I) layer_inputs_backward(pass, &unit);
         const void *dout = drop(pass, DROPOUT_EMBEDDING, 0, t->dres, t->dres);
         if (t->embedded) {
             norm_backward(pass, &unit, embedding_norm(t), t->dbranch, dout, NULL, (struct row_sums){0});

@@ -49,7 +49,8 @@ static struct norm head_final_norm(const struct transformer *t)
 static void head_norm_forward(const struct pass *pass, const struct unit *unit)
 {
     const struct transformer *t = pass->transformer;
-    if (!t->post_norm) norm_forward(pass, unit, head_final_norm(t), t->blocks[t->L - 1].res2, t->delta);
+    const bool summed = t->config.desc->layer_scalar; /* final_res: by the last block */
+    if (!t->post_norm) norm_forward(pass, unit, head_final_norm(t), t->blocks[t->L - 1].res2, summed ? NULL : t->delta);
 }
 
 /* Elements of dt between the rows of dlogits, which lie over the logits. */
@@ -157,7 +158,7 @@ static const void *head_chunk_forward(const struct pass *pass, const struct head
         .logits_dtype = t->logits_dtype,
         .M = rows,
         .V = t->classes,
-        .V_padded = t->linears[LINEAR_HEAD].N,
+        .V_padded = linear_of(t, 0, LINEAR_HEAD)->N,
         .ld_logits = t->ld_logits,
         .ld_dlogits = head_ld_dlogits(t),
         .logits = t->logits,

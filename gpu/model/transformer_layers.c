@@ -6,7 +6,7 @@
 struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct unit *unit, enum linear which,
                                        int64_t M, void *y, const void *x, void *aux)
 {
-    const struct linear_shape *linear = &t->linears[which];
+    const struct linear_shape *linear = linear_of(t, unit->index, which);
     const bool gated = aux && transformer_gates(t), adapted = adapter_of(t, unit->index, which);
     return (struct linear_fwd_args){
         .dtype = t->dtype,
@@ -31,7 +31,8 @@ struct linear_fwd_args linear_fwd_args(const struct transformer *t, const struct
 struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t, const struct unit *unit,
                                                      enum linear which, int64_t M, const void *dy, const void *x)
 {
-    const struct linear_shape *linear = &t->linears[which];
+    const struct linear_shape *linear = linear_of(t, unit->index, which);
+    const struct model_desc *desc = t->config.desc;
     const bool k_bias_free = which == LINEAR_QKV && t->k_bias_free;
     return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
@@ -46,21 +47,21 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
         .x = x,
         .accumulate = unit->to.matrix_sums ? unit->to.matrix_adds : unit->to.adds,
         .accumulate_dbias = unit->to.adds,
-        .null_first = k_bias_free ? t->H * t->D : 0,
-        .null_count = k_bias_free ? t->KV * t->D : 0,
+        .null_first = k_bias_free ? t->H * desc->head_dim : 0,
+        .null_count = k_bias_free ? desc->num_kv_heads * desc->head_dim : 0,
     };
 }
 
 struct row_sums bias_sums(const struct transformer *t, const struct unit *unit, enum linear which)
 {
-    float *gradient = unit_grad(t, unit, t->linears[which].bias);
+    float *gradient = unit_grad(t, unit, linear_of(t, unit->index, which)->bias);
     return (struct row_sums){t->bias_summed[which] ? gradient : NULL, unit->to.adds};
 }
 
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux)
 {
-    const struct linear_shape *linear = &t->linears[which];
+    const struct linear_shape *linear = linear_of(t, unit->index, which);
     const bool gated = aux && transformer_gates(t), adapted = adapter_of(t, unit->index, which);
     const struct row_sums sums = aux && !gated ? bias_sums(t, unit, LINEAR_UP) : (struct row_sums){0};
     return (struct linear_bwd_input_args){
@@ -191,4 +192,11 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .accumulate_sums = sums.accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);
+}
+
+void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor)
+{
+    const struct transformer *t = pass->transformer;
+    struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b, .factor = factor};
+    t->device->ops->add(pass->stream, &args);
 }

@@ -32,6 +32,9 @@ struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64
 /* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
 const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
 
+/* y = factor · (a + b), rows of the residual stream; b NULL: 0, factor NULL: 1. */
+void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor);
+
 /* A norm of the residual stream: its tensors and what it keeps. */
 struct norm {
     enum tensor_role weight, bias;

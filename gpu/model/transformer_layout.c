@@ -8,7 +8,7 @@
  *     res1          C s         C         norm1                                                      -
  *     norm1         C s         C         weights of q, k, v                                         norms
  *     qkv           W s         3 C       attention (with qk_norm: the head norms, attention for v)  attention
- *     qk            (H+KV) D s  -         attention, qk_norm only                                    norms
+ *     qk            (H+KV) D s  -         attention, qk_norm only; kept where other layers read it   norms
  *     att           H D s       C         attention, weights of o                                    attention
  *     gated         H D s       -         weights of o, where attention has a gate                   attention
  *     conv, core    (see state) -         delta rule, norm of core, in layers that have one          attention
@@ -20,6 +20,8 @@
  *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
  *     lse           H f         H f       attention                                                  attention
  *     out1, out2    2 C s       -         norms after attention and MLP, where there are such        block
+ *     res3, out3    2 C s       -         with layer_inputs: weights of in_gate, the norm            block
+ *     in_gate, _act 2 I s       -         the same: GELU, weights of in_out                          block
  *     post1, post2  2, or 4 f   -         the same norms: mean (LayerNorm), rstd                     block
  *
  * All of GPT-2: 16 C s + (4 + H) f. Llama family: (4 C + W + H D + 3 F) s + (2 + H) f. GELU is computed in the product
@@ -55,51 +57,83 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
     return arena_take(arena, MEM_ACTIVATIONS, (size_t)rows * (size_t)width * sizeof(float));
 }
 
-/* Of a layer's mixer of tokens, attention or a delta rule: elements of a row of its buffers; 0: it has none. layer
- * NULL: the most of all layers. */
-struct mixer_widths {
-    int64_t qkv, qk, att, gated, lse, conv, core, core_rstd;
+/* Elements of a row of a layer's buffers; 0: it has none. */
+struct layer_widths {
+    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner;
 };
 
-static struct mixer_widths layout_widths(const struct transformer *t, const struct layer_desc *layer)
+static struct layer_widths widths_of(const struct transformer *t, const struct layer_desc *layer)
 {
     const struct delta_desc *delta = &t->config.desc->delta;
-    const bool attends = !layer || !layer->delta, mixes = layer ? layer->delta : delta->taps > 0;
-    const int64_t heads = t->H * t->D, values = mixes ? delta_values(delta) : 0;
-    return (struct mixer_widths){.qkv = max64(attends ? t->W : 0, mixes ? delta_width(delta) : 0),
-                                 .qk = attends && t->qk_norm ? (t->H + t->KV) * t->D : 0,
-                                 .att = max64(attends ? heads : 0, values),
-                                 .gated = attends && t->G ? heads : 0,
-                                 .lse = attends ? t->H : 0,
-                                 .conv = mixes ? delta_channels(delta) : 0,
-                                 .core = values,
-                                 .core_rstd = mixes ? delta->value_heads : 0};
+    const int64_t heads = t->H * layer->head_dim, F = layer->intermediate_size,
+                  KV = transformer_owns_kv(t, layer) ? layer->num_kv_heads : 0, normed = t->config.desc->v_norm ? 2 : 1;
+    struct layer_widths widths = {.hidden = F, .inner = transformer_gates(t) ? 2 * F : F};
+    if (layer->delta) {
+        widths.qkv = delta_width(delta);
+        widths.att = widths.core = delta_values(delta);
+        widths.conv = delta_channels(delta);
+        widths.core_rstd = delta->value_heads;
+        return widths;
+    }
+    widths.qkv = transformer_width(t, layer);
+    widths.qk = t->qk_norm ? heads + normed * KV * layer->head_dim : 0;
+    widths.kv = 2 * layer->num_kv_heads * layer->head_dim;
+    widths.k_rstd = t->qk_norm ? KV : 0;
+    widths.v_rstd = normed == 2 ? KV : 0;
+    widths.att = heads;
+    widths.gated = t->G ? heads : 0;
+    widths.lse = t->H;
+    return widths;
+}
+
+/* layer NULL: the most of all layers. */
+static struct layer_widths layout_widths(const struct transformer *t, const struct layer_desc *layer)
+{
+    if (layer) return widths_of(t, layer);
+    struct layer_widths most = {0};
+    for (int64_t i = 0; i < t->L; i++) {
+        const struct layer_widths widths = widths_of(t, &t->config.desc->layers[i]);
+        const int64_t *from = &widths.qkv;
+        int64_t *to = &most.qkv;
+        for (size_t member = 0; member < sizeof widths / sizeof *from; member++)
+            to[member] = max64(to[member], from[member]);
+    }
+    return most;
+}
+
+/* The buffers of the norms of heads. */
+static void layout_heads(const struct transformer *t, struct arena *arena, const struct layer_widths *widths,
+                         struct block_buffers *b)
+{
+    const int64_t M = t->config.batch.max_tokens;
+    b->qk = take_dt(t, arena, M, widths->qk);
+    b->q_rstd = layout_take_f32(arena, widths->qk ? M : 0, t->H);
+    b->k_rstd = layout_take_f32(arena, M, widths->k_rstd);
+    b->v_rstd = layout_take_f32(arena, M, widths->v_rstd);
 }
 
 /* Takes the memory of the buffers that are computed again from `policy` on, and not below it. */
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
                          const struct layer_desc *layer, struct block_buffers *b)
 {
-    const struct mixer_widths widths = layout_widths(t, layer);
+    const struct layer_widths widths = layout_widths(t, layer);
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
     const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
-                  heads = widths.qk ? M : 0;
+                  input = t->I ? M : 0;
     const bool layer_norm = t->config.desc->norm == NORM_LAYER;
     switch (policy) {
     case RECOMPUTE_NORMS:
         b->norm1 = take_dt(t, arena, before, t->C);
         b->mean1 = layout_take_f32(arena, layer_norm ? before : 0, 1);
         b->rstd1 = layout_take_f32(arena, before, 1);
-        b->qk = take_dt(t, arena, heads, widths.qk);
-        b->q_rstd = layout_take_f32(arena, heads, t->H);
-        b->k_rstd = layout_take_f32(arena, heads, t->KV);
+        layout_heads(t, arena, &widths, b);
         b->norm2 = take_dt(t, arena, second, t->C);
         b->mean2 = layout_take_f32(arena, layer_norm ? second : 0, 1);
         b->rstd2 = layout_take_f32(arena, second, 1);
         break;
     case RECOMPUTE_MLP:
-        b->hidden = take_dt(t, arena, M, t->F);
-        if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        b->hidden = take_dt(t, arena, M, widths.hidden);
+        if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
         break;
     case RECOMPUTE_ATTENTION:
         b->qkv = take_dt(t, arena, M, widths.qkv);
@@ -118,11 +152,29 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->post2 = layout_take_f32(arena, after, 1);
         b->post1_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         b->post2_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
-        if (!block_runs_up_again(t)) b->inner = take_dt(t, arena, M, t->linears[LINEAR_UP].N);
+        if (!block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
+        b->res3 = t->config.training ? take_dt(t, arena, input, t->C) : b->res2;
+        b->in_gate = take_dt(t, arena, M, t->I);
+        b->in_act = take_dt(t, arena, M, t->I);
+        b->out3 = take_dt(t, arena, input, t->C);
+        b->post3 = layout_take_f32(arena, input, 1);
         break;
     case RECOMPUTE_NONE:
     case RECOMPUTE_COUNT: break;
     }
+}
+
+/* A layer whose keys and values others read keeps them for these, whatever is computed again, and in training the sum
+ * of the gradients that these leave. `kept`: it has the buffers already. */
+static void layout_shared_keys(struct transformer *t, struct arena *arena, int64_t block, bool kept)
+{
+    const struct layer_desc *layers = t->config.desc->layers;
+    const struct layer_widths widths = layout_widths(t, &layers[block]);
+    bool read = false;
+    for (int64_t l = block + 1; l < t->L; l++) read |= layers[l].kv_source == block;
+    if (!read) return;
+    if (!kept) layout_heads(t, arena, &widths, &t->blocks[block]);
+    if (t->config.training) t->blocks[block].dkv = layout_take_f32(arena, t->config.batch.max_tokens, widths.kv);
 }
 
 static void layout_blocks(struct transformer *t, struct arena *arena)
@@ -145,6 +197,7 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
             b->res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
         for (int group = (int)shared_up_to + 1; group < RECOMPUTE_COUNT; group++)
             layout_group(t, arena, (enum recompute)group, &t->config.desc->layers[l], b);
+        layout_shared_keys(t, arena, l, shared_up_to < RECOMPUTE_NORMS);
     }
 }
 
@@ -185,10 +238,23 @@ static void layout_encoder(struct transformer *t, struct arena *arena)
     }
 }
 
-static struct rope_table take_rope_table(const struct transformer *t, struct arena *arena, bool exists)
+/* For norms of values and inputs of layers. */
+static void layout_inputs(struct transformer *t, struct arena *arena, int64_t kv)
 {
-    struct rope_table table = {NULL, NULL};
-    size_t bytes = (size_t)t->config.max_position * (size_t)(t->R / 2) * sizeof(float);
+    const int64_t M = t->config.batch.max_tokens, width = t->L * t->I;
+    const bool training = t->config.training, v_norm = t->config.desc->v_norm;
+    t->zeros = take_dt(t, arena, 1, v_norm ? kv : 0);
+    t->dkv = take_dt(t, arena, training && v_norm ? M : 0, kv);
+    t->layer_in = take_dt(t, arena, M, width);
+    t->projected = training ? take_dt(t, arena, M, width) : t->wide;
+    t->projected_rstd = layout_take_f32(arena, t->I ? M : 0, t->L);
+}
+
+static struct rope_table take_rope_table(const struct transformer *t, struct arena *arena, const struct rope_desc *rope,
+                                         bool exists)
+{
+    struct rope_table table = {NULL, NULL, rope->dim};
+    size_t bytes = (size_t)t->config.max_position * (size_t)(rope->dim / 2) * sizeof(float);
     if (exists) {
         table.cosines = arena_take(arena, MEM_DATA, bytes);
         table.sines = arena_take(arena, MEM_DATA, bytes);
@@ -227,7 +293,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->ld_logits = round_up(t->classes, VOCABULARY_ALIGN);
     t->chunk = layout_chunk(t);
     layout_blocks(t, arena);
-    const struct mixer_widths widths = layout_widths(t, NULL);
+    const struct layer_widths widths = layout_widths(t, NULL);
     t->delta = take_dt(t, arena, M, max64(t->C, widths.att));
     if (config->training) {
         t->dconv = take_dt(t, arena, M, widths.conv);
@@ -239,13 +305,14 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes = (size_t)M * (size_t)max64(widths.qkv, t->F) * dtype_size(t->dtype);
+        size_t wide_bytes =
+            (size_t)M * (size_t)max64(max64(widths.qkv, widths.hidden), t->L * t->I) * dtype_size(t->dtype);
         size_t least = second + stream_bytes; /* of the final norm's input and output */
         t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes > least ? wide_bytes : least);
         t->final_res = t->wide;
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
-        t->wide = config->desc->qkv_by_head || t->G ? take_dt(t, arena, M, t->W) : NULL;
+        t->wide = take_dt(t, arena, M, config->desc->qkv_by_head || t->G ? widths.qkv : t->L * t->I);
         t->final_res = t->blocks[t->L - 1].res2;
         const struct block_buffers *last = &t->blocks[t->L - 1];
         t->final_norm = t->second_norm ? last->norm2 : t->norms_before ? last->norm1 : last->out1;
@@ -255,13 +322,15 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(t->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);
+    layout_inputs(t, arena, widths.kv);
     adapter_layout(t, arena);
 
     const struct rope_desc *rope = &config->desc->rope;
-    t->rope = take_rope_table(t, arena, rope->kind != ROPE_NONE);
-    t->local_rope = take_rope_table(t, arena, config->desc->local_rope.kind != ROPE_NONE);
+    const struct rope_desc *local = &config->desc->local_rope;
+    t->rope = take_rope_table(t, arena, rope, rope->kind != ROPE_NONE);
+    t->local_rope = take_rope_table(t, arena, local, local->kind != ROPE_NONE);
     t->query_rope =
-        take_rope_table(t, arena, rope->query_beta > 0 && t->config.max_position > rope->original_max_positions);
+        take_rope_table(t, arena, rope, rope->query_beta > 0 && t->config.max_position > rope->original_max_positions);
     t->input_bytes = place_inputs(t, NULL);
     t->input_memory = arena_take(arena, MEM_DATA, t->input_bytes);
     place_inputs(t, t->input_memory);
@@ -273,14 +342,14 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
                                    double query_beta, struct stream *stream, struct error *err)
 {
     if (!table.cosines) return STATUS_OK;
-    int64_t half = t->R / 2, P = t->config.max_position;
+    int64_t half = table.R / 2, P = t->config.max_position;
     float magnitude = (float)rope->attention_factor;
     float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
     if (!host)
         return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
                          (long long)P);
     float *frequency = host, *cosine = host + half, *sine = cosine + P * half;
-    model_rope_frequencies(rope, t->R, P, frequency);
+    model_rope_frequencies(rope, table.R, P, frequency);
     for (int64_t p = 0; p < P; p++) {
         if (query_beta > 0)
             magnitude = (float)rope->attention_factor *
@@ -301,6 +370,7 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
     const struct rope_desc *rope = &t->config.desc->rope;
+    if (t->zeros) stream_fill_zero(stream, t->zeros, (size_t)layout_widths(t, NULL).kv * dtype_size(t->dtype));
     TRY(fill_rope_table(t, rope, t->rope, 0, stream, err));
     TRY(fill_rope_table(t, rope, t->query_rope, rope->query_beta, stream, err));
     return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, 0, stream, err);

@@ -10,11 +10,14 @@
 
 #include <stdlib.h>
 
-/* Fills shapes[LINEAR_COUNT]. */
-static void transformer_linear_shapes(const struct model_desc *desc, struct linear_shape *shapes)
+/* Fills shapes[LINEAR_COUNT] of a layer, and those outside of the blocks. */
+static void transformer_linear_shapes(const struct model_desc *desc, const struct layer_desc *layer,
+                                      struct linear_shape *shapes)
 {
-    int64_t C = desc->hidden_size, F = desc->intermediate_size, HD = desc->num_heads * desc->head_dim;
-    int64_t W = (desc->gated_attention ? 2 : 1) * HD + 2 * desc->num_kv_heads * desc->head_dim;
+    int64_t C = desc->hidden_size, F = layer->intermediate_size, HD = desc->num_heads * layer->head_dim;
+    const int64_t kv = layer->kv_source != layer - desc->layers ? 0 : layer->v_is_k ? 1 : 2;
+    int64_t W = (desc->gated_attention ? 2 : 1) * HD + kv * layer->num_kv_heads * layer->head_dim;
+    const int64_t I = desc->layer_inputs, in_C = I ? C : 0;
     const int64_t values = delta_values(&desc->delta); /* 0 without a delta rule, as its C */
     const int64_t delta_C = values ? C : 0;
     bool in_out = desc->weights_in_out, one_qkv = desc->fused_qkv, gated = mlp_is_gated(desc->mlp);
@@ -27,6 +30,9 @@ static void transformer_linear_shapes(const struct model_desc *desc, struct line
     shapes[LINEAR_DELTA_IN] =
         (struct linear_shape){ROLE_DELTA_QKV_W, ROLE_COUNT, delta_width(&desc->delta), delta_C, false};
     shapes[LINEAR_DELTA_O] = (struct linear_shape){ROLE_DELTA_O_W, ROLE_COUNT, delta_C, values, false};
+    shapes[LINEAR_LAYER_IN] = (struct linear_shape){ROLE_LAYER_IN_W, ROLE_COUNT, desc->num_layers * I, in_C, false};
+    shapes[LINEAR_IN_GATE] = (struct linear_shape){ROLE_IN_GATE_W, ROLE_COUNT, I, in_C, false};
+    shapes[LINEAR_IN_OUT] = (struct linear_shape){ROLE_IN_OUT_W, ROLE_COUNT, in_C, I, false};
     const int64_t pooled = desc->pooler ? C : 0;
     shapes[LINEAR_POOLER] = (struct linear_shape){ROLE_POOLER_W, ROLE_POOLER_B, pooled, pooled, false};
     if (desc->num_labels > 0)
@@ -59,12 +65,12 @@ static double adapter_parameters(const struct tensor_table *table, int unit)
     return sum;
 }
 
-/* Whether the unit has the matrix: a block's, where it has attention or a delta rule; or the head's. */
+/* Whether the unit has the matrix: a block's, where it has attention or a delta rule; the head's; or unit 0's. */
 static bool linear_in_unit(const struct model_desc *desc, int unit, int head, int which)
 {
-    if (which == LINEAR_HEAD || which == LINEAR_POOLER || unit == 0 || unit == head)
-        return unit == head && which >= LINEAR_HEAD;
-    const bool delta = desc->delta.taps && desc->layers[unit - 1].delta;
+    if (which == LINEAR_LAYER_IN || unit == 0) return which == LINEAR_LAYER_IN && unit == 0;
+    if (which >= LINEAR_HEAD || unit == head) return unit == head && which >= LINEAR_HEAD;
+    const bool delta = desc->layers[unit - 1].delta;
     return delta ? which != LINEAR_QKV && which != LINEAR_O : which != LINEAR_DELTA_IN && which != LINEAR_DELTA_O;
 }
 
@@ -77,16 +83,23 @@ static double delta_flops(const struct model_desc *desc)
     return op_cost_delta_rule_fwd(&one).flops;
 }
 
+/* Outside of the blocks, where shapes do not depend on it, the first. */
+static const struct layer_desc *layer_of_unit(const struct model_desc *desc, int unit)
+{
+    return &desc->layers[unit > 0 && unit <= desc->num_layers ? unit - 1 : 0];
+}
+
 double transformer_flops_per_token(const struct model_desc *desc, const struct tensor_table *table, int64_t seq_length)
 {
     struct linear_shape shapes[LINEAR_COUNT];
-    transformer_linear_shapes(desc, shapes);
-    const double heads = (double)(desc->num_heads * desc->head_dim) * (double)seq_length;
     const int head = (int)desc->num_layers + 1, first = table ? tensor_table_first_trained(table) : 0;
     double flops = 0;
     for (int unit = 0; unit <= head; unit++) {
+        const struct layer_desc *layer = layer_of_unit(desc, unit);
+        const double heads = (double)(desc->num_heads * layer->head_dim) * (double)seq_length;
+        transformer_linear_shapes(desc, layer, shapes);
         flops += 6 * adapter_parameters(table, unit);
-        if (unit > 0 && unit < head && desc->delta.taps && desc->layers[unit - 1].delta)
+        if (unit > 0 && unit < head && layer->delta)
             flops += (unit >= first ? 3 : 1) * delta_flops(desc);
         else if (unit > 0 && unit < head) /* forward 2, backward 4 */
             flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;
@@ -132,19 +145,21 @@ static bool k_bias_has_no_gradient(const struct model_desc *desc)
  */
 static void new_pad_vocabulary(struct transformer *t)
 {
-    struct linear_shape *head = &t->linears[LINEAR_HEAD];
+    const struct linear_shape *head = linear_of(t, 0, LINEAR_HEAD);
     const int64_t padded = round_up(t->V, VOCABULARY_ALIGN);
     if (t->device->kind != DEVICE_CUDA || head->weight != ROLE_WTE || t->config.desc->head_bias) return;
     const struct tensor_info *matrix = transformer_tensor(t, 0, ROLE_WTE);
-    if (matrix->offset + padded * t->C <= t->config.table->units[matrix->unit].numel) head->N = padded;
+    if (matrix->offset + padded * t->C > t->config.table->units[matrix->unit].numel) return;
+    for (int unit = 0; unit < t->L + 2; unit++) t->linears[unit * LINEAR_COUNT + LINEAR_HEAD].N = padded;
 }
 
 static enum status check_gpu_heads(const struct model_desc *desc, struct error *err)
 {
-    if (desc->head_dim > CUDA_MAX_HEAD_DIM)
-        return error_set(err, STATUS_DEVICE,
-                         "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
-                         (long long)desc->head_dim, (int)CUDA_MAX_HEAD_DIM);
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        if (desc->layers[i].head_dim > CUDA_MAX_HEAD_DIM)
+            return error_set(err, STATUS_DEVICE,
+                             "head_dim is %lld, but attention on a GPU supports at most %d; hint: train.device: cpu",
+                             (long long)desc->layers[i].head_dim, (int)CUDA_MAX_HEAD_DIM);
     if (desc->delta.key_dim > DELTA_MAX_DIM || desc->delta.value_dim > DELTA_MAX_DIM)
         return error_set(err, STATUS_DEVICE,
                          "linear_key_head_dim is %lld and linear_value_head_dim %lld, but a GPU supports at most %d; "
@@ -173,18 +188,14 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->device = device;
     t->dtype = config->dtype;
     t->C = desc->hidden_size;
-    t->F = desc->intermediate_size;
+    t->I = desc->layer_inputs;
     t->H = desc->num_heads;
-    t->KV = desc->num_kv_heads;
-    t->D = desc->head_dim;
     t->V = desc->vocab_size;
     t->classes = desc->num_labels ? desc->num_labels : desc->vocab_size;
     t->L = desc->num_layers;
-    t->R = desc->rotary_dim;
     t->G = desc->gated_attention ? t->H : 0;
-    t->W = (t->H + t->G + 2 * t->KV) * t->D;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
-    ASSERT(t->qk_norm || !desc->gated_attention); /* q and k lie apart in qkv */
+    ASSERT(t->qk_norm || (!desc->gated_attention && !desc->v_norm)); /* q and k lie apart in qkv */
     t->k_bias_free = k_bias_has_no_gradient(desc);
     t->norms_before = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     t->norms_after = desc->norm_place != NORM_BEFORE;
@@ -197,7 +208,9 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->blocks = memory_zeroed((size_t)desc->num_layers, sizeof *t->blocks);
     t->num_inputs = config->inputs ? config->inputs : 1;
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
-    transformer_linear_shapes(desc, t->linears);
+    t->linears = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->linears);
+    for (int unit = 0; unit < t->L + 2; unit++)
+        transformer_linear_shapes(desc, layer_of_unit(desc, unit), &t->linears[unit * LINEAR_COUNT]);
     new_find_tensors(t);
     t->first_trained = config->training ? tensor_table_first_trained(config->table) : 0;
     new_find_biases(t);
@@ -218,6 +231,7 @@ void transformer_free(struct transformer *t)
     free(t->blocks);
     free(t->inputs);
     free(t->tensors);
+    free(t->linears);
     free(t->adapters);
     free(t);
 }

@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-/* The products of one kind that the matrices and adapters of a block have at most: four matrices, eight adapters (of a
- * delta rule) with two products each. The others have no more. */
-enum { PRODUCTS_OF_UNIT = 4 + 2 * 8 };
+/* The products of one kind that the matrices and adapters of a block have at most: six matrices, nine adapters with
+ * two products each. The others have no more. */
+enum { PRODUCTS_OF_UNIT = 6 + 2 * 9 };
 
 static void *prepare_place(void)
 {
@@ -95,7 +95,7 @@ static void prepare_blocks(const struct pass *pass, struct unit *unit)
         int before = 1;
         while (before < unit->index && !prepare_alike(t, before, unit->index)) before++;
         for (int which = 0; before == unit->index && which < LINEAR_HEAD; which++)
-            if (transformer_tensor(t, unit->index, t->linears[which].weight))
+            if (transformer_tensor(t, unit->index, linear_of(t, unit->index, (enum linear)which)->weight))
                 prepare_linear(pass, unit, (enum linear)which, pass->M);
     }
 }
@@ -129,6 +129,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     const int blocks = p.num_bwd_weight;
     unit.to.matrix_sums = NULL;
     unit.index = 0;
+    if (t->I) prepare_linear(&pass, &unit, LINEAR_LAYER_IN, M);
     adapter_embed(&pass, &unit, prepare_place());
     adapter_embed_backward(&pass, &unit, prepare_place());
     struct unit head = unit;
@@ -180,17 +181,20 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .dtype = t->dtype,
         .max_tokens = config->batch.max_tokens,
         .C = t->C,
-        .F = t->F,
         .H = t->H,
-        .KV = t->KV,
-        .D = t->D,
-        .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * t->D : 0,
+        .max_head_norm = config->desc->qk_norm == QK_NORM_PROJECTION ? t->H * config->desc->head_dim : t->I,
         .V = t->V,
         .P = config->desc->max_positions,
         .max_seqs = config->batch.max_seqs,
         .max_seq = config->batch.max_seq,
         .backward = config->training,
     };
+    for (int64_t i = 0; i < t->L; i++) {
+        const struct layer_desc *layer = &config->desc->layers[i];
+        limits->F = max64(limits->F, layer->intermediate_size);
+        limits->KV = max64(limits->KV, layer->num_kv_heads);
+        limits->D = max64(limits->D, layer->head_dim);
+    }
     prepare_attention(t, limits);
     if (config->desc->delta.taps) {
         const struct delta_rule_bwd_args rule =
@@ -198,11 +202,12 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         limits->delta_rule = delta_forward_of(&rule);
         limits->max_head_norm = max64(limits->max_head_norm, config->desc->delta.value_dim);
     }
-    for (int i = 0; i < LINEAR_COUNT; i++) {
+    for (int i = 0; i < (int)(t->L + 2) * LINEAR_COUNT; i++) {
         limits->max_linear_k = max64(limits->max_linear_k, t->linears[i].K);
         limits->max_linear_n = max64(limits->max_linear_n, t->linears[i].N);
     }
     limits->max_embedding = t->embedding_adapter.a ? t->embedding_adapter.a->shape[1] : 0;
+    limits->max_embedding = max64(limits->max_embedding, t->L * t->I);
     limits->max_linear_k = max64(limits->max_linear_k, t->most_lora_rank);
     limits->max_linear_n = max64(limits->max_linear_n, t->most_lora_rank);
 }

@@ -10,13 +10,15 @@
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_delta.c      a gated delta rule in the place of its attention
+ *   transformer_inputs.c     inputs of layers: in unit 0, and what each block makes of its own
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_adapter.c    LoRA's products
  *   transformer_layers.c     matrix products and norms, as block and head use them
  *   transformer_unit.c       a unit in use: its parameters and gradients, through the four verbs
  *
- * Each file calls only those below it. Letters as in ops.h; W = (H + G + 2 KV) D is the width of a row of q | gate | k
- * | v; dt is the compute dtype. */
+ * Each file calls only those below it. Letters as in ops.h, KV, D and F those of the block's layer; W = (H + G + 2 KV)
+ * D is the width of a row of q | gate | k | v (transformer_width()); I are the inputs of a layer; dt is the compute
+ * dtype. */
 #pragma once
 
 #include "gpu/model/transformer.h"
@@ -30,6 +32,9 @@ enum linear {
     LINEAR_DOWN,
     LINEAR_DELTA_IN, /* or N = 0, as the next, where no layer has a delta rule */
     LINEAR_DELTA_O,
+    LINEAR_LAYER_IN, /* of unit 0, or N = 0, as the next two */
+    LINEAR_IN_GATE,
+    LINEAR_IN_OUT,
     LINEAR_HEAD,
     LINEAR_POOLER, /* or N = 0 */
     LINEAR_COUNT
@@ -61,28 +66,37 @@ struct block_buffers {
     void *norm1;          /* dt (M, C); with norms_before, as mean, rstd; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */
     void *qkv;            /* dt (M, W) q | (gate) | k | v; q and k after RoPE, unless qk_norm. Delta rule: in_proj's */
-    void *qk;             /* dt (M, (H + KV) D) q | k after their norms and RoPE; qk_norm only, else NULL */
-    float *q_rstd;        /* (M, H), or (M) if one norm has all heads; qk_norm only, else NULL */
-    float *k_rstd;        /* (M, KV), or (M) */
-    void *att;            /* dt (M, H D), or (M, Hv Dv) of a delta rule */
-    void *gated;          /* dt (M, H D) att times its gate; gated_attention only */
-    void *conv, *core;    /* dt (M, delta_channels), (M, Hv Dv): the outputs of convolution and delta rule, or NULL */
-    float *core_rstd;     /* (M, Hv) of the norm of core */
-    float *lse;           /* (H, M) */
-    void *res2;           /* dt (M, C) residual stream after attention, the input of norm2 */
-    void *norm2;          /* dt (M, C); with second_norm, as mean, rstd; else NULL */
+    void *qk;          /* dt (M, rotated_ld) q | k after their norms and RoPE (| v after its norm); qk_norm only, else
+                        * NULL. A layer whose keys others read has one of its own. */
+    float *q_rstd;     /* (M, H), or (M) if one norm has all heads; qk_norm only, else NULL */
+    float *k_rstd;     /* (M, KV), or (M) */
+    float *v_rstd;     /* (M, KV) with v_norm, else NULL */
+    float *dkv;        /* (M, 2 KV D) gradients of k | v from the layers that read them; NULL: none but this one does */
+    void *att;         /* dt (M, H D), or (M, Hv Dv) of a delta rule */
+    void *gated;       /* dt (M, H D) att times its gate; gated_attention only */
+    void *conv, *core; /* dt (M, delta_channels), (M, Hv Dv): the outputs of convolution and delta rule, or NULL */
+    float *core_rstd;  /* (M, Hv) of the norm of core */
+    float *lse;        /* (H, M) */
+    void *res2;        /* dt (M, C) residual stream after attention, the input of norm2 */
+    void *norm2;       /* dt (M, C); with second_norm, as mean, rstd; else NULL */
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
     void *out1, *out2;    /* dt (M, C) with norms after, else NULL: the inputs of these norms, which are attention's and
                            * the MLP's output, or (NORM_AFTER_RESIDUAL) the residual stream with it */
     float *post1, *post2; /* (M) rstd of these norms */
+    /* with layer_inputs, else NULL */
+    void *res3;                     /* dt (M, C) residual stream after the MLP */
+    void *in_gate, *in_act;         /* dt (M, I) the gate, later its gradient; its GELU times the layer's input */
+    void *out3;                     /* dt (M, C) what that adds, before its norm */
+    float *post3;                   /* (M) rstd of that norm */
     float *post1_mean, *post2_mean; /* (M) LayerNorm only, else NULL */
 };
 
 /* Cosines and sines of the angles of a RoPE. */
 struct rope_table {
     float *cosines, *sines; /* (max_position, R / 2), or NULL */
+    int64_t R;              /* elements of a head */
 };
 
 /* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
@@ -96,9 +110,9 @@ struct transformer {
     struct transformer_config config;
     struct device *device; /* borrowed; device->ops may change between steps (gpu/spans.h) */
     enum dtype dtype, logits_dtype;
-    int64_t C, F, H, KV, D, V, L, W;
+    int64_t C, H, V, L;
+    int64_t I;         /* layer_inputs of the description */
     int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
-    int64_t R;         /* rotary_dim of the description */
     int64_t G;         /* heads of the gate between q and k: H with gated_attention, else 0 */
     bool qk_norm;      /* q and k are normed */
     bool k_bias_free;  /* the gradient of k's bias is 0: transformer_new.c */
@@ -109,8 +123,8 @@ struct transformer {
     bool second_norm;  /* norm2 exists: with norms_before, unless the MLP shares norm1 */
     float eps;
     float embedding_scale;
-    const struct tensor_info **tensors; /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
-    struct linear_shape linears[LINEAR_COUNT];
+    const struct tensor_info **tensors;    /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
+    struct linear_shape *linears;          /* (L + 2, LINEAR_COUNT) owned: linear_of() */
     struct linear_adapter *adapters;       /* (L + 2, LINEAR_COUNT) owned; NULL: there are none */
     int first_trained;                     /* backward ends in this unit */
     struct adapter_part embedding_adapter; /* of the token embedding; a NULL: it has none */
@@ -121,6 +135,11 @@ struct transformer {
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     void *dconv;                  /* dt (M, delta_channels) gradient of conv, or NULL */
+    void *dkv;                    /* dt (M, 2 KV D) with v_norm: gradients of k | v */
+    void *zeros;                  /* dt (D) the weight of v's norm, whose offset is 1 */
+    void *layer_in;               /* dt (M, L I) the inputs of layers; backward writes their gradients over them */
+    void *projected;              /* dt (M, L I) the product in them, before its norm; evaluation: wide */
+    float *projected_rstd;        /* (M, L) */
     void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
     float *dres_sums; /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
                        * before; where a norm gives it, else NULL */
@@ -157,19 +176,47 @@ static inline const struct tensor_info *transformer_tensor(const struct transfor
     return role == ROLE_COUNT ? NULL : t->tensors[unit * ROLE_COUNT + (int)role];
 }
 
+/* The shape of a matrix in a unit. That of the head's is in every unit: a tied one is in unit 0. */
+static inline const struct linear_shape *linear_of(const struct transformer *t, int unit, enum linear which)
+{
+    return &t->linears[unit * LINEAR_COUNT + (int)which];
+}
+
+/* Whether attention reads the layer's own keys and values. */
+static inline bool transformer_owns_kv(const struct transformer *t, const struct layer_desc *layer)
+{
+    return layer->kv_source == layer - t->config.desc->layers;
+}
+
+/* Elements of a row of q | gate | k | v. */
+static inline int64_t transformer_width(const struct transformer *t, const struct layer_desc *layer)
+{
+    const int64_t products = !transformer_owns_kv(t, layer) ? 0 : layer->v_is_k ? 1 : 2;
+    return (t->H + t->G + products * layer->num_kv_heads) * layer->head_dim;
+}
+
 /* The matrix whose product attention, or the delta rule in its place, adds to the residual stream. */
 static inline enum linear transformer_mixes(const struct layer_desc *layer)
 {
     return layer->delta ? LINEAR_DELTA_O : LINEAR_O;
 }
 
-/* The blocks before `block` of its kind, with attention or with a delta rule: its place in a cache. */
+/* The blocks before `block` with a delta rule: its place in a cache. */
 static inline int64_t transformer_place(const struct transformer *t, int64_t block)
 {
-    const struct layer_desc *layers = t->config.desc->layers;
     int64_t place = 0;
-    for (int64_t other = 0; other < block; other++) place += layers[other].delta == layers[block].delta;
+    for (int64_t other = 0; other < block; other++) place += t->config.desc->layers[other].delta;
     return place;
+}
+
+/* The elements of a token's keys in a cache that come before those of `block`; L: of all. */
+static inline int64_t transformer_keys_before(const struct transformer *t, int64_t block)
+{
+    const struct layer_desc *layers = t->config.desc->layers;
+    int64_t elements = 0;
+    for (const struct layer_desc *layer = layers; layer < layers + block; layer++)
+        if (!layer->delta && transformer_owns_kv(t, layer)) elements += layer->num_kv_heads * layer->head_dim;
+    return elements;
 }
 
 /* Whether the MLP has a gate. */

@@ -58,6 +58,8 @@ ADAPTERS = {
     "starcoder2": ("starcoder2", {"r": 4, "target_modules": [*QV, "c_fc"]}),
     "exaone4": ("exaone4", {"r": 4, "target_modules": QV}),
     "qwen3_5_text": ("qwen3.5", {"r": 4, "target_modules": "all-linear"}),
+    "gemma4_text": ("gemma4", {"r": 4, "target_modules": "all-linear"}),
+    "gemma4-kv": ("gemma4-kv", {"r": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
     "seed_oss": ("seed-oss", {"r": 4, "target_modules": QV}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),

@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CASES = ["gpt2", "gpt2-inner", "llama", "llama-bias", "llama3-rope", "linear-rope", "mistral-window", "qwen2", "qwen3",
          "qwen3-yarn", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3", "olmo3",
          "glm", "glm4", "ministral3", "gptj", "gpt-neox", "gpt-neox-in-turn", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-         "seed-oss", "qwen3.5", "phi3-longrope", "dynamic-rope"]
+         "seed-oss", "qwen3.5", "gemma4", "gemma4-kv", "phi3-longrope", "dynamic-rope"]
 LEAST = 2e-3
 PROMPTS = (1, 7)  # tokens
 BEYOND = {"phi3-longrope": (20,)}  # these begin beyond RoPE's original length, to which the others keep

@@ -49,6 +49,15 @@ def rope(kind, theta, **more):
     return {"rope_type": kind, "rope_theta": theta, **more}
 
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def gemma4(**changes):
+    return llama(num_attention_heads=4, num_key_value_heads=2, head_dim=10, sliding_window=5, rope_theta=None,
+                 rms_norm_eps=1e-2, tie_word_embeddings=True, rope_parameters={
+                     FULL: rope("proportional", 1e3, partial_rotary_factor=0.5), SLIDING: rope("default", 50.0)}) | changes
+
+
 LONGROPE = llama(num_attention_heads=3, num_key_value_heads=1, pad_token_id=NULL, rope_theta=None, tie_word_embeddings=True,
                  original_max_position_embeddings=16, rope_parameters=rope(
                      "longrope", 1e4, short_factor=[1.0, 1.2, 1.5], long_factor=[1.3, 2.5, 4.0], partial_rotary_factor=0.75,
@@ -166,10 +175,18 @@ CASES = {
     "phi3-longrope-short": dict(family="phi3", T=16, micro=2, seed=730, config=LONGROPE),
     "dynamic-rope": dict(family="llama", T=24, micro=2, seed=740, config=llama(
         max_position_embeddings=16, rope_theta=None, rope_parameters=rope("dynamic", 1e4, factor=3.0))),
+    "gemma4": dict(family="gemma4_text", T=24, micro=3, seed=750, eps=1e-6, scale_mean=0.5,
+                   scalars=[1.0, 0.875, 1.125, 0.75, 1.25, 0.9375, 1.0], config=gemma4(
+        num_hidden_layers=7, layer_types=[SLIDING, SLIDING, FULL, SLIDING, FULL, SLIDING, FULL], num_kv_shared_layers=4,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=8, vocab_size_per_layer_input=101,
+        per_layer_config={i: {"head_dim": 12} for i in (2, 4, 6)}, final_logit_softcapping=2.5)),
+    "gemma4-kv": dict(family="gemma4_text", T=24, micro=2, seed=760, eps=1e-6, scale_mean=0.8, scalars=[0.75, 1.25, 0.875], config=gemma4(
+        num_hidden_layers=3, layer_types=[SLIDING, FULL, FULL], attention_k_eq_v=True, num_global_key_value_heads=1,
+        global_head_dim=16, hidden_size_per_layer_input=0, attention_bias=True, use_bidirectional_attention="vision")),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,
-                scale_mean=1, rename={})
+                scale_mean=1, rename={}, scalars=[])
 
 
 class Case:
@@ -271,7 +288,13 @@ class Case:
             normal = torch.randn(p.shape, generator=random)
             scale = p.dim() == 1 and name.endswith("weight")
             p.data = (self.scale_mean + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
+        for value, buffer in zip(self.scalars, self.buffers(model).values()):
+            buffer.fill_(value)
         return model
+
+    def buffers(self, model):
+        """The scalars of layers, which are not trained."""
+        return {n: b for n, b in model.named_buffers() if n.endswith("layer_scalar")}
 
     def stored(self, name):
         """The name of a parameter in files, where transformers renames it while it loads."""
@@ -295,17 +318,20 @@ class Case:
 
 
 class Doubles:
-    """torch for Qwen3.5's module in a run in float64: what it computes in float32 by name is computed in float64."""
+    """torch for a module in a run in float64: what it computes in float32 by name is computed in float64."""
     float32 = float = torch.float64
 
     def __getattr__(self, name):
         return getattr(torch, name)
 
 
+NARROW = {"qwen3_5_text": "qwen3_5", "gemma4_text": "gemma4"}
+
+
 def keep_doubles(model):
-    if model.config.model_type == "qwen3_5_text":
-        exact = model.dtype == torch.float64
-        sys.modules["transformers.models.qwen3_5.modeling_qwen3_5"].torch = Doubles() if exact else torch
+    if model.config.model_type in NARROW:
+        exact, name = model.dtype == torch.float64, NARROW[model.config.model_type]
+        sys.modules[f"transformers.models.{name}.modeling_{name}"].torch = Doubles() if exact else torch
         torch.Tensor.float = torch.Tensor.double if exact else FLOAT
 
 
@@ -420,7 +446,8 @@ def write_config(case, model, folder):
     """config.json as transformers 5 writes it, or (style 4) with transformers 4's names; without what is default."""
     full = model.config.to_dict()
     keep = set(case.config) | {"model_type", "tie_word_embeddings", "rope_parameters", "hidden_act"}
-    config = {k: full[k] for k in keep if k in full} | {"architectures": [type(model).__name__]}
+    config = {k: full.get(k, case.config.get(k)) for k in keep if k in full or k in case.config}
+    config["architectures"] = [type(model).__name__]
     if case.style == 4 and "rope_parameters" in config:
         rope_parameters = config.pop("rope_parameters")
         rope_parameters = dict(rope_parameters.get("full_attention", rope_parameters))  # transformers 4 has no second one
@@ -432,7 +459,8 @@ def write_config(case, model, folder):
 
 
 def write_model(case, model, folder):
-    tensors = {case.stored(n): p.detach().to(case.store).contiguous() for n, p in model.named_parameters()}
+    named = dict(model.named_parameters()) | case.buffers(model)
+    tensors = {case.stored(n): p.detach().to(case.store).contiguous() for n, p in named.items()}
     if case.hub_names:  # as the first GPT-2 files are: without prefix, with the causal mask as a tensor
         P = case.config["n_positions"]
         tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}
@@ -512,6 +540,8 @@ def make(name):
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     for kind, file in (("grads", "grads_step1"), ("final", "final")):
         tensors = {case.stored(n): t.float().contiguous() for n, t in exact[kind].items()}
+        if kind == "final":
+            tensors |= {n: t.float() for n, t in case.buffers(model).items()}
         save_file(tensors, folder / f"{file}.safetensors", metadata={"format": "pt"})
     size = sum(f.stat().st_size for f in folder.iterdir()) // 1024
     r32, r16 = expected["rounding"]["fp32"], expected["rounding"]["bf16"]

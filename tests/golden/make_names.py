@@ -15,11 +15,12 @@ import sys
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 CASES = 10
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "bert", "gemma2",
             "gemma3_text", "glm", "glm4", "ministral3", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-            "seed_oss", "qwen3_5_text")
+            "seed_oss", "qwen3_5_text", "gemma4_text")
 LAYER_NORM = {"gptj": "layer_norm_epsilon", "gpt_neox": "layer_norm_eps", "phi": "layer_norm_eps", "cohere": "layer_norm_eps",
               "cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
@@ -81,12 +82,12 @@ def llama_like(r, i, family):
               "num_hidden_layers": r.randint(1, 3), "intermediate_size": r.randint(20, 90),
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
-    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "glm", "glm4", "ministral3", "qwen3_5_text", "starcoder2",
+    if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "ministral3", "qwen3_5_text", "starcoder2",
                                         "exaone4"):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
         del config["tie_word_embeddings"]
-    if i % 3 == 2 and family not in ("qwen2", "phi3") or family in ("gemma2", "gemma3_text"):
+    if i % 3 == 2 and family not in ("qwen2", "phi3") or family in ("gemma2", "gemma3_text", "gemma4_text"):
         config["head_dim"] = r.choice([4, 10, 24])
     if i % 2:
         config["rms_norm_eps"] = 1e-5
@@ -119,10 +120,11 @@ def llama_like(r, i, family):
     if family in ("cohere", "cohere2", "exaone4", "phi", "gpt_neox", "starcoder2"):
         config.pop("head_dim", None)
     own = {"glm": glm, "glm4": glm, "ministral3": ministral3, "gpt_neox": gpt_neox, "phi": phi, "cohere": cohere,
-           "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss, "qwen3_5_text": qwen3_5}.get(family)
+           "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss, "qwen3_5_text": qwen3_5,
+           "gemma4_text": gemma4}.get(family)
     if own:
         own(i, config)
-        if family not in ("ministral3", "gpt_neox"):
+        if family not in ("ministral3", "gpt_neox", "gemma4_text"):
             rope(r, i, family, config)
         return config
     if family == "gemma2":
@@ -202,6 +204,22 @@ def qwen3_5(i, config):
                    {"layer_types": ["full_attention"] + ["linear_attention"] * (layers - 1)}][i % 4])
 
 
+def gemma4(i, config):
+    """Sizes of their own in full layers, keys and values of layers before, inputs of layers; and the two RoPEs."""
+    full, sliding = "full_attention", "sliding_attention"
+    config.update([{"sliding_window": 9}, {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "global_head_dim": 16},
+                   {"num_hidden_layers": 6, "layer_types": [sliding, full] * 3, "num_kv_shared_layers": 3,
+                    "use_double_wide_mlp": True, "hidden_size_per_layer_input": 5, "num_global_key_value_heads": 1},
+                   {"attention_bias": True, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 15.0},
+                   {"layer_types": [full] * 2, "num_hidden_layers": 2, "vocab_size_per_layer_input": 777,
+                    "per_layer_config": {j: {"head_dim": 12, "num_key_value_heads": 1} for j in (0, 1)}}][i % 5])
+    config.update([{}, {"rope_parameters": {full: {"rope_type": "proportional", "rope_theta": 5e5, "factor": 2.0},
+                                            sliding: {"rope_type": "default", "rope_theta": 1e3}}},
+                   {"rope_parameters": {full: {"rope_type": "default", "rope_theta": 5e5},
+                                        sliding: {"rope_type": "proportional", "rope_theta": 1e3, "partial_rotary_factor": 0.5}}},
+                   ][i % 3])
+
+
 def seed_oss(i, config):
     config.update(pad_token_id=None)
     config.update([{}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True}][i % 4])
@@ -239,13 +257,23 @@ def put_frequencies(out, family, cfg, rotary_class):
         out["inv_freq"] = [float(x) for x in inv_freq.double()]
         out["rope_factor"] = 1.0
         return
-    if family not in ("gemma3_text", "olmo3"):
+    if family not in ("gemma3_text", "olmo3", "gemma4_text"):
         rotary = rotary_class(cfg)
         out["inv_freq"] = [float(x) for x in rotary.inv_freq.double()]
         out["rope_factor"] = rotary.attention_scaling
         if cfg.rope_parameters["rope_type"] in ("dynamic", "longrope"):  # of a sequence beyond the original length
             rotary(torch.zeros(1), torch.arange(5050)[None])
             out["beyond"] = {"length": 5050, "inv_freq": [float(x) for x in rotary.inv_freq.double()]}
+        return
+    if family == "gemma4_text":  # both, also where a model has one
+        cfg.allow_global_per_layer_attribute_access = True
+        for prefix, kind in (("", "full_attention"), ("local_", "sliding_attention")):
+            size = cfg.per_layer_config[kind] if kind in cfg.layer_types else cfg
+            make = rotary_class.compute_default_rope_parameters
+            if cfg.rope_parameters[kind]["rope_type"] == "proportional":
+                make = ROPE_INIT_FUNCTIONS["proportional"]
+            inv_freq, out[f"{prefix}rope_factor"] = make(size, torch.device("cpu"), layer_type=kind)
+            out[f"{prefix}inv_freq"] = [float(x) for x in inv_freq.double()]
         return
     types, cfg.layer_types = cfg.layer_types, ["full_attention", "sliding_attention"]  # both, also where a model has one
     rotary, cfg.layer_types = rotary_class(cfg), types
@@ -278,6 +306,8 @@ def case(family, config):
     out = {"config": config, "tied": cfg.tie_word_embeddings and family != "bert",
            "tensors": {n: list(p.shape)
                        for n, p in model.named_parameters()}}     # tied ones are there once
+    if family == "gemma4_text":
+        out["tensors"] |= {n: [1] for n, _ in model.named_buffers() if n.endswith("layer_scalar")}
     if family == "gpt2":
         out["eps"] = cfg.layer_norm_epsilon
     elif family == "bert":
@@ -292,9 +322,9 @@ def case(family, config):
             out["delta"] = [kind == "linear_attention" for kind in cfg.layer_types]
             return out
         out["scale"] = model.model.layers[0].self_attn.scaling
-        if family in ("gemma2", "gemma3_text"):
+        if family in ("gemma2", "gemma3_text", "gemma4_text"):
             out["embedding"] = model.model.embed_tokens.scalar_embed_scale
-            out["softcaps"] = [cfg.attn_logit_softcapping, cfg.final_logit_softcapping]
+            out["softcaps"] = [getattr(cfg, "attn_logit_softcapping", None), cfg.final_logit_softcapping]
         if family == "smollm3":
             out["no_rope"] = [not x for x in cfg.no_rope_layers]
         if family == "cohere2" or (family == "exaone4" and cfg.sliding_window):

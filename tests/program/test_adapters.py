@@ -362,7 +362,7 @@ def test_an_adapter_of_another_family_is_refused(folder):
 
 def test_positions_have_no_adapter(folder):
     done = folder.train(lora(folder, {}, {**PLAIN, "target_modules": ["wpe"]}, GPT2), expect=USAGE)
-    assert "'peft.target_modules': 'transformer.wpe.lora_embedding_A' of positions or types is not supported; hint: leave" in done.err, done
+    assert "'peft.target_modules': 'transformer.wpe.lora_embedding_A' of positions, types or inputs of layers is not supported; hint: leave" in done.err, done
 
 
 def test_another_adapter_is_another_run(folder):

@@ -21,6 +21,7 @@ WIDTH = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "U8": 1}
 # model_type: the golden case of its text model, the names of its tensors (text, head, the rest), what its config has
 KINDS = {
     "gemma3": ("gemma3", "language_model.model.", "language_model.", "vision_tower.", {"text_config": "gemma3_text"}),
+    "gemma4": ("gemma4", "model.language_model.", "", "model.vision_tower.", {"text_config": "gemma4_text"}),
     "qwen2_5_vl": ("qwen2", "model.", "", "visual.", {"flat": True}),
     "qwen2_vl": ("qwen2", "model.", "", "visual.", {"text_config": "qwen2_vl_text"}),
     "qwen3_vl": ("qwen3", "model.language_model.", "", "model.visual.", {"text_config": "qwen3_vl_text"}),

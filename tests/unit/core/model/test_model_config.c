@@ -56,13 +56,12 @@ static void check_frequency(const float *inv_freq, int64_t i, double want)
         fail_msg("inverse frequency %d: %.9g, %.9g expected", (int)i, inv_freq[i], want);
 }
 
-static void check_rope(const struct model_desc *desc, const struct rope_desc *rope, int64_t length,
-                       const json_t *expected)
+static void check_rope(const struct rope_desc *rope, int64_t length, const json_t *expected)
 {
-    assert_int_equal(desc->rotary_dim / 2, json_array_size(expected));
-    float *inv_freq = malloc((size_t)desc->rotary_dim / 2 * sizeof *inv_freq);
-    model_rope_frequencies(rope, desc->rotary_dim, length, inv_freq);
-    for (int64_t i = 0; i < desc->rotary_dim / 2; i++) {
+    assert_int_equal(rope->dim / 2, json_array_size(expected));
+    float *inv_freq = malloc((size_t)rope->dim / 2 * sizeof *inv_freq);
+    model_rope_frequencies(rope, rope->dim, length, inv_freq);
+    for (int64_t i = 0; i < rope->dim / 2; i++) {
         check_frequency(inv_freq, i, json_real_value(json_array_get(expected, (size_t)i)));
     }
     free(inv_freq);
@@ -88,10 +87,9 @@ static void check_case(const json_t *golden)
     }
     if (desc.rope.kind != ROPE_NONE) {
         const json_t *beyond = json_object_get(golden, "beyond"); /* the frequencies of a longer sequence */
-        check_rope(&desc, &desc.rope, beyond ? desc.rope.original_max_positions : 0,
-                   json_object_get(golden, "inv_freq"));
+        check_rope(&desc.rope, beyond ? desc.rope.original_max_positions : 0, json_object_get(golden, "inv_freq"));
         if (beyond)
-            check_rope(&desc, &desc.rope, json_integer_value(json_object_get(beyond, "length")),
+            check_rope(&desc.rope, json_integer_value(json_object_get(beyond, "length")),
                        json_object_get(beyond, "inv_freq"));
         assert_true(fabs(desc.rope.attention_factor - json_number_value(json_object_get(golden, "rope_factor"))) <
                     1e-12);
@@ -100,7 +98,7 @@ static void check_case(const json_t *golden)
     assert_int_equal(desc.local_rope.kind != ROPE_NONE, local != NULL);
     if (local) {
         const json_t *factor = json_object_get(golden, "local_rope_factor");
-        check_rope(&desc, &desc.local_rope, 0, local);
+        check_rope(&desc.local_rope, 0, local);
         assert_true(fabs(desc.local_rope.attention_factor - json_number_value(factor)) < 1e-12);
     }
     for (int64_t i = 0; i < desc.num_layers; i++)
@@ -187,8 +185,8 @@ static const struct {
      "is not supported with model_type 'bert'; hint: BertForSequenceClassification or BertForPreTraining is"},
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
-     "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4, seed_oss "
-     "and qwen3_5_text are"},
+     "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4, "
+     "seed_oss, qwen3_5_text and gemma4_text are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},

@@ -13,14 +13,15 @@
 
 #include <cmocka.h>
 
-enum { CAPACITY = 20, PROMPT = 3, MAX_UNITS = 8 };
+enum { CAPACITY = 20, PROMPT = 3, MAX_UNITS = 12 };
 
-static const char *const CASES[] = {"gpt2",     "llama",      "llama3-rope",   "linear-rope", "mistral-window",
-                                    "qwen2",    "qwen3",      "qwen3-yarn",    "phi3",        "granite",
-                                    "smollm3",  "olmo2",      "gemma2",        "gemma3",      "olmo3",
-                                    "glm4",     "ministral3", "gptj",          "gpt-neox",    "gpt-neox-in-turn",
-                                    "phi",      "cohere",     "cohere2",       "starcoder2",  "exaone4",
-                                    "seed-oss", "qwen3.5",    "phi3-longrope", "dynamic-rope"};
+static const char *const CASES[] = {"gpt2",        "llama",      "llama3-rope", "linear-rope", "mistral-window",
+                                    "qwen2",       "qwen3",      "qwen3-yarn",  "phi3",        "granite",
+                                    "smollm3",     "olmo2",      "gemma2",      "gemma3",      "olmo3",
+                                    "glm4",        "ministral3", "gptj",        "gpt-neox",    "gpt-neox-in-turn",
+                                    "phi",         "cohere",     "cohere2",     "starcoder2",  "exaone4",
+                                    "seed-oss",    "qwen3.5",    "gemma4",      "gemma4-kv",   "phi3-longrope",
+                                    "dynamic-rope"};
 
 /* A golden model that generates. */
 struct model {

@@ -52,7 +52,7 @@ void *realloc(void *memory, size_t bytes)
 }
 #endif
 
-enum { BATCH = 12, MAX_UNITS = 16, MAX_CALLS = 64 };
+enum { BATCH = 12, MAX_UNITS = 24, MAX_CALLS = 96 };
 
 static const struct golden_name {
     const char *name;
@@ -90,6 +90,8 @@ static const struct golden_name {
     {"exaone4", 24, false},
     {"seed-oss", 16, false},
     {"qwen3.5", 72, false},
+    {"gemma4", 24, false},
+    {"gemma4-kv", 24, false},
     {"llama-pad", 16, false},
     {"qwen2-pad", 16, false},
     {"phi3-longrope", 24, false},
@@ -405,8 +407,9 @@ static double worst_gradient(const struct fixture *f, double *together)
     for (int i = 0; i < f->table.num_tensors; i++) {
         const struct tensor_info *tensor = &f->table.tensors[i];
         const float *g = f->whole.grads[tensor->unit] + tensor->offset;
-        for (int64_t k = 0; k < tensor->numel && tensor->frozen; k++) assert_true(isnan(g[k])); /* as before the step */
-        if (tensor->frozen) continue;
+        const bool untrained = tensor->frozen || tensor->role == ROLE_LAYER_SCALAR;
+        for (int64_t k = 0; k < tensor->numel && untrained; k++) assert_true(isnan(g[k])); /* as before the step */
+        if (untrained) continue;
         const float *reference = f->reference[tensor->unit] + tensor->offset;
         double far = 0, size = 0;
         for (int64_t k = 0; k < tensor->numel; k++) {
@@ -513,7 +516,7 @@ static bool is_in_out(const struct model_desc *desc, const struct tensor_info *b
 static struct adapter_choice adapts_all(const struct model_desc *desc, const struct tensor_info *tensor)
 {
     const bool shared =
-        tensor->role == ROLE_WPE || (tensor->role == ROLE_WTE && (desc->tied || desc->padding_token >= 0));
+        role_is_embedding(tensor->role) && (tensor->role != ROLE_WTE || desc->tied || desc->padding_token >= 0);
     return tensor->ndim != 2 || shared
                ? (struct adapter_choice){ADAPTER_NONE, 0, 0}
                : (struct adapter_choice){ADAPTER_LORA, 2 + tensor->role % 3, 1 + tensor->role % 2};
@@ -741,8 +744,10 @@ static void test_gaps_are_not_written(void **state)
         fixture_start(&f, &v);
         train_step(&f, &v);
         for (int u = 0; u < f.table.num_units; u++) {
-            for (int64_t k = 0; k < f.table.units[u].numel; k++)
-                assert_int_equal(isnan(f.whole.grads[u][k]) == 0, tensor_at(&f.table, u, k) != NULL);
+            for (int64_t k = 0; k < f.table.units[u].numel; k++) {
+                const struct tensor_info *tensor = tensor_at(&f.table, u, k);
+                assert_int_equal(isnan(f.whole.grads[u][k]) == 0, tensor && tensor->role != ROLE_LAYER_SCALAR);
+            }
         }
         fixture_stop(&f);
         fixture_release(&f);
@@ -821,6 +826,10 @@ static void test_order_of_verbs(void **state)
             struct variant v = {.dtype = DTYPE_F32, .recompute = (enum recompute)policy};
             struct batch empty = {0};
             fixture_init(&f, &GOLDEN[i]);
+            if (f.desc.num_layers != 2) { /* the lists have two blocks */
+                fixture_release(&f);
+                continue;
+            }
             const char *const *calls = f.desc.tied ? TIED_CALLS : UNTIED_CALLS;
             const char *const *evaluation = f.desc.tied ? TIED_EVALUATION : UNTIED_EVALUATION;
             int count = (int)(f.desc.tied ? COUNT_OF(TIED_CALLS) : COUNT_OF(UNTIED_CALLS));
@@ -866,6 +875,10 @@ static void test_failing_verbs(void **state)
         struct fixture f;
         struct variant v = {.dtype = DTYPE_F32, .micro_seqs = 1};
         fixture_init(&f, &GOLDEN[i]);
+        if (f.desc.num_layers != 2) { /* whose calls are counted */
+            fixture_release(&f);
+            continue;
+        }
         fixture_start(&f, &v);
         struct batch batch = make_batch(&f, &f.tokens, 0, 1, 0, &arrays);
         for (int evaluation = 0; evaluation < 2; evaluation++) {
