@@ -24,6 +24,11 @@ CONFIGS = {
     "gemma3": {"text_config": {**TEXT, "head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 12, "layer_types": [
         "sliding_attention", "full_attention"]}, "vision_config": TOWER, "mm_tokens_per_image": 4, "image_token_index": 58,
         "boi_token_index": 57, "eoi_token_index": 56},
+    "gemma4": {"text_config": {**TEXT, "head_dim": 16, "global_head_dim": 24, "sliding_window": 9, "num_kv_shared_layers": 2,
+                               "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+                               "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 64},
+               "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                                 "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4}, "audio_config": None, **TOKENS},
     "qwen2_vl": {"text_config": {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}, "tie_word_embeddings": True,
                  "vision_config": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "mlp_ratio": 2}, **TOKENS},
     "qwen2_5_vl": {"text_config": {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
@@ -99,7 +104,7 @@ def test_the_loss_is_that_of_transformers(folder, kind, sharded):
     assert all((was[name] != now[name]) == is_text(name) for name in was)
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "mistral3"])
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "mistral3"])
 def test_an_adapter_loads_in_peft_with_the_same_loss(folder, kind):
     make(folder, kind)
     folder.train({"model": {"config": None, "pretrained": folder.at("hf")}, "train": {"epochs": 3},

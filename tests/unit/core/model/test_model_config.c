@@ -159,6 +159,7 @@ static void test_golden(void **state)
     "50"
 #define BERT "\"model_type\":\"bert\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define GEMMA2 "\"model_type\":\"gemma2\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define GEMMA4 "\"model_type\":\"gemma4_text\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":4"
 #define GEMMA3 "\"model_type\":\"gemma3_text\",\"hidden_size\":32,\"num_attention_heads\":4,\"num_hidden_layers\":2"
 #define GPT2 "\"model_type\":\"gpt2\",\"n_embd\":32,\"n_head\":4,\"n_layer\":2"
 
@@ -308,6 +309,26 @@ static const struct {
     {"{" GEMMA2 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
     {"{" GEMMA3 ",\"use_bidirectional_attention\":true}", STATUS_USAGE, "use_bidirectional_attention true is not"},
     {"{" GEMMA3 ",\"sliding_window\":null}", STATUS_DATA, "sliding_window is null, but layers of gemma3_text have one"},
+    /* Gemma 4 */
+    {"{" GEMMA4 ",\"enable_moe_block\":true}", STATUS_USAGE, "enable_moe_block true is not supported"},
+    {"{" GEMMA4 ",\"use_bidirectional_attention\":\"all\"}", STATUS_USAGE,
+     "use_bidirectional_attention \"all\" is not"},
+    {"{" GEMMA4 ",\"num_kv_shared_layers\":4}", STATUS_DATA, "num_kv_shared_layers is 4"},
+    {"{" GEMMA4 ",\"num_kv_shared_layers\":1}", STATUS_DATA, "no layer before has the type of layer 3"},
+    {"{" GEMMA4 ",\"global_head_dim\":7}", STATUS_DATA, "layer 3 has 4 heads of size 7 on 4 key/value heads"},
+    {"{" GEMMA4 ",\"per_layer_config\":{\"0\":{\"head_dim\":8}}}", STATUS_USAGE, "layers 0 and 1 differ"},
+    {"{" GEMMA4 ",\"per_layer_config\":{\"3\":{\"head_dim\":0}}}", STATUS_DATA, "head_dim must be a positive integer"},
+    {"{" GEMMA4 ",\"per_layer_config\":{\"3\":{\"num_key_value_heads\":3}}}", STATUS_DATA, "on 3 key/value heads"},
+    {"{" GEMMA4 ",\"per_layer_config\":{\"3\":{\"intermediate_size\":8}}}", STATUS_USAGE,
+     "per_layer_config: 'intermediate_size' is not supported; hint: head_dim and num_key_value_heads are"},
+    {"{" GEMMA4 ",\"per_layer_config\":{\"3\":8}}", STATUS_DATA, "per_layer_config must have objects, not 8"},
+    {"{" GEMMA4 ",\"vocab_size_per_layer_input\":8}", STATUS_DATA,
+     "vocab_size_per_layer_input 8 is less than vocab_size"},
+    {"{" GEMMA4 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\",\"factor\":2}}}", STATUS_USAGE,
+     "rope_type 'yarn' is not supported; hint: default and proportional are"},
+    {"{" GEMMA4 ",\"rope_parameters\":{\"full_attention\":{\"partial_rotary_factor\":2}}}", STATUS_DATA,
+     "partial_rotary_factor 2 is more than 1"},
+    {"{" GEMMA4 ",\"architectures\":[\"Gemma4TextForSequenceClassification\"]}", STATUS_USAGE, "is not supported with"},
     {"{\"model_type\":\"olmo3\",\"sliding_window\":null}", STATUS_DATA, "but layers of olmo3 have one"},
     {"{" GEMMA3 ",\"sliding_window_pattern\":0}", STATUS_DATA, "sliding_window_pattern is 0"},
     {"{" GEMMA3 ",\"rope_local_base_freq\":0}", STATUS_DATA, "rope_local_base_freq must be a number above 0"},

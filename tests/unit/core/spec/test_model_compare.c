@@ -88,6 +88,11 @@ static const struct {
      "{"
      "\"rope_type\":\"linear\",\"factor\":2}}",
      "sliding_attention.rope_type: \"default\" -> \"linear\", sliding_attention.factor: unset -> 2.0"},
+    {LLAMA, ",\"model_type\":\"gemma4_text\",\"per_layer_config\":{}",
+     ",\"model_type\":\"gemma4_text\",\"per_layer_config\":{\"1\":{\"head_dim\":8}},\"hidden_size_per_layer_input\":9,"
+     "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.5}}",
+     "per_layer_config: [[256,4,9216,0,false],[256,4,9216,1,false]] -> [[256,4,9216,0,false],[8,4,9216,1,false]], "
+     "hidden_size_per_layer_input: 256 -> 9, proportional: 0.25 -> 0.5"},
     {LLAMA, "", ",\"model_type\":\"mistral\",\"intermediate_size\":11008,\"sliding_window\":null",
      "model_type: \"llama\" -> \"mistral\""},
     {QWEN2, "", ",\"model_type\":\"llama\",\"intermediate_size\":22016,\"vocab_size\":151936",
