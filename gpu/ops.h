@@ -699,7 +699,7 @@ struct op_table {
 STATIC_ASSERT(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
 
 /* Upper bounds of the sizes that a run's ops will be called with. */
-enum { OPS_ATTENTION_SHAPES = 4 };
+enum { OPS_ATTENTION_SHAPES = 8 };
 struct op_limits {
     enum dtype dtype;
     int64_t max_tokens; /* M */

@@ -151,6 +151,13 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     return status;
 }
 
+/* The sizes of two layers: those that share keys and values have other rows. */
+static bool same_attention(const struct attention_bwd_args *a, const struct attention_bwd_args *b)
+{
+    return a->window == b->window && a->H == b->H && a->KV == b->KV && a->D == b->D && a->ld_q == b->ld_q &&
+           a->ld_k == b->ld_k && a->ld_v == b->ld_v;
+}
+
 /* The shapes of attention: layers differ in window, heads and head size. */
 static void prepare_attention(const struct transformer *t, struct op_limits *limits)
 {
@@ -162,10 +169,8 @@ static void prepare_attention(const struct transformer *t, struct op_limits *lim
         int i = 0;
         if (config->desc->layers[block].delta) continue;
         if (!a.ragged && a.window >= a.max_seq) a.window = 0;
-        while (i < limits->num_attention &&
-               (shapes[i].window != a.window || shapes[i].H != a.H || shapes[i].KV != a.KV || shapes[i].D != a.D))
-            i++;
-        ASSERT(i < OPS_ATTENTION_SHAPES);
+        while (i < limits->num_attention && !same_attention(&shapes[i], &a)) i++;
+        if (i == OPS_ATTENTION_SHAPES) continue;
         limits->attention_layers[i]++;
         if (i < limits->num_attention) continue;
         if (config->training)
