@@ -14,17 +14,11 @@ static ALWAYS_INLINE void conv_weights(vf w[CONV_TAPS], const void *weight, int6
     }
 }
 
-static int64_t conv_sequence_of(const int32_t *seq_start, int64_t num_seqs, int64_t row)
+static int64_t conv_sequence_of(const int32_t *seq_start, int64_t row)
 {
-    int64_t first = 0, end = num_seqs;
-    while (end - first > 1) {
-        const int64_t middle = (first + end) / 2;
-        if (seq_start[middle] <= row)
-            first = middle;
-        else
-            end = middle;
-    }
-    return first;
+    int64_t s = 0;
+    while (row >= seq_start[s + 1]) s++;
+    return s;
 }
 
 /* Rows of x that a convolution at `row` reads, in registers; the last one is moved in by conv_step(). */
@@ -64,7 +58,7 @@ static ALWAYS_INLINE void conv_state(const struct causal_conv_fwd_args *a, int64
 static ALWAYS_INLINE void conv_fwd_rows(const struct causal_conv_fwd_args *a, struct range rows, int64_t c,
                                         enum dtype dtype)
 {
-    int64_t s = conv_sequence_of(a->seq_start, a->num_seqs, rows.first);
+    int64_t s = conv_sequence_of(a->seq_start, rows.first);
     vf w[CONV_TAPS], x[CONV_TAPS];
     conv_weights(w, a->weight, c, a->C, a->K, dtype);
     conv_window(x, a->x, a->ld_x, rows.first, a->seq_start[s], c, a->C, dtype);
@@ -95,7 +89,7 @@ static void op_causal_conv_fwd(struct stream *stream, const struct causal_conv_f
 static ALWAYS_INLINE void conv_bwd_rows(const struct causal_conv_bwd_args *a, struct range rows, int64_t c,
                                         float *dweight, int64_t stride, enum dtype dtype)
 {
-    int64_t s = conv_sequence_of(a->seq_start, a->num_seqs, rows.first), written = s;
+    int64_t s = conv_sequence_of(a->seq_start, rows.first), written = s;
     vf w[CONV_TAPS], x[CONV_TAPS], d[CONV_TAPS] = {{0}}, dw[CONV_TAPS] = {{0}};
     conv_weights(w, a->weight, c, a->C, a->K, dtype);
     conv_window(x, a->x, a->ld_x, rows.first, a->seq_start[s], c, a->C, dtype);
