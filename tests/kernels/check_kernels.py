@@ -136,7 +136,8 @@ HEAD = """\
 # registers   a thread, at most
 # warps       that a multiprocessor holds at the same time, of 64, at least
 # narrow      accesses of global memory below 16 bytes in its code, at most: scalars of a row, and the ends of arrays. A new one
-#             may be a loop that lost its 16-byte accesses. Each kernel has at least one access of 16 bytes.
+#             may be a loop that lost its 16-byte accesses. Each kernel has at least one access of 16 bytes. "-": its lanes
+#             read neighbouring elements, so that a warp's access is wide.
 """
 
 
@@ -144,14 +145,14 @@ def read_table(text):
     """The release of nvcc and the rows: kernel, threads, registers, warps, narrow."""
     made = re.search(r"^# Made by nvcc (\S+)", text, re.M)
     rows = [line.rsplit(None, 4) for line in text.splitlines() if line and not line.startswith(("#", "kernel "))]
-    return made.group(1) if made else None, [(row[0].strip(), *map(int, row[1:])) for row in rows]
+    return made.group(1) if made else None, [(row[0].strip(), *(None if n == "-" else int(n) for n in row[1:])) for row in rows]
 
 
 def write_table(rows, kernels):
     lines = [f"{'kernel':<46} {'threads':>8} {'registers':>10} {'warps':>6} {'narrow':>7}"]
-    for name, threads, *_ in rows:
+    for name, threads, *_, narrow in rows:
         kernel = kernels.get(name) or sys.exit(f"check_kernels: no kernel '{name}': take its row out of {TABLE}, or correct it")
-        lines.append(f"{name:<46} {threads:>8} {kernel.registers:>10} {kernel.warps(threads):>6} {kernel.narrow:>7}")
+        lines.append(f"{name:<46} {threads:>8} {kernel.registers:>10} {kernel.warps(threads):>6} {'-' if narrow is None else kernel.narrow:>7}")
     with open(TABLE, "w", encoding="utf-8") as f:
         f.write(HEAD.format(release=release(), architecture=ARCHITECTURE) + "\n" + "\n".join(lines) + "\n")
 
@@ -168,6 +169,8 @@ def compare(kernels, rows, same_release):
             wrong.append(f"{name}: {kernel.registers} registers, at most {registers}")
         if same_release and kernel.warps(threads) < warps:
             wrong.append(f"{name}: {kernel.warps(threads)} warps on a multiprocessor, at least {warps}")
+        if narrow is None:
+            continue
         if kernel.narrow > narrow:
             wrong.append(f"{name}: {kernel.narrow} accesses below 16 bytes, at most {narrow}")
         if not kernel.wide:
