@@ -314,13 +314,16 @@ struct causal_conv_bwd_args {
     bool accumulate;
 };
 
-/* The gated delta rule (Yang et al. 2024). With q and k of length 1 (x / sqrt(sum of x² + 1e-6)), q divided by
- * sqrt(Dk), beta = sigmoid(b) and g = -exp(a_log) · softplus(a + dt_bias), each value head has a state S (Dk, Dv), and
- * each token S = exp(g) S;  S += k ⊗ beta (v - Sᵀ k);  out = Sᵀ q Value head h uses q and k of head h / (Hv / Hk). It
- * is computed in chunks of DELTA_CHUNK tokens, all in fp32. S is 0 at the start of a sequence, or what `state` holds,
- * which becomes the last S. A forward pass saves nothing: backward computes the states at chunks' starts again, in the
- * workspace; kept, they would be 1/64 of Dk · Dv floats a token and head, several times the activations. On a GPU, Dk
- * and Dv are at most DELTA_MAX_DIM. */
+/* The gated delta rule (Yang et al. 2024). q and k get length 1 (x / sqrt(sum of x² + 1e-6)), and q is divided by
+ * sqrt(Dk). With beta = sigmoid(b) and g = -exp(a_log) · softplus(a + dt_bias), each value head has a state S (Dk, Dv),
+ * and each token:
+ *
+ *     S = exp(g) S      S += k ⊗ beta (v - Sᵀ k)      out = Sᵀ q
+ *
+ * Value head h uses q and k of head h / (Hv / Hk). Chunks of DELTA_CHUNK tokens are computed at a time, all in fp32. S
+ * is 0 at the start of a sequence, or what `state` holds, which becomes the last S. A forward pass saves nothing:
+ * backward computes the states at chunks' starts again, in the workspace; kept, they would be 1/64 of Dk · Dv floats a
+ * token and head, several times the activations. On a GPU, Dk and Dv are at most DELTA_MAX_DIM. */
 enum { DELTA_CHUNK = 64, DELTA_MAX_DIM = 128 };
 struct delta_rule_fwd_args {
     enum dtype dtype;
