@@ -191,19 +191,19 @@ static void add_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode, cons
                                     {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
                                     {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis}};
     const cudnnBackendDescriptor_t d = describe(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what, how, COUNT_OF(how));
-    const bool back = mode == CUDNN_POINTWISE_TANH_BWD; /* dy is x, what tanh was of is b */
-    const cudnnBackendAttributeName_t x_name =
-        back ? CUDNN_ATTR_OPERATION_POINTWISE_DYDESC : CUDNN_ATTR_OPERATION_POINTWISE_XDESC;
-    const cudnnBackendAttributeName_t b_name =
-        back ? CUDNN_ATTR_OPERATION_POINTWISE_XDESC : CUDNN_ATTR_OPERATION_POINTWISE_BDESC;
-    const cudnnBackendAttributeName_t out_name =
-        back ? CUDNN_ATTR_OPERATION_POINTWISE_DXDESC : CUDNN_ATTR_OPERATION_POINTWISE_YDESC;
+    static const cudnnBackendAttributeName_t usual[] = {CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+                                                        CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                                                        CUDNN_ATTR_OPERATION_POINTWISE_YDESC},
+                                             gradient[] = {CUDNN_ATTR_OPERATION_POINTWISE_DYDESC,
+                                                           CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+                                                           CUDNN_ATTR_OPERATION_POINTWISE_DXDESC};
+    const cudnnBackendAttributeName_t *names = mode == CUDNN_POINTWISE_TANH_BWD ? gradient : usual;
     const struct attribute operands[] = {
         {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d},
-        {x_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
-        {b_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
+        {names[0], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->descriptor},
+        {names[1], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, b ? &b->descriptor : NULL},
         {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, t ? &t->descriptor : NULL},
-        {out_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
+        {names[2], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
     add_operation(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
@@ -289,8 +289,8 @@ static uint64_t hash_of_knob(const struct cudnn_functions *cudnn, cudnnBackendDe
     return XXH64(setting, sizeof setting, 0);
 }
 
-/* In whatever order they come. What the library does not tell counts as none. */
-static uint64_t hash_of_knobs(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config)
+/* Its engine, and the knobs in whatever order they come. What the library does not tell counts as none. */
+static uint64_t hash_of_kernel(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config, int64_t engine)
 {
     cudnnBackendDescriptor_t knobs[MAX_KNOBS];
     int64_t count = 0, made = 0;
@@ -303,12 +303,7 @@ static uint64_t hash_of_knobs(const struct cudnn_functions *cudnn, cudnnBackendD
         count = 0;
     for (int64_t i = 0; i < count && i < made; i++) hash += hash_of_knob(cudnn, knobs[i]);
     while (made > 0) cudnn->cudnnBackendDestroyDescriptor(knobs[--made]);
-    return hash;
-}
-
-static uint64_t hash_of_kernel(const struct cudnn_functions *cudnn, cudnnBackendDescriptor_t config, int64_t engine)
-{
-    const uint64_t hash = XXH64(&engine, sizeof engine, hash_of_knobs(cudnn, config));
+    hash = XXH64(&engine, sizeof engine, hash);
     return hash ? hash : 1;
 }
 
