@@ -264,8 +264,6 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     return STATUS_OK;
 }
 
-/* ---- attention that cuDNN does not compute ------------------------------- */
-
 void attention_layers(const struct op_limits *limits, int shape, char text[ATTENTION_LAYERS])
 {
     const struct attention_bwd_args *a = &limits->attention[shape];
@@ -280,14 +278,18 @@ void attention_price(struct simulated_run *walk, struct simulated_machine *machi
                      char text[ATTENTION_PRICE])
 {
     struct error ignored;
-    struct simulated_times by_cudnn, usual;
-    machine->settings.attention_obstacle = attention_without_obstacle;
+    double seconds[2];
     *text = 0;
-    if (simulated_run_step(walk, 0, &machine->link, &by_cudnn, &ignored) != STATUS_OK) return;
-    machine->settings.attention_obstacle = tried ? device_attention_obstacle : NULL;
     machine->settings.tried = tried;
-    if (simulated_run_step(walk, 0, &machine->link, &usual, &ignored) != STATUS_OK || by_cudnn.seconds <= 0) return;
-    const double more = 100 * (usual.seconds / by_cudnn.seconds - 1);
+    for (int i = 0; i < 2; i++) {
+        struct simulated_times times;
+        machine->settings.attention_obstacle = i == 0  ? attention_without_obstacle
+                                               : tried ? device_attention_obstacle
+                                                       : NULL;
+        if (simulated_run_step(walk, 0, &machine->link, &times, &ignored) != STATUS_OK) return;
+        seconds[i] = times.seconds;
+    }
+    const double more = 100 * (seconds[1] / seconds[0] - 1);
     if (more < 1)
         snprintf(text, ATTENTION_PRICE, "less than 1 %%");
     else
