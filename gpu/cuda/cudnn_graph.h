@@ -97,7 +97,7 @@ struct cudnn_tensor cudnn_virtual(struct cudnn_graph *graph, cudnnDataType_t typ
 struct cudnn_tensor cudnn_scalar(struct cudnn_graph *graph, float value);
 
 /* Operations write a given tensor, or return a virtual one. Operands that are lacking are NULL. Arithmetic is in fp32;
- * comparisons give booleans. */
+ * comparisons give booleans. CUDNN_POINTWISE_TANH_BWD: x is the gradient, b what tanh was of. */
 void cudnn_pointwise_into(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,
                           const struct cudnn_tensor *b, const struct cudnn_tensor *t, const struct cudnn_tensor *out);
 struct cudnn_tensor cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, const struct cudnn_tensor *x,

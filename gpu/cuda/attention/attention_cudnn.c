@@ -10,7 +10,6 @@
 #include "gpu/cuda/attention/attention_cudnn.h"
 
 #include "core/env_switch.h"
-#include "core/heartbeat.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/round_up.h"
@@ -83,49 +82,55 @@ void attention_cudnn_free(struct attention_cudnn *a)
 
 /* ---- announcing ---------------------------------------------------------- */
 
-static struct attention_plan *find_shape(const struct attention_cudnn *a, const struct attention_shape *shape,
-                                         enum attention_direction direction)
+/* The plan of the shape, or if `longer` one of longer ragged sequences, too; NULL: none. */
+static struct attention_plan *find_plan(const struct attention_cudnn *a, const struct attention_shape *shape,
+                                        enum attention_direction direction, bool longer)
 {
-    for (struct attention_plan *plan = a->plans; plan; plan = plan->next)
-        if (plan->direction == direction && !memcmp(&plan->shape, shape, sizeof *shape)) return plan;
+    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
+        struct attention_shape alike = *shape;
+        if (longer && shape->ragged && shape->T <= plan->shape.T) {
+            alike.B = plan->shape.B;
+            alike.T = plan->shape.T;
+        }
+        if (plan->direction == direction && !memcmp(&plan->shape, &alike, sizeof alike)) return plan;
+    }
     return NULL;
 }
 
 /* PLANNED or REFUSED. */
-static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape, int64_t M,
-                                          enum attention_direction direction)
+static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struct attention_shape *shape,
+                                          const struct attention_bwd_args *args, enum attention_direction direction)
 {
     struct error err = {0};
     struct attention_plan *plan = memory_zeroed(1, sizeof *plan);
     plan->target = &a->target;
     plan->shape = *shape;
+    plan->announced = *args;
     plan->direction = direction;
     plan->memory = a->cuda->device.memory_bytes;
     plan->next = a->plans;
     a->plans = plan;
     enum status status = STATUS_OK;
-    if (!shape->ragged && M != shape->B * shape->T)
+    if (!shape->ragged && args->M != shape->B * shape->T)
         status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
-    struct slow_call slow; /* cuDNN loads libraries and compiles */
-    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
     if (status == STATUS_OK) status = open_cudnn(a, &err);
     if (status == STATUS_OK) status = attention_plan_make(plan, &err);
-    heartbeat_slow_end(&slow);
     if (status != STATUS_OK) attention_plan_refuse(plan, err.text);
     return plan;
 }
 
 /* The workspace that the op needs; 0: ztrain's kernels compute it. */
-static size_t announce(struct attention_cudnn *a, const struct attention_fwd_args *fwd,
-                       const struct attention_bwd_args *bwd)
+static size_t announce(struct attention_cudnn *a, const struct attention_bwd_args *args,
+                       enum attention_direction direction)
 {
-    const enum attention_direction direction = bwd ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
-    const struct attention_shape shape = bwd ? attention_shape_bwd(bwd) : attention_shape_fwd(fwd);
-    if (fwd->M <= 0 || attention_own_reason(fwd)) return 0;
-    const struct attention_plan *plan = find_shape(a, &shape, direction);
-    if (!plan) plan = new_plan_of(a, &shape, fwd->M, direction);
+    const struct attention_fwd_args fwd = attention_forward_of(args);
+    const struct attention_shape shape =
+        direction == ATTENTION_FORWARD ? attention_shape_fwd(&fwd) : attention_shape_bwd(args);
+    if (fwd.M <= 0 || attention_own_reason(&fwd)) return 0;
+    const struct attention_plan *plan = find_plan(a, &shape, direction, false);
+    if (!plan) plan = new_plan_of(a, &shape, args, direction);
     return plan->cudnn_plan ? plan->planned : 0;
 }
 
@@ -134,102 +139,56 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
 {
     size_t most = 0;
     for (int i = 0; i < limits->num_attention && !a->off; i++) {
-        const struct attention_bwd_args *bwd = &limits->attention[i];
-        const struct attention_fwd_args trained = attention_forward_of(bwd);
-        struct attention_fwd_args evaluated = trained;
+        struct attention_bwd_args evaluated = limits->attention[i];
         evaluated.dropout.threshold = 0;
-        most = max_size(most, announce(a, &evaluated, NULL));
-        most = max_size(most, announce(a, &trained, NULL));
-        if (limits->backward) most = max_size(most, announce(a, &trained, bwd));
+        most = max_size(most, announce(a, &evaluated, ATTENTION_FORWARD));
+        most = max_size(most, announce(a, &limits->attention[i], ATTENTION_FORWARD));
+        if (limits->backward) most = max_size(most, announce(a, &limits->attention[i], ATTENTION_BACKWARD));
     }
     return most;
 }
 
 /* ---- the ops ------------------------------------------------------------- */
 
-/* The plan for an op; NULL: none, or none that the workspace is for. Ragged sequences may have that of longer ones. */
-static struct attention_plan *plan_for(const struct stream *stream, const struct attention_shape *shape, int64_t M,
-                                       int64_t num_seqs, enum attention_direction direction)
+/* False: there is no plan for the op, or none that the workspace is for. */
+static bool run_by_cudnn(struct stream *stream, const struct attention_fwd_args *fwd,
+                         const struct attention_bwd_args *bwd)
 {
-    const struct attention_cudnn *a = cuda_device_of(stream)->attention;
+    static const struct attention_bwd_args none;
+    const struct attention_bwd_args *b = bwd ? bwd : &none;
+    const void *const used[] = {fwd->q, fwd->k, fwd->v, fwd->out, b->out, b->dout, b->dq, b->dk, b->dv};
+    const enum attention_direction direction = bwd ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
+    const struct attention_shape shape = bwd ? attention_shape_bwd(bwd) : attention_shape_fwd(fwd);
+    const struct attention_plan *plan = find_plan(cuda_device_of(stream)->attention, &shape, direction, true);
+    uintptr_t addresses = 0;
     size_t workspace;
     stream_workspace(stream, &workspace);
-    for (struct attention_plan *plan = a->plans; plan; plan = plan->next) {
-        struct attention_shape alike = *shape;
-        if (shape->ragged && shape->T <= plan->shape.T) {
-            alike.B = plan->shape.B;
-            alike.T = plan->shape.T;
-        }
-        if (plan->direction == direction && !memcmp(&plan->shape, &alike, sizeof alike))
-            return plan->cudnn_plan && plan->planned <= workspace && M > 0 &&
-                           (shape->ragged || M == shape->B * shape->T) &&
-                           (!plan->padded || attention_fills_places(M, num_seqs, plan->shape.T))
-                       ? plan
-                       : NULL;
-    }
-    return NULL;
-}
-
-static bool cudnn_are_aligned(const void *const *pointers, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if ((uintptr_t)pointers[i] % ATTENTION_ALIGN) return false;
-    return true;
-}
-
-static void run_plan(struct stream *stream, const struct attention_plan *plan, const struct attention_fwd_args *fwd,
-                     const struct attention_bwd_args *bwd)
-{
+    for (size_t i = 0; i < COUNT_OF(used); i++) addresses |= (uintptr_t)used[i];
+    if (!plan || !plan->cudnn_plan || plan->planned > workspace || fwd->M <= 0 ||
+        (!shape.ragged && fwd->M != shape.B * shape.T) ||
+        (plan->padded && !attention_fills_places(fwd->M, fwd->num_seqs, plan->shape.T)) || addresses % ATTENTION_ALIGN)
+        return false;
     const char *failed = attention_plan_run(plan, stream, fwd, bwd);
     if (failed)
         cuda_fail(cuda_device_of(stream), "attention, %s: cuDNN: %s; hint: ZTRAIN_CUDA_ATTENTION=own avoids cuDNN",
-                  direction_names[plan->direction], failed);
+                  direction_names[direction], failed);
+    return true;
 }
 
 void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
-    const void *const used[] = {args->q, args->k, args->v, args->out};
-    struct attention_shape shape = attention_shape_fwd(args);
-    const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_FORWARD);
-    if (plan && cudnn_are_aligned(used, COUNT_OF(used)))
-        run_plan(stream, plan, args, NULL);
-    else
-        attention_own_fwd(stream, args);
+    if (!run_by_cudnn(stream, args, NULL)) attention_own_fwd(stream, args);
 }
 
 void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
-    const void *const used[] = {args->q, args->k, args->v, args->out, args->dout, args->dq, args->dk, args->dv};
     const struct attention_fwd_args forward = attention_forward_of(args);
-    struct attention_shape shape = attention_shape_bwd(args);
-    const struct attention_plan *plan = plan_for(stream, &shape, args->M, args->num_seqs, ATTENTION_BACKWARD);
-    if (plan && cudnn_are_aligned(used, COUNT_OF(used)))
-        run_plan(stream, plan, &forward, args);
-    else
-        attention_own_bwd(stream, args);
+    if (!run_by_cudnn(stream, &forward, args)) attention_own_bwd(stream, args);
 }
 
 /* ---- the log ------------------------------------------------------------- */
 
-static void describe_plan(const struct attention_cudnn *a, const struct attention_plan *plan, char *text, size_t size)
-{
-    int version = a->target.version;
-    char pieces[128];
-    int64_t count = plan->piece > 0 ? plan->shape.B / plan->piece : 0;
-    if (plan->shape.ragged)
-        snprintf(pieces, sizeof pieces, "%lld at a time%s", (long long)plan->piece,
-                 plan->padded ? ", padded; ztrain's kernels where padding is more than a quarter" : "");
-    else
-        snprintf(pieces, sizeof pieces, "in %lld piece%s", (long long)count, count == 1 ? "" : "s");
-    if (!plan->cudnn_plan)
-        snprintf(text, size, "ztrain's kernels: %s", plan->why);
-    else
-        snprintf(text, size, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
-                 version / 100 % 100, version % 100, (long long)plan->cudnn_plan->engine,
-                 (double)plan->cudnn_plan->workspace / (1 << 20), pieces);
-}
-
-/* Adds what to do about a refused plan to its reason, for warnings. */
+/* Adds what to do about a refused plan to its reason. */
 static void add_hint(struct attention_plan *plan)
 {
     const struct attention_shape *s = &plan->shape;
@@ -247,26 +206,31 @@ static void add_hint(struct attention_plan *plan)
 static void log_plan(const struct attention_cudnn *a, struct attention_plan *plan)
 {
     static const char *const notes[] = {"", " (unordered)", " (dropout)", " (unordered, dropout)"};
-    char how[768], text[1024], sequences[96], window[48] = "";
+    char how[768], pieces[128], sequences[96], window[48] = "";
     const struct attention_shape *s = &plan->shape;
+    const int version = a->target.version, count = plan->piece > 0 ? (int)(s->B / plan->piece) : 0;
     if (plan->logged) return;
     plan->logged = true;
-    if (a->demanded && plan->state == ATTENTION_REFUSED) add_hint(plan);
-    describe_plan(a, plan, how, sizeof how);
-    if (s->ragged)
+    if (s->ragged) {
+        snprintf(pieces, sizeof pieces, "%lld at a time%s", (long long)plan->piece,
+                 plan->padded ? ", padded; ztrain's kernels where padding is more than a quarter" : "");
         snprintf(sequences, sizeof sequences, "sequences of up to %lld tokens", (long long)s->T);
-    else
+    } else {
+        snprintf(pieces, sizeof pieces, "in %d piece%s", count, count == 1 ? "" : "s");
         snprintf(sequences, sizeof sequences, "%lld x %lld tokens", (long long)s->B, (long long)s->T);
-    if (s->window) snprintf(window, sizeof window, ", window %lld", (long long)s->window);
-    snprintf(text, sizeof text, "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys%s: %s",
-             direction_names[plan->direction], notes[(s->unordered ? 1 : 0) + (s->dropout ? 2 : 0)],
-             dtype_name((enum dtype)s->dtype), sequences, (long long)s->H, (long long)s->D, (long long)s->KV, window,
-             how);
-    if (a->demanded && plan->state == ATTENTION_REFUSED)
-        log_warn("%s", text);
+    }
+    if (plan->state == ATTENTION_REFUSED) add_hint(plan);
+    if (!plan->cudnn_plan)
+        snprintf(how, sizeof how, "ztrain's kernels: %s", plan->why);
     else
-        log_detail("%s", text);
-    if (plan->state == ATTENTION_REFUSED) add_hint(plan); /* attention_cudnn_obstacle() */
+        snprintf(how, sizeof how, "cuDNN %d.%d.%d, engine %lld, %.1f MiB of workspace, %s", version / 10000,
+                 version / 100 % 100, version % 100, (long long)plan->cudnn_plan->engine,
+                 (double)plan->cudnn_plan->workspace / (1 << 20), pieces);
+    if (s->window) snprintf(window, sizeof window, ", window %lld", (long long)s->window);
+    (a->demanded && plan->state == ATTENTION_REFUSED ? log_warn : log_detail)(
+        "attention %s%s, %s, %s, %lld heads of %lld, %lld of keys%s: %s", direction_names[plan->direction],
+        notes[(s->unordered ? 1 : 0) + (s->dropout ? 2 : 0)], dtype_name((enum dtype)s->dtype), sequences,
+        (long long)s->H, (long long)s->D, (long long)s->KV, window, how);
 }
 
 enum status attention_cudnn_autotune(struct attention_cudnn *a, struct autotuner *tuner, struct error *err)
@@ -304,16 +268,11 @@ const char *attention_cudnn_obstacle(struct device *device, const struct attenti
 void attention_cudnn_describe(struct device *device, char *text, size_t size)
 {
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
-    int used = 0, refused = 0;
-    for (const struct attention_plan *plan = a->plans; plan; plan = plan->next) {
-        if (!plan->cudnn_plan)
-            refused++;
-        else
-            used++;
-    }
+    int used = 0, all = 0;
+    for (const struct attention_plan *plan = a->plans; plan; plan = plan->next, all++) used += plan->cudnn_plan != NULL;
     if (a->off)
         snprintf(text, size, "attention: ztrain's kernels, as ZTRAIN_CUDA_ATTENTION=own asks for");
     else
-        snprintf(text, size, "attention: cuDNN for %d of %d shapes%s%s%s", used, used + refused,
-                 refused ? ", ztrain's kernels for the others" : "", *a->why ? "; " : "", a->why);
+        snprintf(text, size, "attention: cuDNN for %d of %d shapes%s%s%s", used, all,
+                 used < all ? ", ztrain's kernels for the others" : "", *a->why ? "; " : "", a->why);
 }

@@ -170,33 +170,11 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
 static void attention_trial_args(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
-    int64_t M = 0;
+    t->bwd = t->plan->announced;
     t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
-    for (int64_t i = 0; i < t->sequences; i++) M += sequence_length(t->plan, i);
-    t->bwd = (struct attention_bwd_args){.dtype = (enum dtype)s->dtype,
-                                         .M = M,
-                                         .H = s->H,
-                                         .KV = s->KV,
-                                         .D = s->D,
-                                         .ld_q = s->ld_q,
-                                         .ld_k = s->ld_k,
-                                         .ld_v = s->ld_v,
-                                         .ld_o = s->ld_o,
-                                         .ld_dq = s->ld_dq,
-                                         .ld_dk = s->ld_dk,
-                                         .ld_dv = s->ld_dv,
-                                         .scale = (float)s->scale,
-                                         .softcap = (float)s->softcap,
-                                         .window = s->window,
-                                         .num_seqs = (int32_t)t->sequences,
-                                         .max_seq = (int32_t)s->T,
-                                         .dropout = {.key = {1, 2}},
-                                         .bidirectional = s->bidirectional != 0,
-                                         .ragged = s->ragged != 0};
-    if (s->dropout) {
-        t->bwd.dropout.threshold = (uint32_t)s->dropout;
-        t->bwd.dropout.scale = 65536 / (float)(65536 - s->dropout);
-    }
+    t->bwd.num_seqs = (int32_t)t->sequences;
+    t->bwd.M = 0;
+    for (int64_t i = 0; i < t->sequences; i++) t->bwd.M += sequence_length(t->plan, i);
 }
 
 /* ---- tuning -------------------------------------------------------------- */

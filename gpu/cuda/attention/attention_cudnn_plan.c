@@ -93,7 +93,11 @@ static int make_plans(const struct attention_plan *plan, int64_t piece, const st
 {
     const struct attention_form form = {.sequences = piece, .plain = plan->plain || plan->padded};
     const struct attention_shape shape = plan->padded ? padded_shape(&plan->shape) : plan->shape;
-    return attention_graph_plans(plan->target, plan->direction, &shape, &form, filter, plans, most, err);
+    struct slow_call slow; /* cuDNN loads libraries and compiles */
+    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
+    const int count = attention_graph_plans(plan->target, plan->direction, &shape, &form, filter, plans, most, err);
+    heartbeat_slow_end(&slow);
+    return count;
 }
 
 static size_t plan_aligned(size_t bytes)
@@ -107,30 +111,11 @@ static bool has_sums(const struct cudnn_plan *made)
     return cudnn_plan_uses(made, ATTENTION_SUMS);
 }
 
-static size_t plan_sums_bytes(const struct attention_shape *shape, bool sums, int64_t sequences)
-{
-    return sums ? plan_aligned((size_t)(sequences * shape->H * shape->T * shape->D) * sizeof(float)) : 0;
-}
-
 /* 0 without dropout. */
 static size_t plan_kept_bytes(const struct attention_shape *shape, int64_t sequences)
 {
     const int64_t count = sequences * shape->H * shape->T * attention_kept_ld(shape);
     return shape->dropout ? plan_aligned((size_t)count * sizeof(uint16_t)) : 0;
-}
-
-/* The copies of q, k, v, out and their gradients: 0 unless padded. */
-static size_t copies_bytes(const struct attention_plan *plan, int64_t sequences)
-{
-    const struct attention_shape *s = &plan->shape;
-    const int64_t rows = plan->padded ? sequences * s->T : 0;
-    return 4 * (plan_aligned((size_t)(rows * s->H * s->D) * sizeof(uint16_t)) +
-                plan_aligned((size_t)(rows * s->KV * s->D) * sizeof(uint16_t)));
-}
-
-static size_t plan_extra_bytes(const struct attention_plan *plan, bool sums, int64_t n)
-{
-    return plan_sums_bytes(&plan->shape, sums, n) + plan_kept_bytes(&plan->shape, n) + copies_bytes(plan, n);
 }
 
 /* Each piece of lse has to be aligned as rows are. */
@@ -151,13 +136,24 @@ static struct attention_workspace plan_piece_workspace(const struct attention_pl
     const struct attention_shape *s = &plan->shape;
     const int64_t sequences = s->ragged ? piece : s->B, pitch = (piece + 2) / 2 * 2;
     const size_t rows = plan_aligned((size_t)(sequences * s->H * s->T) * sizeof(float));
+    const size_t piece_head = (size_t)(piece * s->T * s->D); /* elements of a head */
     struct attention_workspace w = {.delta = rows, .lengths = 2 * rows, .pitch = pitch};
     w.offsets = w.lengths + (s->ragged ? plan_aligned((size_t)piece * sizeof(int32_t)) : 0);
     w.sums = w.offsets + (s->ragged ? plan_aligned((size_t)(ATTENTION_STRIDES * pitch) * sizeof(int64_t)) : 0);
-    w.kept = w.sums + plan_sums_bytes(s, sums, piece);
+    w.kept = w.sums + (sums ? plan_aligned(piece_head * (size_t)s->H * sizeof(float)) : 0);
     w.copies = w.kept + plan_kept_bytes(s, piece);
-    w.cudnn = w.copies + copies_bytes(plan, piece);
+    w.cudnn = w.copies; /* after copies of q, k, v, out and their gradients */
+    if (plan->padded)
+        w.cudnn += 4 * (plan_aligned(piece_head * (size_t)s->H * sizeof(uint16_t)) +
+                        plan_aligned(piece_head * (size_t)s->KV * sizeof(uint16_t)));
     return w;
+}
+
+/* Of a piece, beside cuDNN's. */
+static size_t plan_extra_bytes(const struct attention_plan *plan, int64_t piece)
+{
+    const struct attention_workspace w = plan_piece_workspace(plan, has_sums(plan->cudnn_plan), piece);
+    return w.cudnn - w.sums;
 }
 
 /* Backward needs T x T for every head, or the sums of dq, and dropout T x T. The smallest number of pieces is taken
@@ -169,8 +165,8 @@ static enum status make_plan(struct attention_plan *plan, struct error *err)
     plan->piece = s->B;
     if (!make_plans(plan, s->B, &(struct cudnn_filter){.most_workspace = SIZE_MAX}, &plan->cudnn_plan, 1, err))
         return err->code;
-    const size_t sequence = (plan->cudnn_plan->workspace + plan_extra_bytes(plan, has_sums(plan->cudnn_plan), s->B)) /
-                            (size_t)(s->B > 0 ? s->B : 1);
+    const size_t sequence =
+        (plan->cudnn_plan->workspace + plan_extra_bytes(plan, s->B)) / (size_t)(s->B > 0 ? s->B : 1);
     for (int64_t piece = s->B - 1; piece >= 1 && sequence * (size_t)plan->piece > small; piece--)
         if (plan_may_be_piece(s, piece)) plan->piece = piece;
     if (plan->piece != s->B || sequence * (size_t)s->B > large) {
@@ -206,12 +202,8 @@ bool attention_plan_has_plain_form(const struct attention_plan *plan)
 bool attention_plan_make_plain(struct attention_plan *plan)
 {
     struct error err;
-    struct slow_call slow;
     plan->plain = true;
-    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
-    const enum status status = attention_plan_make(plan, &err);
-    heartbeat_slow_end(&slow);
-    if (status != STATUS_OK) {
+    if (attention_plan_make(plan, &err) != STATUS_OK) {
         attention_plan_refuse(plan, err.text);
         return false;
     }
@@ -223,23 +215,19 @@ int attention_plan_candidates(const struct attention_plan *plan, int64_t piece, 
                               struct cudnn_plan **candidates, int most)
 {
     struct error ignored;
-    struct slow_call slow;
     if (piece < 1 || piece > plan->shape.B || !plan_may_be_piece(&plan->shape, piece)) return 0;
     const size_t others = plan_piece_workspace(plan, plan->shape.unordered, piece).cudnn + WORKSPACE_ALIGN;
     if (others > plan->planned) return 0;
     const struct cudnn_filter filter = {.most_workspace = (plan->planned - others) / WORKSPACE_ALIGN * WORKSPACE_ALIGN,
                                         .kernel = kernel};
-    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
-    const int count = make_plans(plan, piece, &filter, candidates, most, &ignored);
-    heartbeat_slow_end(&slow);
-    return count;
+    return make_plans(plan, piece, &filter, candidates, most, &ignored);
 }
 
 int attention_plan_pieces(const struct attention_plan *plan, int64_t pieces[ATTENTION_PIECES])
 {
     const size_t small = 8 << 20; /* more pieces only cost launches */
     const struct attention_shape *s = &plan->shape;
-    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(plan, has_sums(plan->cudnn_plan), plan->piece);
+    const size_t bytes = plan->cudnn_plan->workspace + plan_extra_bytes(plan, plan->piece);
     int count = 0;
     pieces[count++] = plan->piece;
     for (int64_t piece = plan->piece / 2; piece >= 1 && count < ATTENTION_PIECES && !s->ragged; piece--) {
@@ -271,26 +259,13 @@ void attention_plan_spoil(const struct attention_plan *plan, struct stream *stre
                    "attention, dropout on trial");
 }
 
-/* The address `tokens` rows of ld 16-bit elements after `base`. */
-static void *attention_rows_from(const void *base, int64_t tokens, int64_t ld)
-{
-    return (char *)base + tokens * ld * (int64_t)sizeof(uint16_t);
-}
-
-/* The pointers of the op from token `first` on. */
-static void plan_point_at(void *pointers[ATTENTION_POINTERS], const struct attention_fwd_args *fwd,
-                          const struct attention_bwd_args *bwd, int64_t first)
-{
-    pointers[ATTENTION_Q] = attention_rows_from(fwd->q, first, fwd->ld_q);
-    pointers[ATTENTION_K] = attention_rows_from(fwd->k, first, fwd->ld_k);
-    pointers[ATTENTION_V] = attention_rows_from(fwd->v, first, fwd->ld_v);
-    pointers[ATTENTION_OUT] = attention_rows_from(bwd ? bwd->out : fwd->out, first, fwd->ld_o);
-    if (!bwd) return;
-    pointers[ATTENTION_DOUT] = attention_rows_from(bwd->dout, first, bwd->ld_o);
-    pointers[ATTENTION_DQ] = attention_rows_from(bwd->dq, first, bwd->ld_dq);
-    pointers[ATTENTION_DK] = attention_rows_from(bwd->dk, first, bwd->ld_dk);
-    pointers[ATTENTION_DV] = attention_rows_from(bwd->dv, first, bwd->ld_dv);
-}
+/* A tensor of rows of 16-bit elements: its pointer in the op, the distance between rows, and their width. */
+struct plan_rows {
+    enum attention_pointer id;
+    const void *base;
+    int64_t ld, width;
+};
+enum { PLAN_ROWS = 8 };
 
 /* The lengths and offsets of a ragged piece, computed on the stream. */
 static void describe_part(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
@@ -303,24 +278,16 @@ static void describe_part(const struct attention_plan *plan, struct stream *stre
     for (int i = 0; i < count; i++) pointers[ATTENTION_OFFSETS + i] = offsets + i * w->pitch;
 }
 
-/* Copies the rows of a padded piece from the op's tensors, op[], or its results back; pointers[]: the copies. */
+/* Copies the rows of a padded piece from the op's tensors, or its results back; pointers[]: the copies. */
 static void copy_rows(const struct attention_plan *plan, struct stream *stream, const struct attention_part *part,
-                      char *copies, void *const op[ATTENTION_POINTERS], bool results,
+                      char *copies, const struct plan_rows rows[PLAN_ROWS], bool results,
                       void *pointers[ATTENTION_POINTERS])
 {
-    const struct attention_shape *s = &plan->shape;
-    const int64_t q = s->H * s->D, k = s->KV * s->D;
-    const struct {
-        enum attention_pointer id;
-        int64_t ld, width;
-    } all[] = {{ATTENTION_Q, s->ld_q, q},   {ATTENTION_K, s->ld_k, k},    {ATTENTION_V, s->ld_v, k},
-               {ATTENTION_OUT, s->ld_o, q}, {ATTENTION_DOUT, s->ld_o, q}, {ATTENTION_DQ, s->ld_dq, q},
-               {ATTENTION_DK, s->ld_dk, k}, {ATTENTION_DV, s->ld_dv, k}};
-    for (size_t i = 0; i < COUNT_OF(all); i++) {
-        pointers[all[i].id] = copies;
-        if (results == (all[i].id >= ATTENTION_DQ))
-            attention_part_rows(stream, part, op[all[i].id], all[i].ld, copies, all[i].width, !results);
-        copies += plan_aligned((size_t)(plan->piece * s->T * all[i].width) * sizeof(uint16_t));
+    for (const struct plan_rows *r = rows; r < rows + PLAN_ROWS; r++) {
+        pointers[r->id] = copies;
+        if (results == (r->id >= ATTENTION_DQ))
+            attention_part_rows(stream, part, (void *)(uintptr_t)r->base, r->ld, copies, r->width, !results);
+        copies += plan_aligned((size_t)(plan->piece * plan->shape.T * r->width) * sizeof(uint16_t));
     }
 }
 
@@ -334,6 +301,14 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
     const bool of_op_is_used = attention_form_has_lse_of_op(plan->target, s, plan->plain);
     const bool reordered = s->ragged || (!of_op_is_used && s->B > 1 && s->H > 1); /* (H, B T), (B, H, T) differ */
     float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse;
+    static const struct attention_bwd_args none;
+    const struct attention_bwd_args *b = bwd ? bwd : &none;
+    const int64_t q = s->H * s->D, k = s->KV * s->D;
+    const struct plan_rows rows[PLAN_ROWS] = {
+        {ATTENTION_Q, fwd->q, s->ld_q, q},     {ATTENTION_K, fwd->k, s->ld_k, k},
+        {ATTENTION_V, fwd->v, s->ld_v, k},     {ATTENTION_OUT, bwd ? b->out : fwd->out, s->ld_o, q},
+        {ATTENTION_DOUT, b->dout, s->ld_o, q}, {ATTENTION_DQ, b->dq, s->ld_dq, q},
+        {ATTENTION_DK, b->dk, s->ld_dk, k},    {ATTENTION_DV, b->dv, s->ld_dv, k}};
     const char *failed = NULL;
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
@@ -343,11 +318,10 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
                                                   w.base + w.delta + (size_t)(first * s->H) * sizeof(float),
                                               [ATTENTION_SUMS] = w.base + w.sums,
                                               [ATTENTION_KEPT] = w.base + w.kept};
-        plan_point_at(pointers, fwd, bwd, first);
-        void *op[ATTENTION_POINTERS];
-        memcpy(op, pointers, sizeof op);
+        for (const struct plan_rows *r = rows; r < rows + PLAN_ROWS; r++)
+            if (r->base) pointers[r->id] = (char *)(uintptr_t)r->base + first * r->ld * (int64_t)sizeof(uint16_t);
         if (plan->padded)
-            copy_rows(plan, stream, &part, w.base + w.copies, op, false, pointers);
+            copy_rows(plan, stream, &part, w.base + w.copies, rows, false, pointers);
         else if (s->ragged)
             describe_part(plan, stream, &part, &w, pointers);
         if (reordered && bwd) attention_part_lse(stream, &part, of_op, lse, true);
@@ -356,7 +330,7 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
                                 pointers[ATTENTION_KEPT], attention_kept_ld(s));
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
                                     w.base + w.cudnn);
-        if (plan->padded && !failed) copy_rows(plan, stream, &part, w.base + w.copies, op, true, pointers);
+        if (plan->padded && !failed) copy_rows(plan, stream, &part, w.base + w.copies, rows, true, pointers);
         if (reordered && !bwd && !failed) attention_part_lse(stream, &part, of_op, lse, false);
     }
     return failed;

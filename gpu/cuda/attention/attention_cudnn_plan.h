@@ -29,6 +29,7 @@ enum attention_plan_state {
 struct attention_plan {
     const struct cudnn_target *target; /* borrowed */
     struct attention_shape shape;
+    struct attention_bwd_args announced; /* of which that is the shape */
     enum attention_direction direction;
     enum attention_plan_state state;
     struct cudnn_plan *cudnn_plan; /* owned; NULL: ATTENTION_REFUSED */
