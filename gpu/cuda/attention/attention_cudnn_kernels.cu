@@ -15,7 +15,7 @@ struct part_strides {
 __global__ void part_describe_kernel(attention_part part, int32_t *lengths, int64_t *offsets, int64_t pitch,
                                      part_strides strides)
 {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, s = part.first + i;
+    const int64_t i = grid_thread(), s = part.first + i;
     if (i > part.B) return;
     const int32_t start = part.seq_start[s < part.num_seqs ? s : part.num_seqs];
     if (i < part.B) lengths[i] = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
@@ -28,8 +28,7 @@ __global__ void part_describe_kernel(attention_part part, int32_t *lengths, int6
 __global__ void part_lse_kernel(attention_part part, float *lse, float *padded, bool to_sequences)
 {
     const int64_t rows = part.B * part.H;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * part.T;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    for (int64_t i = grid_thread(); i < rows * part.T; i += grid_threads()) {
         const int64_t row = i / part.T, t = i % part.T, s = part.first + row / part.H;
         const int32_t start = s < part.num_seqs ? part.seq_start[s] : 0;
         const int32_t length = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
@@ -45,8 +44,7 @@ __global__ void part_lse_kernel(attention_part part, float *lse, float *padded, 
 __global__ void part_rows_kernel(attention_part part, uint4 *rows, int64_t ld, uint4 *padded, int64_t width,
                                  bool to_padded)
 {
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < part.B * part.T * width;
-         i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    for (int64_t i = grid_thread(); i < part.B * part.T * width; i += grid_threads()) {
         const int64_t t = i / width % part.T, s = part.first + i / width / part.T;
         const int32_t start = s < part.num_seqs ? part.seq_start[s] : 0;
         const int32_t length = s < part.num_seqs ? part.seq_start[s + 1] - start : 0;
@@ -64,7 +62,7 @@ template <typename T>
 __global__ void part_keep_kernel(attention_part part, struct dropout dropout, bool causal, T *kept, int64_t ld)
 {
     constexpr int KEYS = VECTOR<T>, GROUPS = KEYS / DROPOUT_KEYS;
-    const int64_t across = ld / KEYS, i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int64_t across = ld / KEYS, i = grid_thread();
     const int64_t query = i / across * DROPOUT_QUERIES, key = i % across * KEYS;
     const int64_t head = blockIdx.y, s = part.first + blockIdx.z;
     if (query >= part.T || s >= part.num_seqs) return;
@@ -93,12 +91,12 @@ template <typename T>
 void part_keep(struct stream *stream, const struct attention_part *part, const struct dropout *dropout, bool causal,
                void *kept, int64_t ld)
 {
-    constexpr int THREADS = 256;
-    const int64_t items = ceil_div(part->T, DROPOUT_QUERIES) * (ld / VECTOR<T>), blocks = ceil_div(items, THREADS);
+    const int64_t items = ceil_div(part->T, DROPOUT_QUERIES) * (ld / VECTOR<T>),
+                  blocks = ceil_div(items, ELEMENT_THREADS);
     ASSERT(blocks <= INT32_MAX && part->H <= UINT16_MAX && part->B <= UINT16_MAX);
     LAUNCH(stream, "attention, dropout of the weights", part_keep_kernel<T>,
            dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(part->H), static_cast<unsigned>(part->B)),
-           dim3(THREADS), *part, *dropout, causal, static_cast<T *>(kept), ld);
+           dim3(ELEMENT_THREADS), *part, *dropout, causal, static_cast<T *>(kept), ld);
 }
 
 } // namespace
@@ -106,31 +104,26 @@ void part_keep(struct stream *stream, const struct attention_part *part, const s
 void attention_part_describe(struct stream *stream, const struct attention_part *part, int32_t *lengths,
                              int64_t *offsets, int64_t pitch, const int64_t *strides, int count)
 {
-    constexpr int THREADS = 128;
     part_strides all = {};
     ASSERT(count <= ATTENTION_PART_STRIDES && pitch > part->B);
     for (all.count = 0; all.count < count; all.count++) all.value[all.count] = strides[all.count];
     LAUNCH(stream, "attention, ragged sequences", part_describe_kernel,
-           dim3(static_cast<unsigned>(ceil_div(part->B + 1, THREADS))), dim3(THREADS), *part, lengths, offsets, pitch,
-           all);
+           dim3(static_cast<unsigned>(ceil_div(part->B + 1, ELEMENT_THREADS))), dim3(ELEMENT_THREADS), *part, lengths,
+           offsets, pitch, all);
 }
 
 void attention_part_lse(struct stream *stream, const struct attention_part *part, float *lse, float *padded, bool back)
 {
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096;
-    const int64_t blocks = ceil_div(part->B * part->H * part->T, THREADS);
     LAUNCH(stream, "attention, the order of lse", part_lse_kernel,
-           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part, lse, padded,
-           back);
+           grid_of_elements(stream, part->B * part->H * part->T, 1), ELEMENT_THREADS, *part, lse, padded, back);
 }
 
 void attention_part_rows(struct stream *stream, const struct attention_part *part, void *rows, int64_t ld, void *padded,
                          int64_t width, bool to_padded)
 {
-    constexpr int THREADS = 256, MOST_BLOCKS = 4096, VECTOR_WIDTH = sizeof(uint4) / sizeof(uint16_t);
-    const int64_t blocks = ceil_div(part->B * part->T * (width / VECTOR_WIDTH), THREADS);
+    constexpr int VECTOR_WIDTH = sizeof(uint4) / sizeof(uint16_t);
     LAUNCH(stream, "attention, padded rows", part_rows_kernel,
-           dim3(static_cast<unsigned>(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS)), dim3(THREADS), *part,
+           grid_of_elements(stream, part->B * part->T * width, VECTOR_WIDTH), ELEMENT_THREADS, *part,
            static_cast<uint4 *>(rows), ld / VECTOR_WIDTH, static_cast<uint4 *>(padded), width / VECTOR_WIDTH,
            to_padded);
 }
