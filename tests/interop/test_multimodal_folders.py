@@ -26,9 +26,10 @@ CONFIGS = {
         "boi_token_index": 57, "eoi_token_index": 56},
     "gemma4": {"text_config": {**TEXT, "head_dim": 16, "global_head_dim": 24, "sliding_window": 9, "num_kv_shared_layers": 2,
                                "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
-                               "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 64},
+                               "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 64, "pad_token_id": 0},
                "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
-                                 "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4}, "audio_config": None, **TOKENS},
+                                 "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4}, "audio_config": None, "image_token_id": 63,
+               "video_token_id": 62},
     "qwen2_vl": {"text_config": {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}, "tie_word_embeddings": True,
                  "vision_config": {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "mlp_ratio": 2}, **TOKENS},
     "qwen2_5_vl": {"text_config": {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
@@ -78,7 +79,9 @@ def tensors_of(path):
 
 
 def is_text(name):
-    return name.startswith(("model.language_model.", "language_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
+    """Of the tensors that are trained, so without the scalars of Gemma 4's layers."""
+    return not name.endswith("layer_scalar") and name.startswith(
+        ("model.language_model.", "language_model.", "model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."))
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["one file", "sharded"])
