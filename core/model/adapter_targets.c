@@ -267,6 +267,7 @@ static enum status list_targets(struct target_search *s)
         [FAMILY_QWEN3] = {"q_proj", "v_proj"},
         [FAMILY_GEMMA2] = {"q_proj", "v_proj"},
         [FAMILY_GEMMA3] = {"q_proj", "v_proj"},
+        [FAMILY_GEMMA4] = {"q_proj", "v_proj"}, /* of the multimodal folder only */
         [FAMILY_GPTJ] = {"q_proj", "v_proj"},
         [FAMILY_GPT_NEOX] = {"query_key_value"},
         [FAMILY_PHI] = {"q_proj", "v_proj", "fc1", "fc2"},
@@ -276,7 +277,8 @@ static enum status list_targets(struct target_search *s)
     for (int i = 0; i < settings->target_modules.list.count; i++)
         string_list_add(&s->targets, settings->target_modules.list.items[i]);
     if (settings->all_linear || settings->target_modules.expression || s->targets.count) return STATUS_OK;
-    for (int i = 0; i < 4 && defaults[s->desc->family][i]; i++)
+    const bool known = s->desc->family != FAMILY_GEMMA4 || s->desc->multimodal;
+    for (int i = 0; i < 4 && known && defaults[s->desc->family][i]; i++)
         string_list_add(&s->targets, defaults[s->desc->family][i]);
     if (s->targets.count) return STATUS_OK;
     error_set(s->err, STATUS_USAGE, "'peft.target_modules' is not set, and PEFT has no default for %s",

@@ -264,10 +264,7 @@ static void fixture_start(struct fixture *f, const struct variant *v)
         f->whole.grads[u] = aligned_alloc(128, (size_t)(n + 64) / 64 * 256);
         memset(f->whole.grads[u], 0xff, (size_t)n * sizeof(float));
         for (int64_t i = 0; i < n; i++) {
-            if (v->dtype == DTYPE_F32)
-                ((float *)f->whole.params[u])[i] = f->weights[u][i];
-            else
-                ((uint16_t *)f->whole.params[u])[i] = bf16_from_f32(f->weights[u][i]);
+            dtype_store(f->whole.params[u], i, f->weights[u][i], v->dtype);
         }
     }
 }
@@ -1094,6 +1091,16 @@ static void test_head_too_wide_for_a_gpu(void **state)
     json_decref(json);
 }
 
+static struct layer_desc *layers_alike(const struct model_desc *desc, struct layer_desc *layers)
+{
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        layers[i] = (struct layer_desc){.head_dim = desc->head_dim,
+                                        .num_kv_heads = desc->num_kv_heads,
+                                        .intermediate_size = desc->intermediate_size,
+                                        .kv_source = i};
+    return layers;
+}
+
 /* Computed by hand: GPT-2 124M has 12 · 12 · 768² + 50257 · 768 weights in matrices; Llama with GQA. */
 static void test_flops(void **state)
 {
@@ -1108,6 +1115,8 @@ static void test_flops(void **state)
                               .head_dim = 64,
                               .mlp = MLP_GELU,
                               .tied = true};
+    struct layer_desc layers[12];
+    gpt2.layers = layers_alike(&gpt2, layers);
     assert_true(transformer_flops_per_token(&gpt2, NULL, 1024) == 6.0 * 123532032 + 6.0 * 12 * 768 * 1024);
     struct model_desc llama = {.family = FAMILY_LLAMA,
                                .vocab_size = 100,
@@ -1118,6 +1127,7 @@ static void test_flops(void **state)
                                .num_kv_heads = 2,
                                .head_dim = 10,
                                .mlp = MLP_SWIGLU};
+    llama.layers = layers_alike(&llama, layers);
     assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
                 6.0 * (3 * (32 * 80 + 40 * 32 + 3 * 32 * 80) + 3200) + 6.0 * 3 * 40 * 50);
 }
