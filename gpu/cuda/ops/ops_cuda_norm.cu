@@ -272,14 +272,15 @@ template <int V> __device__ __forceinline__ void keep_in_part(float *part, float
     }
 }
 
-/* Adds g and g · n of V elements to sums; d: the gradient of the norm's output; w: the weight, with its offset. */
-template <typename T, int V>
-__device__ __forceinline__ void norm_add_sums(float (&sums)[2], const pack<T, V> &x, const struct floats<V> &d,
+/* Adds g and g · n of V elements to sums; d, a pack or floats: the gradient of the norm's output; w: the weight, with
+ * its offset. */
+template <typename T, int V, typename Gradient>
+__device__ __forceinline__ void norm_add_sums(float (&sums)[2], const pack<T, V> &x, const Gradient &d,
                                               const float (&w)[V], float mean, float rstd)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        float g = d.at[v] * w[v], n = (to_float(x.at[v]) - mean) * rstd;
+        float g = to_float(d.at[v]) * w[v], n = (to_float(x.at[v]) - mean) * rstd;
         sums[0] += g;
         sums[1] = fmaf(g, n, sums[1]);
     }
@@ -303,27 +304,20 @@ struct bwd_row {
 };
 
 /* w, a vector's weights, becomes its dx; its elements are added to the sums of their columns. */
-template <typename T, int SUMS, int HELD, int V>
+template <typename T, int SUMS, int HELD, int V, typename Gradient>
 __device__ __forceinline__ void norm_bwd_vector(float (&w)[V], float (&sums)[SUMS][HELD][V], int k, const pack<T, V> &x,
-                                                const struct floats<V> &d, const pack<T, V> &dres, bool with_dres,
+                                                const Gradient &gradient, const pack<T, V> &dres, bool with_dres,
                                                 const struct bwd_row &row)
 {
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        float n = (to_float(x.at[v]) - row.mean) * row.rstd;
-        sums[SUM_WEIGHT][k][v] = fmaf(d.at[v], n, sums[SUM_WEIGHT][k][v]);
-        if constexpr (SUMS > SUM_BIAS) sums[SUM_BIAS][k][v] += d.at[v];
-        w[v] = row.rstd * (fmaf(d.at[v], w[v], -row.mean_g) - n * row.mean_gn);
+        float d = to_float(gradient.at[v]), n = (to_float(x.at[v]) - row.mean) * row.rstd;
+        sums[SUM_WEIGHT][k][v] = fmaf(d, n, sums[SUM_WEIGHT][k][v]);
+        if constexpr (SUMS > SUM_BIAS) sums[SUM_BIAS][k][v] += d;
+        w[v] = row.rstd * (fmaf(d, w[v], -row.mean_g) - n * row.mean_gn);
         if (with_dres) w[v] += to_float(dres.at[v]);
         if constexpr (SUMS > SUM_DX) sums[SUM_DX][k][v] += to_float(rounded<T>(w[v]));
     }
-}
-
-template <typename T, int V> __device__ __forceinline__ struct floats<V> to_floats(const pack<T, V> &from) {
-    floats<V> to;
-#pragma unroll
-    for (int v = 0; v < V; v++) to.at[v] = to_float(from.at[v]);
-    return to;
 }
 
 /* dy · silu(z), the gradient of what is gated; w: the weight, with its offset. Writes dz. */
@@ -343,9 +337,17 @@ __device__ __forceinline__ struct floats<V> norm_bwd_gate(const struct norm_gate
     return d;
 }
 
+template <bool FIRST, typename A, typename B>
+__device__ __forceinline__ const auto &one_of(const A &first, const B &second)
+{
+    if constexpr (FIRST)
+        return first;
+    else
+        return second;
+}
+
 /* Threads at most that hold vectors of a row: as many as leave room for their registers. */
-template <int SUMS>
-constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
+template <int SUMS> constexpr int ROW_THREADS = SUMS == 1 ? int{MAX_THREADS} : 384;
 
 /* n = (x - mean) · rstd, g = dy · (weight_offset + weight), dx = rstd · (g - mean(g) - n · mean(g · n)); mean(g) for
  * LayerNorm only. */
@@ -373,7 +375,7 @@ __global__ void __launch_bounds__(GATED           ? MANY_ROWS
         const float mean = layer && mine ? a.mean[row] : 0, rstd = mine ? a.rstd[row] : 0;
         pack<T, V> held_x[HELD], held_dy[HELD], held_dres[HELD];
         float sums[2] = {0, 0}; /* g, g · n */
-        floats<V> d[HELD];      /* the gradient of the norm's output: dy, unless there is a gate */
+        floats<V> held_d[HELD]; /* GATED: the gradient of the norm's output, which is dy otherwise */
 
         auto read = [&](int k, int j) {
             held_x[k] = load_pack<V>(x + j * V);
@@ -385,8 +387,8 @@ __global__ void __launch_bounds__(GATED           ? MANY_ROWS
             float w[V];
             if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
-            d[k] = GATED ? norm_bwd_gate(gate, at_gate + j * V, held_x[k], held_dy[k], w, rstd) : to_floats(held_dy[k]);
-            norm_add_sums(sums, held_x[k], d[k], w, mean, rstd);
+            if (GATED) held_d[k] = norm_bwd_gate(gate, at_gate + j * V, held_x[k], held_dy[k], w, rstd);
+            norm_add_sums(sums, held_x[k], one_of<GATED>(held_d[k], held_dy[k]), w, mean, rstd);
         });
         sum_over_row(sums, slots, &turn);
         const struct bwd_row of_row = {mean, rstd, layer ? sums[0] / static_cast<float>(C) : 0,
@@ -396,7 +398,7 @@ __global__ void __launch_bounds__(GATED           ? MANY_ROWS
             float w[V];
             if (!WHOLE) read(k, j);
             load_weight<T>(w, a, j * V);
-            norm_bwd_vector(w, over_rows, k, held_x[k], GATED ? d[k] : to_floats(held_dy[k]), held_dres[k], a.dres,
+            norm_bwd_vector(w, over_rows, k, held_x[k], one_of<GATED>(held_d[k], held_dy[k]), held_dres[k], a.dres,
                             of_row);
             store(static_cast<T *>(a.dx) + at_dx + j * V, w);
             if (!WHOLE) /* the registers serve the next vector: the sums are kept in the workspace */
