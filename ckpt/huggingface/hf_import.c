@@ -200,7 +200,7 @@ static bool starts_fresh(const struct huggingface_reader *import, const struct t
            (import->desc->new_head && (head || (pooler && import->new_pooler)));
 }
 
-/* Of a tensor that no file has: a layer's scalar is 1 then. */
+/* Whether the model can do without the files' values: a layer's scalar is 1 then. */
 static bool may_be_missing(const struct huggingface_reader *import, const struct tensor_info *tensor)
 {
     return starts_fresh(import, tensor) || tensor->role == ROLE_LAYER_SCALAR;
