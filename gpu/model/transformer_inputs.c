@@ -6,8 +6,8 @@
  *
  * and what a block makes of it after its MLP:
  *
- *     res2, delta ─► + ─► res3 ─► matrix ─► in_gate ─► GELU · the layer's input ─► in_act ─► matrix ─► out3 ─► norm ─►
- * delta */
+ *     res2, delta ─► + ─► res3 ─► matrix ─► in_gate ─► GELU · the layer's input ─► in_act
+ *     in_act ─► matrix ─► out3 ─► norm ─► delta */
 #include "gpu/model/transformer_inputs.h"
 
 #include "gpu/model/transformer_layers.h"

@@ -90,15 +90,16 @@ static struct layer_widths widths_of(const struct transformer *t, const struct l
 static struct layer_widths layout_widths(const struct transformer *t, const struct layer_desc *layer)
 {
     if (layer) return widths_of(t, layer);
-    struct layer_widths most = {0};
+    enum { WIDTHS = sizeof(struct layer_widths) / sizeof(int64_t) };
+    union {
+        struct layer_widths of;
+        int64_t each[WIDTHS];
+    } most = {{0}}, own;
     for (int64_t i = 0; i < t->L; i++) {
-        const struct layer_widths widths = widths_of(t, &t->config.desc->layers[i]);
-        const int64_t *from = &widths.qkv;
-        int64_t *to = &most.qkv;
-        for (size_t member = 0; member < sizeof widths / sizeof *from; member++)
-            to[member] = max64(to[member], from[member]);
+        own.of = widths_of(t, &t->config.desc->layers[i]);
+        for (int member = 0; member < WIDTHS; member++) most.each[member] = max64(most.each[member], own.each[member]);
     }
-    return most;
+    return most.of;
 }
 
 /* The buffers of the norms of heads. */
