@@ -36,7 +36,7 @@ EXPECTED = {
     "host-touch": (r"host code touched device memory: offset 12 of allocation 1 .*faults.cu:\d+",) * 2,
     "uninitialised": (r"uninitialised memory: kernel add_one.* reads .* allocation 2", None),
     "freed": (r"out of bounds: kernel add_one.*memory that is not allocated", r"AddressSanitizer: use-after-poison"),
-    "event": (r"missing event: kernel (set|add_one).*which kernel (set|add_one) \(number 1 on stream \d\) (read|wrote); "
+    "event": (r"missing event: kernel (set|add_one).*which kernel (set|add_one) of fault \(number 1 on stream \d\) (read|wrote); "
               r"no event or synchronisation orders stream \d after stream \d", None),
     "event-overwrite": (r"missing event: (cudaMemset|kernel add_one).*which (cudaMemset|kernel add_one)", None),
     "event-early": (r"missing event: .*a copy on the device \(1024 bytes\) \(number 1 on stream 2\)", None),

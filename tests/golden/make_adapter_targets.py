@@ -87,6 +87,12 @@ MODELS = [
     *((llama(name), ALL) for name in ("mistral", "qwen2", "qwen3", "granite", "smollm3", "olmo2")),
     (llama("phi3"), [*ALL, {"target_modules": ["qkv_proj", "gate_up_proj"]}]),
     *((llama(name, True), ALL) for name in ("gemma2", "gemma3_text")),
+    *((llama(name), ALL) for name in ("olmo3", "glm", "glm4", "ministral3", "phi", "cohere", "cohere2", "starcoder2", "exaone4", "seed_oss")),
+    (dict(GPT2, model_type="gptj", rotary_dim=4), ALL), (llama("gpt_neox", intermediate_size=32, rotary_pct=0.5), ALL),
+    (llama("qwen3_5_text", partial_rotary_factor=0.5, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4,
+           layer_types=["linear_attention", "full_attention"]), ALL),
+    (llama("gemma4_text", True, hidden_size_per_layer_input=4, vocab_size_per_layer_input=20, global_head_dim=8, num_kv_shared_layers=1,
+           num_hidden_layers=3, layer_types=["sliding_attention", "full_attention", "full_attention"]), ALL),
 ]
 
 
