@@ -161,6 +161,7 @@ struct linear_bwd_weight_args {
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·
  * rstd · (weight_offset + weight), with gate times silu(gate). Rows of x are ld_x elements apart, rows of y ld_y. */
+enum { GATED_MAX_DIM = 256 };
 struct head_norm_fwd_args {
     enum dtype dtype;
     int64_t M, heads, D, ld_x, ld_y;
@@ -170,7 +171,7 @@ struct head_norm_fwd_args {
     const void *weight; /* dt (D) */
     float weight_offset;
     float *rstd;      /* (M, heads) */
-    const void *gate; /* dt (M, heads, D), rows ld_gate apart, or NULL; on a GPU, D is at most CUDA_MAX_HEAD_DIM */
+    const void *gate; /* dt (M, heads, D), rows ld_gate apart, or NULL; on a GPU, D is at most GATED_MAX_DIM */
     int64_t ld_gate;
 };
 
@@ -213,8 +214,8 @@ struct swap_heads_args {
 /* Attention within each sequence, without the full score matrix (online softmax over blocks of keys). Query head h uses
  * key/value head h / (H / KV). A query at position p sees the keys 0 … p; window > 0: the keys p-window+1 … p;
  * bidirectional: all keys of its sequence (then window is 0). softcap > 0: the softmax is of softcap · tanh(scale ·
- * score / softcap), as in Gemma 2. On a GPU, D is at most CUDA_MAX_HEAD_DIM: such a tile fills the registers. */
-enum { CUDA_MAX_HEAD_DIM = 256 };
+ * score / softcap), as in Gemma 2. On a GPU, D is at most CUDA_MAX_HEAD_DIM: its tiles fill the shared memory. */
+enum { CUDA_MAX_HEAD_DIM = 512 };
 struct attention_fwd_args {
     enum dtype dtype;
     int64_t M, H, KV, D;

@@ -116,7 +116,7 @@ CASES(rope) = {{.args.rope = {.dtype = SAME, .M = M, .heads = H, .D = D, .ld = H
 CASES(swap_heads) = {{.args.swap_heads = {.dtype = SAME, .M = M, .outer = H, .inner = 3, .D = D}}};
 
 /* Two sequences. Causal; with a window; looking both ways; with dropout; several tiles of keys and larger heads, with a
- * soft cap; in bf16 alone, heads that are larger still and no whole number of vectors. */
+ * soft cap; in bf16 alone, heads that are larger still and no whole number of vectors; the largest heads. */
 #define ATTENTION(first, tokens, heads, kv, size) .dtype = SAME, .M = tokens, .H = heads, .KV = kv, .D = size, \
     .ld_q = (heads) * (size), .ld_k = (kv) * (size), .ld_v = (kv) * (size), .ld_o = (heads) * (size), .scale = 0.25f, \
     .num_seqs = 2, .max_seq = first
@@ -126,18 +126,21 @@ CASES(swap_heads) = {{.args.swap_heads = {.dtype = SAME, .M = M, .outer = H, .in
     {.args.op = {SHAPE(23, M, H, KV, D), .window = 5}}, {.args.op = {SHAPE(23, M, H, KV, D), .bidirectional = true}}, \
     {.args.op = {SHAPE(23, M, H, KV, D), .dropout.tokens = HERE}}, \
     {.args.op = {SHAPE(70, 75, 1, 1, 8 * D), .softcap = 2}}, \
-    {.args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16}
+    {.args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16}, \
+    {.args.op = {SHAPE(33, 36, 2, 1, CUDA_MAX_HEAD_DIM)}, .dtypes = NOT_F16}
 CASES(attention_fwd) = {ATTENTION_CASES(attention_fwd, ATTENTION)};
 CASES(attention_bwd) = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
 
-/* Plain; with a window; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time. */
+/* Plain; with a window; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time; the
+ * largest heads. */
 #define DECODE(size, held, room) .dtype = SAME, .M = 3, .H = H, .KV = KV, .D = size, .ld_q = H * (size), \
     .ld_o = H * (size), .ld_k = KV * (size), .ld_v = KV * (size), .scale = 0.25f, .start = held, .capacity = room
 CASES(attention_decode) = {{.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .window = 5}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .softcap = 2}},
     {.args.attention_decode = {DECODE(D, 21, 29)}},
-    {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}}};
+    {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}},
+    {.args.attention_decode = {DECODE(CUDA_MAX_HEAD_DIM, 21, 29), .q = HERE, .out = HERE}}};
 
 /* Two sequences. Channels that vectors do not divide, without and with a state; rows with something between them. */
 #define CONV .dtype = SAME, .M = M, .num_seqs = 2

@@ -173,7 +173,9 @@ static const struct attention_rate forward_rate = {0.367, 0.617, 600}, backward_
 enum { ORDERED_BY_WORKSPACE = 2048 };
 static const double share_workspace = 0.686, share_of_turns = 0.745, share_ordered_b200 = 0.869;
 
-static const double share_of_own = 0.5; /* ztrain's kernels next to cuDNN's */
+/* ztrain's kernels next to cuDNN's. Those of heads above 256 have half as many rows in a tile, so that they read the
+ * other side twice as often: not measured. */
+static const double share_of_own = 0.5, share_of_shared_rows = 0.25;
 
 /* Kernels of a backward pass: cuDNN's sums of out x dout, gradients, and the conversion of dq, ztrain's two. */
 enum { cudnn_backward = 3, own_backward = 2 };
@@ -210,7 +212,8 @@ static double attention_flops(const struct assumed_gpu *s, const struct attentio
 {
     if (!own && dtype == DTYPE_F32) dtype = DTYPE_BF16; /* cuDNN's, if it computed it */
     double share = (D <= 64 ? rate->narrow : rate->wide) * (double)T / ((double)T + rate->half);
-    return share * s->gpu->rates.attention * s->gpu->flops[dtype] * (own ? share_of_own : 1);
+    if (own) share *= D > 256 ? share_of_shared_rows : share_of_own;
+    return share * s->gpu->rates.attention * s->gpu->flops[dtype];
 }
 
 /* ---- dropout of the weights ---------------------------------------------- */

@@ -82,6 +82,9 @@
         {.op = name, .M = 75, .H = 2, .KV = 1, .D = 160, .lengths = {75}, .window = 33},                             \
         {.op = name, .M = 130, .H = 2, .KV = 2, .D = 256, .lengths = {65, 65}, .pad = 8},                            \
         {.op = name, .M = 60, .H = 3, .KV = 1, .D = 250, .lengths = {13, 47}},                                       \
+        {.op = name, .M = 75, .H = 4, .KV = 2, .D = 512, .lengths = {33, 1, 41}, .pad = 8, .window = 20},            \
+        {.op = name, .M = 40, .H = 3, .KV = 1, .D = 320, .lengths = {40}, .cap = 2, .flags = L2},                    \
+        {.op = name, .M = 36, .H = 2, .KV = 2, .D = 390, .lengths = {9, 27}, .pad = 1, .flags = BIDIRECTIONAL | L2}, \
         {.op = name, .M = 130, .H = 2, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME},                        \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = L2},                               \
         {.op = name, .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 1, 116}, .pad = 4, .flags = L2},            \
@@ -410,6 +413,8 @@ const struct op_case op_cases[] = {
     {.op = "attention_decode", .M = 1, .P = 130, .K = 140, .H = 6, .KV = 2, .D = 128, .pad = 4},
     {.op = "attention_decode", .M = 1, .P = 75, .K = 80, .H = 2, .KV = 2, .D = 256},
     {.op = "attention_decode", .M = 2, .P = 30, .K = 40, .H = 3, .KV = 1, .D = 250},
+    {.op = "attention_decode", .M = 1, .P = 75, .K = 80, .H = 4, .KV = 2, .D = 512, .window = 50},
+    {.op = "attention_decode", .M = 2, .P = 30, .K = 40, .H = 3, .KV = 1, .D = 320},
     {.op = "attention_decode", .M = 1, .P = 90, .K = 100, .H = 2, .KV = 1, .D = 96, .cap = 2},
     {.op = "attention_decode", .M = 4, .P = 33, .K = 50, .H = 4, .KV = 2, .D = 64, .window = 20, .cap = 1.5},
     {.op = "attention_decode", .M = 1, .P = 130, .K = 140, .H = 2, .KV = 1, .D = 64, .flags = EXTREME},

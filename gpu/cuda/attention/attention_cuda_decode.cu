@@ -11,8 +11,7 @@ namespace
 enum {
     THREADS = 256,
     WARPS = THREADS / WARP_SIZE,
-    KEYS = 4,                              /* of a warp, under way at a time */
-    SLOTS = CUDA_MAX_HEAD_DIM / WARP_SIZE, /* elements of a head for each lane */
+    KEYS = 4, /* of a warp, under way at a time */
     STORE_PER_SM = 8,
 };
 
@@ -27,15 +26,15 @@ template <typename T> __global__ void __launch_bounds__(THREADS) store_kernel(st
     }
 }
 
-/* A softmax under way, as a lane has it: `values` are its elements of the sum of the weighted values. */
-struct decode_sums {
+/* A softmax under way, as a lane has it: `values` are its SLOTS elements of the sum of the weighted values. */
+template <int SLOTS> struct decode_sums {
     float highest, sum, values[SLOTS];
 };
 
 /* Adds the weights of `count` scores (the same in all lanes) to the sums. */
-template <typename T>
-__device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&scores)[KEYS], int count, const T *values,
-                                         int D)
+template <int SLOTS, typename T>
+__device__ __forceinline__ void add_keys(struct decode_sums<SLOTS> *s, const float (&scores)[KEYS], int count,
+                                         const T *values, int D)
 {
     float top = s->highest;
 #pragma unroll
@@ -58,7 +57,7 @@ __device__ __forceinline__ void add_keys(struct decode_sums *s, const float (&sc
 }
 
 /* The score of a key, the same in all lanes. */
-template <typename T>
+template <int SLOTS, typename T>
 __device__ __forceinline__ float score_of(const float (&q)[SLOTS], const T *key, const struct attention_decode_args &a)
 {
     float sum = 0;
@@ -72,9 +71,9 @@ __device__ __forceinline__ float score_of(const float (&q)[SLOTS], const T *key,
 }
 
 /* Writes the sum of what the block's warps have. */
-template <typename T> __device__ void finish(const struct decode_sums &mine, T *out, int D)
+template <int SLOTS, typename T> __device__ void finish(const struct decode_sums<SLOTS> &mine, T *out, int D)
 {
-    SHARED(float, values, [WARPS][CUDA_MAX_HEAD_DIM]);
+    SHARED(float, values, [WARPS][SLOTS * WARP_SIZE]);
     SHARED(float, highest, [WARPS]);
     SHARED(float, sums, [WARPS]);
     const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
@@ -96,14 +95,17 @@ template <typename T> __device__ void finish(const struct decode_sums &mine, T *
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS) decode_kernel(struct attention_decode_args a)
+template <typename T, int SLOTS>
+__global__ void __launch_bounds__(THREADS) decode_kernel(struct attention_decode_args a)
 {
     const int D = static_cast<int>(a.D), warp = static_cast<int>(threadIdx.x) / WARP_SIZE;
     const int64_t h = blockIdx.x, row = blockIdx.y, position = a.start + row, head = h / (a.H / a.KV) * a.capacity * D;
     const T *q = static_cast<const T *>(a.q) + row * a.ld_q + h * D;
     const T *keys = static_cast<const T *>(a.k_cache) + head, *values = static_cast<const T *>(a.v_cache) + head;
     const int64_t first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
-    struct decode_sums sums = {-INFINITY, 0, {}};
+    struct decode_sums<SLOTS> sums = {
+    };
+    sums.highest = -INFINITY;
     float query[SLOTS];
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -131,7 +133,12 @@ void cuda_attention_decode(struct stream *stream, const struct attention_decode_
         using T = decltype(type);
         LAUNCH(stream, "attention_decode", store_kernel<T>,
                grid_of(stream, ceil_div(args->M * args->KV * args->D, THREADS), STORE_PER_SM), THREADS, *args);
-        if (args->q) LAUNCH(stream, "attention_decode", decode_kernel<T>, queries, THREADS, *args);
+        if (!args->q) return;
+        if (args->D <= 256)
+            LAUNCH(stream, "attention_decode", (decode_kernel<T, 256 / WARP_SIZE>), queries, THREADS, *args);
+        else
+            LAUNCH(stream, "attention_decode", (decode_kernel<T, CUDA_MAX_HEAD_DIM / WARP_SIZE>), queries, THREADS,
+                   *args);
     });
 }
 CUDA_MODULE(attention_decode, store_kernel<float>)

@@ -16,7 +16,13 @@
  * in order.
  *
  * A warp owns 16 rows of the block's tile; the block shares the tiles of the other side. P and dS go from registers to
- * operands through shared memory, rounded to the tensors' dtype. */
+ * operands through shared memory, rounded to the tensors' dtype.
+ *
+ * Heads above 256: four warps (fp32: two) share 16 rows, a part of the columns each. S and dP are sums over columns, so
+ * the warps add up their parts in shared memory; of out, dq, dk and dv each has its own columns. No product is computed
+ * twice: for a query and a key, heads of 512 take 2 · 2 · 512 FLOPs in forward and 8 · 2 · 512 in backward (dq 3, dk 3,
+ * dv 2), twice those of 256, and two barriers for each product that is added up. Tiles have 48 x 16 rows in forward, 16
+ * x 16 in backward, so that backward reads the other side twice as often as with tiles of 32. */
 #include "gpu/cuda/attention/attention_kernels.h"
 
 #include "gpu/cuda/attention/attention_cuda_tiles.cuh"
@@ -32,27 +38,38 @@ struct tile_shape {
 template <typename T, int DP>
 constexpr struct tile_shape FWD_SHAPE = sizeof(T) == 4 ? (DP == 64    ? tile_shape{64, 64}
                                                           : DP == 128 ? tile_shape{64, 32}
-                                                                      : tile_shape{32, 16})
-                                                       : (DP == 256 ? tile_shape{64, 32} : tile_shape{64, 64});
+                                                          : DP == 256 ? tile_shape{32, 16}
+                                                                      : tile_shape{16, 8})
+                                                       : (DP <= 128   ? tile_shape{64, 64}
+                                                          : DP == 256 ? tile_shape{64, 32}
+                                                                      : tile_shape{48, 16});
 
 template <typename T, int DP>
 constexpr struct tile_shape BWD_SHAPE = sizeof(T) == 4 ? (DP == 64    ? tile_shape{64, 32}
                                                           : DP == 128 ? tile_shape{32, 32}
-                                                                      : tile_shape{32, 8})
+                                                          : DP == 256 ? tile_shape{32, 8}
+                                                                      : tile_shape{16, 8})
                                                        : (DP == 64    ? tile_shape{64, 64}
                                                           : DP == 128 ? tile_shape{64, 32}
-                                                                      : tile_shape{32, 32});
+                                                          : DP == 256 ? tile_shape{32, 32}
+                                                                      : tile_shape{16, 16});
 
-constexpr int threads_of(struct tile_shape shape)
+template <typename T, int DP> constexpr int threads_of(struct tile_shape shape)
 {
-    return shape.rows / WARP_ROWS * WARP_SIZE;
+    return shape.rows / WARP_ROWS * SHARERS<T, DP> * WARP_SIZE;
 }
 
-/* Shared memory, in bytes, of `of_rows` tiles (rows, DP), `of_columns` tiles (columns, DP) and one (rows, columns). */
+/* Elements in which a warp has its scores: an operand (16, columns), or fp32 sums for the warps that share its rows. */
+template <typename T, int DP> __host__ __device__ constexpr int scores_size(int columns)
+{
+    return WARP_ROWS * (SHARERS<T, DP> > 1 && HALF_WIDTH<T> ? 2 * columns : columns + VECTOR<T>);
+}
+
+/* Shared memory, in bytes, of `of_rows` tiles (rows, DP), `of_columns` tiles (columns, DP) and the warps' scores. */
 template <typename T, int DP> constexpr int shared_bytes(struct tile_shape shape, int of_rows, int of_columns)
 {
     return static_cast<int>(sizeof(T)) * ((of_rows * shape.rows + of_columns * shape.columns) * TILE_LD<T, DP> +
-                                          shape.rows * (shape.columns + VECTOR<T>));
+                                          threads_of<T, DP>(shape) / WARP_SIZE * scores_size<T, DP>(shape.columns));
 }
 
 /* What kernels need in addition to the op's arguments. */
@@ -64,16 +81,17 @@ struct walk {
     bool bidirectional;
 };
 
-/* The tile of rows that a block owns, and the rows of it that a warp owns. */
+/* The tile of rows that a block owns, and the rows and columns of it that a warp owns. */
 struct place {
     int64_t start; /* first token of the sequence */
     int length;    /* of the sequence */
     int first;     /* the block's first row, counted in the sequence */
     int head;
-    int row; /* the warp's first row, counted in the tile */
+    int row, column; /* the warp's first ones, counted in the tile */
 };
 
 /* Finds the block's place; false: it has no rows. `last_first`: the blocks that see most keys start first. */
+template <typename T, int DP>
 __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq_start, const struct walk &walk,
                                          int rows, bool last_first)
 {
@@ -82,7 +100,8 @@ __device__ __forceinline__ bool place_of(struct place *place, const int32_t *seq
     place->length = seq_start[sequence + 1] - seq_start[sequence];
     place->first = (last_first ? walk.blocks - 1 - index : index) * rows;
     place->head = static_cast<int>(blockIdx.y);
-    place->row = first_row_of_warp();
+    place->row = warp_of_block() / SHARERS<T, DP> * WARP_ROWS;
+    place->column = warp_of_block() % SHARERS<T, DP> * WARP_COLUMNS<T, DP>;
     return place->first < place->length;
 }
 
@@ -98,9 +117,11 @@ __device__ __forceinline__ bool all_visible(int query, int queries, int key, int
     return visible(query, key + keys - 1, length, w) && visible(query + queries - 1, key, length, w);
 }
 
-__device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, int64_t D, const struct walk &walk)
+/* Of a matrix from `column` of a head on. */
+__device__ __forceinline__ struct tile_source source_of(int64_t ld, int rows, int64_t D, const struct walk &walk,
+                                                        int column)
 {
-    struct tile_source source = {ld, rows, static_cast<int>(D), walk.depth, walk.vectors};
+    struct tile_source source = {ld, rows, static_cast<int>(D) - column, walk.depth - column, walk.vectors};
     return source;
 }
 
@@ -111,24 +132,24 @@ __device__ __forceinline__ void load_rows(T *tile, const void *matrix, int64_t l
                                           const struct place &at, const struct walk &walk)
 {
     tile_load<COUNT, DP>(tile, static_cast<const T *>(matrix) + (at.start + first) * ld + head * D,
-                         source_of(ld, at.length - first, D, walk));
+                         source_of(ld, at.length - first, D, walk, 0));
 }
 
-/* The same for storing the rows of this warp: sum · row_scale. `tile`: 16 rows that no other warp uses. */
-template <int DP, typename T>
+/* The same for storing what this warp owns: sum · row_scale. `tile`: its 16 rows, whose other columns stay. */
+template <int DP, int N, typename T>
 __device__ __forceinline__ void store_rows(void *matrix, int64_t ld, int64_t D, T *tile,
-                                           const struct tile_sum<T, DP> &sum, const float (&row_scale)[ROWS<T>],
+                                           const struct tile_sum<T, N> &sum, const float (&row_scale)[ROWS<T>],
                                            const struct place &at, const struct walk &walk)
 {
     const int first = at.first + at.row;
-    tile_store<DP>(static_cast<T *>(matrix) + (at.start + first) * ld + at.head * D, tile, sum, row_scale,
-                   source_of(ld, at.length - first, D, walk));
+    tile_store<DP>(static_cast<T *>(matrix) + (at.start + first) * ld + at.head * D + at.column, tile + at.column, sum,
+                   row_scale, source_of(ld, at.length - first, D, walk, at.column));
 }
 
 /* The same with one scale for all rows. */
-template <int DP, typename T>
+template <int DP, int N, typename T>
 __device__ __forceinline__ void store_scaled(void *matrix, int64_t ld, int64_t D, T *tile,
-                                             const struct tile_sum<T, DP> &sum, float scale, const struct place &at,
+                                             const struct tile_sum<T, N> &sum, float scale, const struct place &at,
                                              const struct walk &walk)
 {
     float row_scale[ROWS<T>];
@@ -166,6 +187,34 @@ __device__ __forceinline__ int end_of_queries(const struct place &at, const stru
 __device__ __forceinline__ float softmax_exponential(float x)
 {
     return exp2f(x * 1.44269504088896340736f);
+}
+
+/* scores (16, N) = own (16 rows) · tile (N rows)ᵀ. Warps that share the rows multiply their columns, and add up what
+ * each left in its part of `shared`, in the same order, so that they go on with the same bits. */
+template <int N, int DP, typename T>
+__device__ __forceinline__ void multiply_scores(struct tile_sum<T, N> *scores, const T *own, const T *tile, T *shared,
+                                                const struct place &at, const struct walk &walk)
+{
+    constexpr int WARPS = SHARERS<T, DP>, COUNT = N / LANES<T>, SIZE = scores_size<T, DP>(N);
+    const int depth = WARPS > 1 ? min(walk.depth - at.column, WARP_COLUMNS<T, DP>) : walk.depth;
+    tile_zero(scores);
+    multiply_rows<N, DP>(scores, own + at.column, tile + at.column, depth);
+    if constexpr (WARPS > 1) {
+        const T *part = shared - at.column / WARP_COLUMNS<T, DP> * SIZE;
+#pragma unroll
+        for (int i = 0; i < ROWS<T> * COUNT; i++)
+            reinterpret_cast<float *>(shared)[i * WARP_SIZE + lane_of_warp()] = scores->at[i / COUNT][i % COUNT];
+        __syncthreads();
+        tile_zero(scores);
+#pragma unroll
+        for (int warp = 0; warp < WARPS; warp++, part += SIZE) {
+#pragma unroll
+            for (int i = 0; i < ROWS<T> * COUNT; i++)
+                scores->at[i / COUNT][i % COUNT] +=
+                    reinterpret_cast<const float *>(part)[i * WARP_SIZE + lane_of_warp()];
+        }
+        __syncthreads();
+    }
 }
 
 /* Writes the warp's 16 rows of scores to `tile`, as an operand of the next product. */
@@ -263,9 +312,9 @@ template <typename T> struct softmax_rows {
 
 /* Masks scores, raises the maxima, rescales the sums and `out`, turns scores into exponentials. query, key: of the
  * warp's first row and of the tile's first column. */
-template <int K, int DP, typename T>
+template <int K, int N, typename T>
 __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, struct tile_sum<T, K> *scores,
-                                             struct tile_sum<T, DP> *out, float scale, int query, int key, int length,
+                                             struct tile_sum<T, N> *out, float scale, int query, int key, int length,
                                              const struct walk &walk)
 {
     const bool whole = all_visible(query, WARP_ROWS, key, K, length, walk);
@@ -291,25 +340,25 @@ __device__ __forceinline__ void softmax_step(struct softmax_rows<T> *softmax, st
             softmax->sum[i] += scores->at[i][j];
         }
 #pragma unroll
-        for (int j = 0; j < DP / LANES<T>; j++) out->at[i][j] *= shrink;
+        for (int j = 0; j < N / LANES<T>; j++) out->at[i][j] *= shrink;
     }
 }
 
 template <typename T, int DP>
-__global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
+__global__ void __launch_bounds__(threads_of<T, DP>(FWD_SHAPE<T, DP>), 1)
     attention_fwd_kernel(struct attention_fwd_args a, struct walk walk)
 {
     constexpr int Q = FWD_SHAPE<T, DP>.rows, K = FWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
     DYN_SHARED(T, q);
     T *const k = q + Q * LD, *const v = k + K * LD, *const p = v + K * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, Q, true)) return;
+    if (!place_of<T, DP>(&at, a.seq_start, walk, Q, true)) return;
     const int query = at.first + at.row;
     const int64_t kv_head = at.head / (a.H / a.KV);
-    T *const my_q = q + at.row * LD, *const my_p = p + at.row * TILE_LD<T, K>;
+    T *const my_q = q + at.row * LD, *const my_p = p + warp_of_block() * scores_size<T, DP>(K);
     load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
 
-    struct tile_sum<T, DP> out;
+    struct tile_sum<T, WARP_COLUMNS<T, DP>> out;
     struct softmax_rows<T> softmax;
     tile_zero(&out);
     for (int i = 0; i < ROWS<T>; i++) {
@@ -323,13 +372,12 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         load_rows<K, DP>(v, a.v, a.ld_v, kv_head, a.D, key, at, walk);
         __syncthreads();
         struct tile_sum<T, K> scores;
-        tile_zero(&scores);
-        multiply_rows<K, DP>(&scores, my_q, k, walk.depth);
+        multiply_scores<K, DP>(&scores, my_q, k, my_p, at, walk);
         const float scale = cap_scores(&scores, a.scale, a.softcap);
         softmax_step<K>(&softmax, &scores, &out, scale, query, key, at.length, walk);
         if (a.dropout.threshold) drop_scores<false>(&scores, my_p, a.dropout, at, at.head, query, key);
         put_scores<K>(my_p, scores);
-        multiply_columns<K, DP>(&out, my_p, v, walk.depth);
+        multiply_columns<K, DP>(&out, my_p, v + at.column, walk.depth - at.column);
     }
 
     float inverse[ROWS<T>];
@@ -338,7 +386,7 @@ __global__ void __launch_bounds__(threads_of(FWD_SHAPE<T, DP>), 1)
         const float total = sum_over_lanes(softmax.sum[i], LANES<T>);
         const int at_query = query + tile_row<T>(i);
         inverse[i] = 1 / total;
-        if (at_query < at.length && lane_of_warp() % LANES<T> == 0)
+        if (at_query < at.length && lane_of_warp() % LANES<T> == 0 && at.column == 0)
             a.lse[at.head * a.M + at.start + at_query] = softmax.top[i] + logf(total);
     }
     store_rows<DP>(a.out, a.ld_o, a.D, my_q, out, inverse, at, walk);
@@ -387,17 +435,18 @@ score_gradient(struct tile_sum<T, K> *p, const struct tile_sum<T, K> &dp, const 
 }
 
 template <typename T, int DP>
-__global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
+__global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
     attention_dq_kernel(struct attention_bwd_args a, struct walk walk, float *delta)
 {
     constexpr int Q = BWD_SHAPE<T, DP>.rows, K = BWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
     DYN_SHARED(T, q);
     T *const dout = q + Q * LD, *const k = dout + Q * LD, *const v = k + K * LD, *const ds = v + K * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, Q, true)) return;
+    if (!place_of<T, DP>(&at, a.seq_start, walk, Q, true)) return;
     const int query = at.first + at.row;
     const int64_t kv_head = at.head / (a.H / a.KV);
-    T *const my_q = q + at.row * LD, *const my_dout = dout + at.row * LD, *const my_ds = ds + at.row * TILE_LD<T, K>;
+    T *const my_q = q + at.row * LD, *const my_dout = dout + at.row * LD,
+             *const my_ds = ds + warp_of_block() * scores_size<T, DP>(K);
     load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
     load_rows<Q, DP>(dout, a.dout, a.ld_o, at.head, a.D, at.first, at, walk);
     __syncthreads();
@@ -413,10 +462,10 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                               : 0;
         row_delta[i] = sum_over_lanes(product, LANES<T>);
         row_lse[i] = there ? a.lse[at.head * a.M + token] : 0;
-        if (there && lane_of_warp() % LANES<T> == 0) delta[at.head * a.M + token] = row_delta[i];
+        if (there && lane_of_warp() % LANES<T> == 0 && at.column == 0) delta[at.head * a.M + token] = row_delta[i];
     }
 
-    struct tile_sum<T, DP> dq;
+    struct tile_sum<T, WARP_COLUMNS<T, DP>> dq;
     tile_zero(&dq);
     const int end = end_of_keys(at, walk, Q);
     for (int key = first_key(at, walk, K); key < end; key += K) {
@@ -425,14 +474,12 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
         load_rows<K, DP>(v, a.v, a.ld_v, kv_head, a.D, key, at, walk);
         __syncthreads();
         struct tile_sum<T, K> p, dp;
-        tile_zero(&p);
-        tile_zero(&dp);
-        multiply_rows<K, DP>(&p, my_q, k, walk.depth);
-        multiply_rows<K, DP>(&dp, my_dout, v, walk.depth);
+        multiply_scores<K, DP>(&p, my_q, k, my_ds, at, walk);
+        multiply_scores<K, DP>(&dp, my_dout, v, my_ds, at, walk);
         if (a.dropout.threshold) drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
         score_gradient<K>(&p, dp, row_lse, row_delta, a, at, query, key, walk);
         put_scores<K>(my_ds, p);
-        multiply_columns<K, DP>(&dq, my_ds, k, walk.depth);
+        multiply_columns<K, DP>(&dq, my_ds, k + at.column, walk.depth - at.column);
     }
     store_scaled<DP>(a.dq, a.ld_dq, a.D, my_q, dq, a.scale, at, walk);
 }
@@ -485,7 +532,7 @@ __device__ __forceinline__ void gradient_by_key(struct tile_sum<T, Q> *scores, c
 enum outputs { OUTPUT_DK = 1, OUTPUT_DV = 2, OUTPUT_BOTH = 3 };
 
 template <typename T, int DP, int OUTPUTS>
-__global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
+__global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
     attention_dkv_kernel(struct attention_bwd_args a, struct walk walk, const float *delta)
 {
     constexpr int K = BWD_SHAPE<T, DP>.rows, Q = BWD_SHAPE<T, DP>.columns, LD = TILE_LD<T, DP>;
@@ -494,13 +541,14 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, k);
     T *const v = k + K * LD, *const q = v + K * LD, *const dout = q + Q * LD, *const p = dout + Q * LD;
     struct place at;
-    if (!place_of(&at, a.seq_start, walk, K, false)) return;
+    if (!place_of<T, DP>(&at, a.seq_start, walk, K, false)) return;
     const int key = at.first + at.row, group = static_cast<int>(a.H / a.KV);
-    T *const my_k = k + at.row * LD, *const my_v = v + at.row * LD, *const my_p = p + at.row * TILE_LD<T, Q>;
+    T *const my_k = k + at.row * LD, *const my_v = v + at.row * LD,
+             *const my_p = p + warp_of_block() * scores_size<T, DP>(Q);
     load_rows<K, DP>(k, a.k, a.ld_k, at.head, a.D, at.first, at, walk);
     load_rows<K, DP>(v, a.v, a.ld_v, at.head, a.D, at.first, at, walk);
 
-    struct tile_sum<T, DP> dk, dv;
+    struct tile_sum<T, WARP_COLUMNS<T, DP>> dk, dv;
     tile_zero(&dk);
     tile_zero(&dv);
     const int end = end_of_queries(at, walk, K);
@@ -514,25 +562,23 @@ __global__ void __launch_bounds__(threads_of(BWD_SHAPE<T, DP>), 1)
                                  at.length - query);
             __syncthreads();
             struct tile_sum<T, Q> scores;
-            tile_zero(&scores);
-            multiply_rows<Q, DP>(&scores, my_k, q, walk.depth);
+            multiply_scores<Q, DP>(&scores, my_k, q, my_p, at, walk);
             const float scale = cap_scores(&scores, a.scale, a.softcap);
             probabilities_by_key<Q>(&scores, query_lse, scale, key, query, at.length, walk);
             if (OUTPUTS & OUTPUT_DV) {
                 if (OUTPUTS == OUTPUT_DV && a.dropout.threshold)
                     drop_scores<true>(&scores, my_p, a.dropout, at, head, key, query);
                 put_scores<Q>(my_p, scores);
-                multiply_columns<Q, DP>(&dv, my_p, dout, walk.depth);
+                multiply_columns<Q, DP>(&dv, my_p, dout + at.column, walk.depth - at.column);
             }
             if (OUTPUTS & OUTPUT_DK) {
                 struct tile_sum<T, Q> dp;
-                tile_zero(&dp);
-                multiply_rows<Q, DP>(&dp, my_v, dout, walk.depth);
+                multiply_scores<Q, DP>(&dp, my_v, dout, my_p, at, walk);
                 if (OUTPUTS == OUTPUT_DK && a.dropout.threshold)
                     drop_scores<true>(&dp, my_p, a.dropout, at, head, key, query);
                 gradient_by_key<Q>(&scores, dp, query_lse, query_delta, a.softcap);
                 put_scores<Q>(my_p, scores);
-                multiply_columns<Q, DP>(&dk, my_p, q, walk.depth);
+                multiply_columns<Q, DP>(&dk, my_p, q + at.column, walk.depth - at.column);
             }
         }
     }
@@ -570,13 +616,13 @@ template <typename T, int DP> void fwd_launch(struct stream *stream, const struc
         walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
                    aligned16(a->q, a->k, a->v, a->out, a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size));
     LAUNCH_SHARED(stream, "attention_fwd", (attention_fwd_kernel<T, DP>), attention_grid_for(walk, a->num_seqs, a->H),
-                  threads_of(shape), bytes, *a, walk);
+                  (threads_of<T, DP>(shape)), bytes, *a, walk);
 }
 
 template <typename T, int DP> void bwd_launch(struct stream *stream, const struct attention_bwd_args *a)
 {
     constexpr struct tile_shape shape = BWD_SHAPE<T, DP>;
-    constexpr int bytes = shared_bytes<T, DP>(shape, 2, 2), threads = threads_of(shape);
+    constexpr int bytes = shared_bytes<T, DP>(shape, 2, 2), threads = threads_of<T, DP>(shape);
     const int64_t size = sizeof(T);
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     float *delta = cuda_scratch_take<float>(&scratch, a->H * a->M);
@@ -611,8 +657,10 @@ template <typename Args, typename Launch> void dispatch_heads(const Args *a, Lau
             launch(type, width<64>());
         else if (a->D <= 128)
             launch(type, width<128>());
-        else
+        else if (a->D <= 256)
             launch(type, width<256>());
+        else
+            launch(type, width<512>());
     });
 }
 

@@ -11,6 +11,9 @@
  *     row of sum i:      lane / LANES + 32 / LANES · i
  *     column of sum j:   score_column() after multiply_rows(), output_column() after multiply_columns()
  *
+ * The sums of 16 x 256 columns fill the registers. Rows of wider tiles are shared by SHARERS neighbouring warps, which
+ * have WARP_COLUMNS columns each.
+ *
  * Tensor cores multiply bf16 and fp16 and prescribe this layout; fp32 is multiplied in full precision. The emulation,
  * which cannot run PTX, runs the loops of fp32 for all types over the same layouts. */
 #pragma once
@@ -30,6 +33,9 @@ template <typename T> constexpr int TILE_STEP = HALF_WIDTH<T> ? 16 : 32;
 template <typename T> constexpr int SCORES_BESIDE = HALF_WIDTH<T> ? 2 : 1;
 template <typename T> constexpr int OUTPUTS_BESIDE = HALF_WIDTH<T> ? 2 : 4;
 
+template <typename T, int DP> constexpr int WARP_COLUMNS = DP <= 256 ? DP : HALF_WIDTH<T> ? 128 : 256;
+template <typename T, int DP> constexpr int SHARERS = DP / WARP_COLUMNS<T, DP>;
+
 /* Elements between the rows of a tile. */
 template <typename T, int COLUMNS> constexpr int TILE_LD = COLUMNS + VECTOR<T>;
 
@@ -37,9 +43,9 @@ template <typename T, int N> struct tile_sum {
     float at[ROWS<T>][N / LANES<T>];
 };
 
-__device__ __forceinline__ int first_row_of_warp()
+__device__ __forceinline__ int warp_of_block()
 {
-    return static_cast<int>(threadIdx.x / WARP_SIZE) * WARP_ROWS;
+    return static_cast<int>(threadIdx.x / WARP_SIZE);
 }
 
 template <typename T> __device__ __forceinline__ int tile_row(int i)
@@ -104,8 +110,8 @@ __device__ __forceinline__ void tile_load(T *tile, const T *from, struct tile_so
 }
 
 /* The rows of this warp: to (16 rows of ld elements) = sum · row_scale, through 16 rows of `tile`. */
-template <int DP, typename T>
-__device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum<T, DP> &sum,
+template <int DP, int N, typename T>
+__device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum<T, N> &sum,
                                            const float (&row_scale)[ROWS<T>], struct tile_source target)
 {
     const int V = VECTOR<T>;
@@ -113,7 +119,7 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
-        for (int j = 0; j < DP / LANES<T>; j += OUTPUTS_BESIDE<T>) {
+        for (int j = 0; j < N / LANES<T>; j += OUTPUTS_BESIDE<T>) {
             float out[OUTPUTS_BESIDE<T>];
             if (j * LANES<T> >= target.depth) break;
 #pragma unroll
@@ -123,16 +129,16 @@ __device__ __forceinline__ void tile_store(T *to, T *tile, const struct tile_sum
     }
     __syncwarp();
     if (target.vectors) {
-        for (int i = lane_of_warp(); i < WARP_ROWS * (DP / V); i += WARP_SIZE) {
-            const int row = i / (DP / V), column = i % (DP / V) * V;
+        for (int i = lane_of_warp(); i < WARP_ROWS * (N / V); i += WARP_SIZE) {
+            const int row = i / (N / V), column = i % (N / V) * V;
             if (row < target.rows && column < target.D)
                 *reinterpret_cast<pack<T, V> *>(to + row * target.ld + column) =
                     load_pack<V>(tile + row * TILE_LD<T, DP> + column);
         }
         return;
     }
-    for (int i = lane_of_warp(); i < WARP_ROWS * DP; i += WARP_SIZE) {
-        const int row = i / DP, column = i % DP;
+    for (int i = lane_of_warp(); i < WARP_ROWS * N; i += WARP_SIZE) {
+        const int row = i / N, column = i % N;
         if (row < target.rows && column < target.D) to[row * target.ld + column] = tile[row * TILE_LD<T, DP> + column];
     }
 }
@@ -227,19 +233,19 @@ __device__ __forceinline__ void multiply_rows(struct tile_sum<T, N> *sum, const 
 }
 
 /* sum (16, depth) += a (16 rows of K) · b (K rows) */
-template <int K, int DP, typename T>
-__device__ __forceinline__ void multiply_columns(struct tile_sum<T, DP> *sum, const T *a, const T *b, int depth)
+template <int K, int DP, int N, typename T>
+__device__ __forceinline__ void multiply_columns(struct tile_sum<T, N> *sum, const T *a, const T *b, int depth)
 {
     if constexpr (TENSOR_CORES<T>) {
         const int lane = lane_of_warp();
         const T *a_row = a + lane % 16 * TILE_LD<T, K> + lane / 16 * 8;
         const T *b_row = b + lane % 16 * TILE_LD<T, DP> + lane / 16 * 8;
-#pragma unroll(DP > 128 ? 1 : 2)
+#pragma unroll(N > 128 ? 1 : 2)
         for (int k = 0; k < K; k += 16) {
             unsigned left[4], right[4];
             load_matrices<false>(left, a_row + k);
 #pragma unroll
-            for (int n = 0; n < DP; n += 16) {
+            for (int n = 0; n < N; n += 16) {
                 if (n >= depth) break;
                 load_matrices<true>(right, b_row + k * TILE_LD<T, DP> + n);
                 multiply_matrices<T>(&sum->at[0][n / 4], &sum->at[1][n / 4], left, right[0], right[1]);
@@ -256,7 +262,7 @@ __device__ __forceinline__ void multiply_columns(struct tile_sum<T, DP> *sum, co
 #pragma unroll
             for (int v = 0; v < 4; v++) {
 #pragma unroll
-                for (int j = 0; j < DP / LANES<T>; j += BESIDE) {
+                for (int j = 0; j < N / LANES<T>; j += BESIDE) {
                     if (j * LANES<T> >= depth) break;
                     float right[BESIDE];
                     load(b + (k + v) * TILE_LD<T, DP> + output_column<T>(j), right);

@@ -526,7 +526,7 @@ void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     struct norm_fwd_args norm = {};
-    ASSERT(!a->gate || a->D <= CUDA_MAX_HEAD_DIM);
+    ASSERT(!a->gate || a->D <= GATED_MAX_DIM);
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
@@ -546,7 +546,7 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)
 {
     struct norm_bwd_args norm = {};
-    ASSERT(!a->gate || (!a->dres && a->D <= CUDA_MAX_HEAD_DIM));
+    ASSERT(!a->gate || (!a->dres && a->D <= GATED_MAX_DIM));
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;

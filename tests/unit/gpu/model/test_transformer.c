@@ -1063,7 +1063,7 @@ static void test_plan(void **state)
     }
 }
 
-/* GPT-2 with one head of 320. */
+/* GPT-2 with one head of 576. */
 static void test_head_too_wide_for_a_gpu(void **state)
 {
     (void)state;
@@ -1071,7 +1071,7 @@ static void test_head_too_wide_for_a_gpu(void **state)
     struct model_desc desc;
     struct tensor_table table;
     json_t *json = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "vocab_size", 64, "n_positions", 8,
-                             "n_embd", 320, "n_head", 1, "n_layer", 1);
+                             "n_embd", 576, "n_head", 1, "n_layer", 1);
     assert_int_equal(model_desc_from_json(json, "test", &desc, &err), STATUS_OK);
     tensor_table_build(&desc, &table);
     struct device gpu = {.kind = DEVICE_CUDA};
@@ -1084,7 +1084,7 @@ static void test_head_too_wide_for_a_gpu(void **state)
     };
     struct transformer *transformer;
     assert_int_equal(transformer_new(&config, &gpu, &transformer, &err), STATUS_DEVICE);
-    assert_non_null(strstr(err.text, "head_dim is 320"));
+    assert_non_null(strstr(err.text, "head_dim is 576"));
     assert_null(transformer);
     tensor_table_release(&table);
     model_desc_release(&desc);
