@@ -133,12 +133,14 @@ def train(arguments, name, stage, ranks, dtype, mode, out):
 
 def bounds(name, dtype, mode):
     """Those of check_golden.py; in 16 bits twice what PEFT's run in bf16 strays by, if that is more. The gradient of a
-    delta rule's short keys is large, and rounds otherwise in fp32."""
+    delta rule's short keys is large, and rounds otherwise in fp32. With states in bf16 each update of the short B is rounded."""
     allowed, rounding = golden.bounds(stored()[name], dtype, mode), stored()[name]["rounding"]["bf16"]
     allowed["grad_norm"] = max(allowed["grad_norm"], 30 * stored()[name]["rounding"]["fp32"].get("norm", 0))
     if dtype != "fp32":
         allowed["grad_norm"] = max(allowed["grad_norm"], 2 * rounding["norm"] + 0.02)
         allowed["eval_loss"] = max(allowed["eval_loss"], 2 * rounding["eval"] + 0.005)
+    if "bf16" in mode:  # qwen2: 0.06 to 0.2, by the CPU's instructions and the number of ranks
+        allowed["grad_norm"] = max(allowed["grad_norm"], 0.4)
     return allowed
 
 
