@@ -224,11 +224,22 @@ static void report_yaml_error(struct reader *reader, const yaml_parser_t *parser
     }
 }
 
-/* libyaml compares each %TAG line with all before. LF, CR, the last byte of U+0085, U+2028 or U+2029 end a line. */
+/* Whether `at` begins a line: LF, CR, U+0085, U+2028 and U+2029 end one. */
+static bool yaml_begins_line(const char *text, const char *at)
+{
+    static const char *const ends[] = {"\n", "\r", "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9"};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        const size_t length = strlen(ends[i]);
+        if ((size_t)(at - text) >= length && memcmp(at - length, ends[i], length) == 0) return true;
+    }
+    return at == text;
+}
+
+/* libyaml compares each %TAG line with all before. */
 static bool yaml_has_tag_directive(struct reader *reader, const char *text, size_t size)
 {
     const char *directive = memmem(text, size, "%TAG", 4);
-    while (directive && directive != text && !strchr("\n\r\x85\xa8\xa9", directive[-1]))
+    while (directive && !yaml_begins_line(text, directive))
         directive = memmem(directive + 4, size - (size_t)(directive + 4 - text), "%TAG", 4);
     if (!directive) return false;
     spec_error(reader->ctx, yaml_offset_pos(reader->source, text, size, (size_t)(directive - text)),

@@ -43,7 +43,7 @@ static const struct bad_case bad_cases[] = {
     {BASE "fp16: {enabled: false, loss_scal: 0}\n",
      {":4:24: unknown key 'loss_scal' in 'fp16'; hint: did you mean "
       "'loss_scale'?"}},
-    {BASE "# %TAG in a comment\nöööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööö: 1\n",
+    {BASE "# é%TAG in a comment\nöööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööööö: 1\n",
      {":5:1: unknown key 'öööööööööööööööööööööööööööööö...'; hint: --help-spec lists the keys"}},
     {BASE "xääääääääääääääääääääääääääääääääääääääääää: 1\n",
      {":4:1: unknown key 'xäääääääääääääääääääääääääääää...'"}},
