@@ -25,6 +25,7 @@ static struct op_cost cost_bytes_of(int op, const void *args)
 /* clang-format off */
 #define BYTES_OPS(X) \
     X(norm_fwd) X(norm_bwd) X(head_norm_fwd) X(head_norm_bwd) X(rope) X(swap_heads) X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) \
+    X(route) X(route_bwd) X(permute_experts) X(gather_tokens) X(combine_tokens_bwd) \
     X(tanh_fwd) X(tanh_bwd) X(causal_conv_fwd) X(causal_conv_bwd) X(cross_entropy) X(dropout) X(add) X(cast) \
     X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
     X(momentum) X(muon_momentum) X(muon_update)
@@ -78,6 +79,31 @@ struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
 {
     double size = cost_size_of(a->dtype);
     return linear_work(a->M, a->N, a->K, size, cost_size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
+}
+
+struct op_cost op_cost_combine_tokens(const struct combine_tokens_args *a)
+{
+    const double rows = (double)a->M * (double)(a->k + 1 + a->accumulate);
+    return (struct op_cost){0, rows * (double)a->C * cost_size_of(a->dtype)};
+}
+
+/* The matrices of all experts, whether they got tokens or not. */
+struct op_cost op_cost_grouped_linear_fwd(const struct grouped_linear_fwd_args *a)
+{
+    const double size = cost_size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size);
+}
+
+struct op_cost op_cost_grouped_linear_bwd_input(const struct grouped_linear_bwd_input_args *a)
+{
+    const double size = cost_size_of(a->dtype);
+    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size);
+}
+
+struct op_cost op_cost_grouped_linear_bwd_weight(const struct grouped_linear_bwd_weight_args *a)
+{
+    const double size = cost_size_of(a->dtype), weights = (double)a->E * cost_size_of(a->dw_dtype);
+    return linear_work(a->M, a->N, a->K, size, weights * (a->accumulate ? 2 : 1), size);
 }
 
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */

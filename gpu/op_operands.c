@@ -112,6 +112,40 @@ OPERANDS(delta_rule_bwd) = {DELTA_INPUTS(delta_rule_bwd), ROWS(delta_rule_bwd, d
 OPERANDS(swiglu_fwd) = {TENSOR(swiglu_fwd, h, OUT, DT, M, F), TIMES(swiglu_fwd, gate_up, IN, DT, 4, M, F)};
 OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(swiglu_bwd, dh, IN, DT, M, F),
     TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};
+OPERANDS(route) = {TENSOR(route, logits, IN, DT, M, E), TENSOR(route, bias, IN | SIDE | MAYBE, F32, E),
+    TENSOR(route, probs, OUT, F32, M, E), TENSOR(route, experts, OUT | SIDE, INDEX, M, k),
+    TENSOR(route, weights, OUT | SIDE, F32, M, k), TENSOR(route, lse, OUT | SIDE | MAYBE, F32, M),
+    TENSOR(route, counted, IN | SIDE | MAYBE, INDEX, M), TENSOR(route, counts, INOUT | SIDE | MAYBE, INDEX, E),
+    TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E), FIXED(route, z_sum, INOUT | SIDE | MAYBE, F64)};
+OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_bwd, probs, IN | POSITIVE, F32, M, E),
+    TENSOR(route_bwd, weights, IN | SIDE, F32, M, k), TENSOR(route_bwd, dweights, IN | SIDE, F32, M, k),
+    TENSOR(route_bwd, experts, IN | SIDE, INDEX, M, k), TENSOR(route_bwd, counted, IN | SIDE | MAYBE, INDEX, M),
+    TENSOR(route_bwd, counts, IN | SIDE | MAYBE, INDEX, E), TENSOR(route_bwd, lse, IN | SIDE | MAYBE, F32, M),
+    FIXED(route_bwd, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32)};
+OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),
+    FIXED(permute_experts, offsets, OUT | SIDE, OPERAND_OFFSETS), TENSOR(permute_experts, rows, OUT, INDEX, M, k),
+    TENSOR(permute_experts, places, OUT, INDEX, M, k)};
+OPERANDS(gather_tokens) = {TENSOR(gather_tokens, xe, OUT, DT, M, k, C), TENSOR(gather_tokens, x, IN, DT, M, C),
+    TENSOR(gather_tokens, rows, IN | SIDE, INDEX, M, k)};
+OPERANDS(combine_tokens) = {TENSOR(combine_tokens, y, INOUT, DT, M, C), TENSOR(combine_tokens, ye, IN, DT, M, k, C),
+    TENSOR(combine_tokens, weights, IN | SIDE | MAYBE, F32, M, k),
+    TENSOR(combine_tokens, places, IN | SIDE, INDEX, M, k)};
+OPERANDS(combine_tokens_bwd) = {TENSOR(combine_tokens_bwd, dye, OUT, DT, M, k, C),
+    TENSOR(combine_tokens_bwd, dy, IN, DT, M, C), TENSOR(combine_tokens_bwd, ye, IN, DT, M, k, C),
+    TENSOR(combine_tokens_bwd, weights, IN | SIDE, F32, M, k),
+    TENSOR(combine_tokens_bwd, dweights, OUT | SIDE, F32, M, k),
+    TENSOR(combine_tokens_bwd, places, IN | SIDE, INDEX, M, k)};
+OPERANDS(grouped_linear_fwd) = {TENSOR(grouped_linear_fwd, y, OUT, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
+    TENSOR(grouped_linear_fwd, w, IN, DT, E, N, K), TENSOR(grouped_linear_fwd, bias, IN | SIDE | MAYBE, DT, E, N),
+    FIXED(grouped_linear_fwd, offsets, IN | SIDE, OPERAND_OFFSETS)};
+OPERANDS(grouped_linear_bwd_input) = {TENSOR(grouped_linear_bwd_input, dx, OUT, DT, M, K),
+    TENSOR(grouped_linear_bwd_input, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_input, w, IN, DT, E, N, K),
+    FIXED(grouped_linear_bwd_input, offsets, IN | SIDE, OPERAND_OFFSETS)};
+OPERANDS(grouped_linear_bwd_weight) = {
+    TENSOR(grouped_linear_bwd_weight, dw, INOUT, AT(grouped_linear_bwd_weight, dw_dtype), E, N, K),
+    TENSOR(grouped_linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, E, N),
+    TENSOR(grouped_linear_bwd_weight, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_weight, x, IN, DT, M, K),
+    FIXED(grouped_linear_bwd_weight, offsets, IN | SIDE, OPERAND_OFFSETS)};
 OPERANDS(tanh_fwd) = {TENSOR(tanh_fwd, y, OUT, DT, n), TENSOR(tanh_fwd, x, IN, DT, n)};
 OPERANDS(tanh_bwd) = {TENSOR(tanh_bwd, dx, OUT, DT, n), TENSOR(tanh_bwd, dy, IN, DT, n),
     TENSOR(tanh_bwd, y, IN, DT, n)};

@@ -43,7 +43,8 @@ enum operand_type {
     OPERAND_REPORTS = -11,
     OPERAND_SCHEDULE = -12,
     OPERAND_ENABLED = -13,
-    OPERAND_MOMENTS = -15 /* blocks of moments in 8 bits */
+    OPERAND_MOMENTS = -15, /* blocks of moments in 8 bits */
+    OPERAND_OFFSETS = -16  /* of experts' rows */
 };
 
 struct operand {

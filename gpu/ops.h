@@ -361,14 +361,16 @@ static inline struct delta_rule_fwd_args delta_forward_of(const struct delta_rul
     return forward;
 }
 
-/* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU). A row of gate_up (M, 2F): F of gate, F of
- * up. */
+/* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU), or with a limit (gpt-oss) h = g · sigmoid(alpha
+ * · g) · (u + 1), where g is min(gate, limit), and u is up, clamped to ±limit. A row of gate_up (M, 2F): F of gate, F
+ * of up, or `interleaved` a gate and its up in turn. */
 struct swiglu_fwd_args {
     enum dtype dtype;
     int64_t M, F;
     void *h;             /* dt (M, F) */
     const void *gate_up; /* dt (M, 2F) */
-    bool gelu;
+    bool gelu, interleaved;
+    float limit, alpha; /* limit 0: none; with one, not gelu; without, not interleaved */
 };
 
 /* y = x · sigmoid(gate), or with `gelu` x · gelu_tanh(gate) */
@@ -397,21 +399,143 @@ struct swiglu_bwd_args {
     int64_t M, F;
     void *dgate_up;
     const void *dh, *gate_up;
-    bool gelu;
+    bool gelu, interleaved;
+    float limit, alpha;
 };
 
 /* The ops that compute `gated` from y of a linear_fwd, and the gradient in `gate_up` from dx of a linear_bwd_input. */
 static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_args *a)
 {
-    struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu};
+    struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu, false, 0, 0};
     return gate;
 }
 
 static inline struct swiglu_bwd_args linear_gate_bwd(const struct linear_bwd_input_args *a)
 {
-    struct swiglu_bwd_args gate = {a->dtype, a->M, a->K, a->gate_up, a->dx, a->gate_up, a->gated_gelu};
+    struct swiglu_bwd_args gate = {a->dtype, a->M, a->K, a->gate_up, a->dx, a->gate_up, a->gated_gelu, false, 0, 0};
     return gate;
 }
+
+/* Mixtures of experts: each token goes to k of E experts. An assignment is a token's choice j, number m · k + j. The
+ * rows of an expert are those of its assignments, in their order; the rows of all experts have the places 0 … M · k
+ * - 1. Only the device knows where those of each begin.
+ *
+ * probs = softmax(logits), or sigmoid(logits). The k experts with the largest probs + bias are chosen, the lower one of
+ * two equal ones; the logits decide where there is neither a bias nor groups. Groups are E / groups neighbours each;
+ * only experts of the top_groups groups whose two best add up to the most are candidates. weights = scale · probs of
+ * the chosen, which `normalize` divides by their sum: after softmax, that is the softmax over the logits of the chosen
+ * (gpt-oss, Granite). */
+enum { ROUTE_MAX_EXPERTS = 512, ROUTE_MAX_GROUPS = 32 };
+struct route_args {
+    enum dtype dtype; /* of logits: dt, or fp32 */
+    int64_t M, E, k;
+    bool sigmoid, normalize;
+    float scale;
+    int64_t groups, top_groups; /* groups 0: none */
+    const void *logits;         /* (M, E) */
+    const float *bias;          /* (E) or NULL */
+    float *probs;               /* (M, E) */
+    int32_t *experts;           /* (M, k): the best first */
+    float *weights;             /* (M, k) */
+    float *lse;                 /* (M) or NULL: log of the sum of the exponentials of a token's logits */
+    /* What the auxiliary losses need is added to: for each expert the number of assignments and the sum of probs, and
+     * the sum of lse². Tokens whose `counted` is 0 are left out (NULL: none is). */
+    const int32_t *counted; /* (M) or NULL */
+    int32_t *counts;        /* (E) or NULL */
+    double *prob_sums;      /* (E) or NULL */
+    double *z_sum;          /* with lse, or NULL */
+};
+static const float route_eps = 1e-20f; /* added to the sum of sigmoids (DeepSeek-V3) */
+
+/* dlogits: the gradient of the weights, that of aux_scale · the sum of probs · counts, and that of z_scale · the sum of
+ * lse² over the tokens that count. *loss_scale, which dweights have, multiplies both. */
+struct route_bwd_args {
+    enum dtype dtype;
+    int64_t M, E, k;
+    bool sigmoid, normalize;
+    float scale;
+    void *dlogits; /* dt (M, E) */
+    const float *probs, *weights, *dweights;
+    const int32_t *experts, *counted, *counts; /* counts NULL: without that loss */
+    const float *lse;                          /* NULL: without that loss; only of softmax */
+    float aux_scale, z_scale;
+    const float *loss_scale; /* NULL: 1 */
+};
+
+/* The order of assignments by expert: expert e has the places offsets[e] … offsets[e + 1] - 1; rows[place] is the
+ * assignment there, places[assignment] its inverse. */
+struct permute_experts_args {
+    int64_t M, E, k;
+    const int32_t *experts; /* (M, k) */
+    int32_t *offsets;       /* (E + 1) */
+    int32_t *rows, *places; /* (M · k) */
+};
+
+/* xe[p] = x[rows[p] / k] */
+struct gather_tokens_args {
+    enum dtype dtype;
+    int64_t M, k, C;
+    void *xe;            /* dt (M · k, C) */
+    const void *x;       /* dt (M, C) */
+    const int32_t *rows; /* (M · k) */
+};
+
+/* y[m] (+)= the sum over j of weights[m, j] · ye[places[m · k + j]], in the order of j. It is
+ * the gradient of gather_tokens if there are no weights. */
+struct combine_tokens_args {
+    enum dtype dtype;
+    int64_t M, k, C;
+    void *y;              /* dt (M, C) */
+    const void *ye;       /* dt (M · k, C) */
+    const float *weights; /* (M, k) or NULL: 1 */
+    const int32_t *places;
+    bool accumulate;
+};
+
+/* dye may be ye. */
+struct combine_tokens_bwd_args {
+    enum dtype dtype;
+    int64_t M, k, C;
+    void *dye;
+    const void *dy, *ye;
+    const float *weights;
+    float *dweights; /* (M, k) */
+    const int32_t *places;
+};
+
+/* The products of linear_fwd, linear_bwd_input and linear_bwd_weight for each expert: its rows of x, y, dx and dy with
+ * its matrix, offsets as from permute_experts. Rows from offsets[E] on are left alone; M is the number of all. */
+struct grouped_linear_fwd_args {
+    enum dtype dtype;
+    bool weights_in_out;
+    int64_t M, N, K, E;
+    void *y;                /* dt (M, N) */
+    const void *x;          /* dt (M, K) */
+    const void *w;          /* dt (E, N, K), or (E, K, N) with weights_in_out */
+    const void *bias;       /* dt (E, N) or NULL */
+    const int32_t *offsets; /* (E + 1) */
+};
+
+struct grouped_linear_bwd_input_args {
+    enum dtype dtype;
+    bool weights_in_out;
+    int64_t M, N, K, E;
+    void *dx;       /* dt (M, K) */
+    const void *dy; /* dt (M, N) */
+    const void *w;
+    const int32_t *offsets;
+};
+
+struct grouped_linear_bwd_weight_args {
+    enum dtype dtype, dw_dtype; /* dw_dtype: DTYPE_F32, or bf16 where dt is bf16 */
+    bool weights_in_out;
+    int64_t M, N, K, E;
+    void *dw;     /* dw_dtype, stored as w is */
+    float *dbias; /* (E, N) or NULL */
+    const void *dy, *x;
+    const int32_t *offsets;
+    bool accumulate, accumulate_dbias;
+};
 
 /* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted
  * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in
@@ -687,6 +811,8 @@ struct muon_update_args {
     X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
     X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
     X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
+    X(route) X(route_bwd) X(permute_experts) X(gather_tokens) X(combine_tokens) X(combine_tokens_bwd) \
+    X(grouped_linear_fwd) X(grouped_linear_bwd_input) X(grouped_linear_bwd_weight) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \
     X(momentum) X(muon_momentum) X(orthogonalize) X(muon_update)
@@ -719,7 +845,8 @@ struct op_limits {
     int num_attention;
     /* The sizes of a full micro-batch's delta rule, and of the convolution of its q, k and v; M 0: none. */
     struct delta_rule_fwd_args delta_rule;
-    bool backward; /* of attention and the delta rule is computed too */
+    bool backward;           /* of attention and the delta rule is computed too */
+    int64_t max_expert_rows; /* M · k of the most; 0: no experts */
 };
 
 /* The matrix products of a run. Only whether a pointer is NULL, and its alignment, matter. */

@@ -63,11 +63,15 @@ static void self_test_put_element(char *to, enum dtype dtype, double value)
         dtype_store(to, 0, (float)value, dtype);
 }
 
-/* Types of tokens are mostly equal: a run over three tiles of rows. */
+/* Types of tokens are mostly equal: a run over three tiles of rows. Experts of a token, and places, differ. */
 static int32_t self_test_draw_index(struct bed *bed, const struct operand *o, const union op_args *args, int op,
                                     int64_t i, int64_t n)
 {
-    enum { TYPES = 3, TYPES_APART = 5, TABLE = 32 };
+    enum { TYPES = 3, TYPES_APART = 5, TABLE = 32, STRIDE = 7 };
+    if (op == OP_permute_experts) return (int32_t)(i * STRIDE % args->permute_experts.E);
+    if (op == OP_route || op == OP_route_bwd)
+        return (int32_t)(i * STRIDE % (op == OP_route ? args->route.E : args->route_bwd.E));
+    if (op >= OP_gather_tokens && op <= OP_combine_tokens_bwd) return (int32_t)(i * STRIDE % n);
     const bool backward = op == OP_embedding_bwd;
     const void *pointer = operand_pointer(o, (void *)(uintptr_t)args);
     if (pointer == (backward ? &args->embedding_bwd.types : &args->embedding_fwd.types))
@@ -176,6 +180,10 @@ static void place_operand(struct bed *b, const struct operand *o, const struct s
         self_test_compare_later(b, at, RESULT_BYTES, a->adam8.n / MOMENT_BLOCK * (int64_t)sizeof(struct moment_block));
     else if (o->type == OPERAND_FIRST)
         self_test_compare_later(b, at, RESULT_BYTES, sizeof(int64_t));
+    else if (o->type == OPERAND_INDEX)
+        self_test_compare_later(b, at, RESULT_BYTES, operand_numel(o, a, true) * (int64_t)sizeof(int32_t));
+    else if (o->type == OPERAND_OFFSETS)
+        self_test_compare_later(b, at, RESULT_BYTES, (a->permute_experts.E + 1) * (int64_t)sizeof(int32_t));
     else
         self_test_compare_later(b, at, (enum result_type)operand_dtype(o, a), operand_numel(o, a, true));
 }
@@ -346,7 +354,8 @@ static enum status self_test_open_bed(struct bed *bed, struct device *device, st
         .max_seqs = HEADS,
         .max_seq = TOKENS,
         .delta_rule = {.M = TOKENS, .Hk = 1, .Hv = HEADS, .Dk = MOST, .Dv = MOST, .num_seqs = HEADS, .max_seq = TOKENS},
-        .backward = true};
+        .backward = true,
+        .max_expert_rows = TOKENS};
     void *memory;
     bed->device = device;
     bed->workspace_bytes = ops_workspace_bytes(device, &limits);

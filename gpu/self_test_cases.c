@@ -158,14 +158,49 @@ CASES(delta_rule_fwd) = {DELTA_CASES(delta_rule_fwd),
 CASES(delta_rule_bwd) = {DELTA_CASES(delta_rule_bwd),
     {.args.delta_rule_bwd = {DELTA(M, 23, 2, 4, D, D + 3), .accumulate = true}}};
 
-CASES(swiglu_fwd) = {{.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
+/* With a limit; interleaved; without. */
+#define LIMITED .dtype = SAME, .M = M, .limit = 1, .alpha = 1.7f
+CASES(swiglu_fwd) = {{.args.swiglu_fwd = {LIMITED, .F = F}, .scale = 2},
+    {.args.swiglu_fwd = {LIMITED, .F = F + 3, .interleaved = true}, .scale = 2},
+    {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-CASES(swiglu_bwd) = {{.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
+CASES(swiglu_bwd) = {{.args.swiglu_bwd = {LIMITED, .F = F}, .scale = 2},
+    {.args.swiglu_bwd = {LIMITED, .F = F + 3, .interleaved = true}, .scale = 2},
+    {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
 CASES(gate_fwd) = {{.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2},
     {.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
 CASES(gate_bwd) = {{.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2},
     {.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
+/* Softmax; normalized, with sums of tokens that count; sigmoid with groups and a bias; more experts, with a bias. */
+#define ROUTE .dtype = SAME, .M = M, .scale = 1.5f
+#define ROUTE_SUMS .counted = HERE, .counts = HERE, .lse = HERE
+CASES(route) = {{.args.route = {ROUTE, .E = 10, .k = 3}, .scale = 3},
+    {.args.route = {ROUTE, .E = 70, .k = 5, .normalize = true, ROUTE_SUMS, .prob_sums = HERE, .z_sum = HERE}, .scale = 3},
+    {.args.route = {ROUTE, .E = 96, .k = 5, .sigmoid = true, .normalize = true, .groups = 8, .top_groups = 3, .bias = HERE}, .scale = 3},
+    {.args.route = {ROUTE, .E = 300, .k = 4, .bias = HERE}}};
+CASES(route_bwd) = {{.args.route_bwd = {ROUTE, .E = 10, .k = 3}},
+    {.args.route_bwd = {ROUTE, .E = 71, .k = 5, .normalize = true, ROUTE_SUMS, .loss_scale = HERE, .aux_scale = 0.1f, .z_scale = 20}},
+    {.args.route_bwd = {ROUTE, .E = 300, .k = 5, .sigmoid = true, .normalize = true}}};
+CASES(permute_experts) = {{.args.permute_experts = {.M = M, .E = 10, .k = 3}, .dtypes = ONCE},
+    {.args.permute_experts = {.M = 1000, .E = ROUTE_MAX_EXPERTS, .k = 5}, .dtypes = ONCE}};
+CASES(gather_tokens) = {{.args.gather_tokens = {SAME, .M = M, .k = 3, .C = C}}, {.args.gather_tokens = {SAME, .M = M, .k = 2, .C = C + 3}}};
+CASES(combine_tokens) = {{.args.combine_tokens = {SAME, .M = M, .k = 3, .C = C, .weights = HERE}},
+    {.args.combine_tokens = {SAME, .M = M, .k = 2, .C = C + 3, .accumulate = true}}};
+CASES(combine_tokens_bwd) = {{.args.combine_tokens_bwd = {SAME, .M = M, .k = 3, .C = C}},
+    {.args.combine_tokens_bwd = {SAME, .M = M, .k = 2, .C = C + 3}}};
+
+/* Four experts, one without rows; tiles that are not whole, in both layouts of weights; rows of one expert that take
+ * several tiles; gradients that are added. */
+#define GROUPED(rows, n, k) .dtype = SAME, .M = rows, .N = n, .K = k, .E = 4
+CASES(grouped_linear_fwd) = {{.args.grouped_linear_fwd = {GROUPED(M, N, C)}},
+    {.args.grouped_linear_fwd = {GROUPED(200, 133, 37), .weights_in_out = true, .bias = HERE}}};
+CASES(grouped_linear_bwd_input) = {{.args.grouped_linear_bwd_input = {GROUPED(M, N, C)}},
+    {.args.grouped_linear_bwd_input = {GROUPED(200, 37, 133), .weights_in_out = true}}};
+CASES(grouped_linear_bwd_weight) = {{.args.grouped_linear_bwd_weight = {GROUPED(M, N, C)}},
+    {.args.grouped_linear_bwd_weight = {GROUPED(200, 37, 133), .weights_in_out = true, .dbias = HERE}},
+    {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
+    {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dw_dtype = DTYPE_BF16, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
 CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};
 
@@ -318,6 +353,16 @@ static void fill_starts(const struct self_test_case *c, int op, int32_t *to)
     to[2] = (int32_t)tokens;
 }
 
+/* Of four experts: most of the rows, none, one, the rest. */
+static void fill_offsets(const union op_args *a, int op, int32_t *to)
+{
+    const int64_t rows = op == OP_grouped_linear_bwd_weight  ? a->grouped_linear_bwd_weight.M
+                         : op == OP_grouped_linear_bwd_input ? a->grouped_linear_bwd_input.M
+                                                             : a->grouped_linear_fwd.M;
+    const int32_t most = (int32_t)(rows * 3 / 4), offsets[] = {0, most, most, most + 1, (int32_t)rows};
+    memcpy(to, offsets, sizeof offsets);
+}
+
 /* All codes, in an order that differs from block to block. */
 static void fill_moments(const struct adam8_args *a, struct moment_block *to)
 {
@@ -341,6 +386,7 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     switch (operand->type) {
     case OPERAND_NUMBERS: memcpy(to, numbers, sizeof numbers); break;
     case OPERAND_STARTS: fill_starts(c, op, to); break;
+    case OPERAND_OFFSETS: fill_offsets(&c->args, op, to); break;
     case OPERAND_TARGETS: fill_case_targets(&c->args.cross_entropy, to); break;
     case OPERAND_STATE: fill_state(c, to); break;
     case OPERAND_SEGMENTS:

@@ -33,6 +33,7 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
         bytes = max_size(bytes, ROW_PARTS_MAX * CONV_TAPS * channels * sizeof(float)); /* causal_conv_bwd */
         bytes = max_size(bytes, sums + threads * (size_t)delta_thread_floats(a, l->backward) * sizeof(float));
     }
+    if (l->max_expert_rows > 0) bytes = max_size(bytes, threads * GROUPED_THREAD_FLOATS * sizeof(float));
     bytes = max_size(bytes, (size_t)GEMM_SCRATCH_FLOATS * sizeof(float));
     return scratch_size(bytes) + 256;
 }

@@ -14,6 +14,10 @@ enum { GEMM_MAX_MR = 16, GEMM_MAX_NR = 64 };
  * up to whole tiles) by GEMM_BLOCK columns or units. */
 enum { GEMM_BLOCK = 1024, GEMM_SCRATCH_FLOATS = 3 * (GEMM_BLOCK + GEMM_MAX_MR) * GEMM_BLOCK };
 
+/* Experts' products: what a thread has packed of A and of B, and its sums that wait, of a part of C of at most
+ * GROUPED_TILE rows and columns, a multiple of every MR and NR. */
+enum { GROUPED_TILE = 384, GROUPED_THREAD_FLOATS = 3 * GROUPED_TILE * GEMM_BLOCK };
+
 /* Norms, backward: for each part of the rows the sums of dweight and dbias, rows of floats padded to SUMS_GRAIN. */
 enum { SUMS_GRAIN = 16 };
 

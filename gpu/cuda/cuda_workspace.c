@@ -14,6 +14,15 @@ static size_t embedding_workspace(const struct op_limits *limits)
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
 }
 
+/* The keys in their order, starts, counts. */
+static size_t permute_workspace(const struct op_limits *limits)
+{
+    const size_t rows = (size_t)limits->max_expert_rows, digits = (size_t)1 << CUDA_SORT_BITS;
+    const size_t blocks = (size_t)ceil_div(limits->max_expert_rows, CUDA_SORT_ITEMS);
+    return cuda_scratch_size(rows * sizeof(int32_t)) + cuda_scratch_size(digits * sizeof(int32_t)) +
+           cuda_scratch_size(blocks * digits * sizeof(int32_t));
+}
+
 int64_t cuda_norm_parts(int64_t C)
 {
     return C <= CUDA_NORM_WIDE ? CUDA_NORM_PARTS : CUDA_NORM_PARTS / 2;
@@ -81,6 +90,7 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         norm_workspace(limits),
         linear_workspace(limits, memory),
         delta_workspace(limits),
+        permute_workspace(limits),
         cuda_scratch_size(tokens * sizeof(double)),                    /* cross_entropy: a double for each row */
         cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention: the sums of out * dout */
         cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};

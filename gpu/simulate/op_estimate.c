@@ -21,6 +21,7 @@
  * As a whole the model was compared with LLM.Q's published speed (tests/program/test_plan_speed.py). */
 #include "gpu/simulate/op_estimate.h"
 
+#include "core/round_up.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/op_cost.h"
 
@@ -302,6 +303,41 @@ struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, con
     return memory_bound(s, TIME_ATTENTION_FORWARD, op_cost_attention_decode(a), 0, share_head_norm * use, a->q ? 2 : 1);
 }
 
+/* ---- experts' products --------------------------------------------------- */
+
+/* By ztrain's kernels: a product of M x N x K whose tiles are those of all experts. */
+static struct op_estimate grouped_product(const struct assumed_gpu *s, enum time_kind kind, enum dtype dtype,
+                                          struct op_cost work, double gemm)
+{
+    const double memory = work.bytes / (share_pointwise * s->gpu->bytes);
+    return product(s, kind, dtype, work, fmax(gemm / share_of_own, memory), 0);
+}
+
+struct op_estimate op_estimate_grouped_linear_fwd(const struct assumed_gpu *s, const struct grouped_linear_fwd_args *a)
+{
+    return grouped_product(s, TIME_GEMM_FORWARD, a->dtype, op_cost_grouped_linear_fwd(a),
+                           gemm_estimate(s->gpu, a->dtype, a->M, a->N, a->K, cost_size_of(a->dtype)));
+}
+
+struct op_estimate op_estimate_grouped_linear_bwd_input(const struct assumed_gpu *s,
+                                                        const struct grouped_linear_bwd_input_args *a)
+{
+    return grouped_product(s, TIME_GEMM_DGRAD, a->dtype, op_cost_grouped_linear_bwd_input(a),
+                           gemm_estimate(s->gpu, a->dtype, a->M, a->K, a->N, cost_size_of(a->dtype)));
+}
+
+struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gpu *s,
+                                                         const struct grouped_linear_bwd_weight_args *a)
+{
+    const double out = cost_size_of(a->dw_dtype) * (a->accumulate ? 2 : 1);
+    const double gemm = gemm_estimate(s->gpu, a->dtype, a->E * a->N, a->K, ceil_div(a->M, max64(a->E, 1)), out);
+    struct op_estimate estimate =
+        grouped_product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a), gemm);
+    const struct op_cost sums = {0, (double)a->M * (double)a->N * cost_size_of(a->dtype)};
+    if (a->dbias) estimate.parts[estimate.count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 1).parts[0];
+    return estimate;
+}
+
 /* ---- delta rule ---------------------------------------------------------- */
 
 /* Its kernels multiply in fp32, without tensor cores, at about a quarter of that rate, because their operands come from
@@ -349,6 +385,12 @@ MEMORY_BOUND(causal_conv_fwd, TIME_NORMS, share_head_norm, 1)
 MEMORY_BOUND(causal_conv_bwd, TIME_NORMS, share_head_norm, 2)
 MEMORY_BOUND(gate_fwd, TIME_ATTENTION_FORWARD, share_pointwise, 1)
 MEMORY_BOUND(gate_bwd, TIME_ATTENTION_BACKWARD, share_pointwise, 1)
+MEMORY_BOUND(route, TIME_ROUTING, share_head_norm, a->prob_sums || a->z_sum ? 2 : 1)
+MEMORY_BOUND(route_bwd, TIME_ROUTING, share_head_norm, 1)
+MEMORY_BOUND(permute_experts, TIME_ROUTING, share_embedding, 4)
+MEMORY_BOUND(gather_tokens, TIME_ROUTING, share_pointwise, 1)
+MEMORY_BOUND(combine_tokens, TIME_ROUTING, share_pointwise, 1)
+MEMORY_BOUND(combine_tokens_bwd, TIME_ROUTING, share_pointwise, 1)
 MEMORY_BOUND(tanh_fwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(tanh_bwd, TIME_HEAD, share_pointwise, 1)
 MEMORY_BOUND(add, TIME_NORMS, share_pointwise, 1)

@@ -19,6 +19,7 @@
     X(NORMS, "norms")                           \
     X(ROPE, "RoPE")                             \
     X(SWIGLU, "SwiGLU")                         \
+    X(ROUTING, "expert routing")                \
     X(HEAD, "head GEMMs")                       \
     X(CROSS_ENTROPY, "cross-entropy")           \
     X(EMBEDDING, "embedding")                   \

@@ -7,7 +7,7 @@
  *     ops_test_tensors.c     memory, random numbers and tensors of a case
  *     ops_test_cases.c       the one list of cases
  *     ops_test_norm.c, ops_test_linear.c, ops_test_attention.c, ops_test_delta.c, ops_test_loss.c, ops_test_update.c,
- *     ops_test_adam8.c
+ *     ops_test_adam8.c, ops_test_experts.c
  *                            for each op: its tensors and arguments, its reference, its loss for finite differences
  *     ops_test_drivers.c     the drivers by op, and what they have in common
  *     ops_test_reference.c   naive float64 mathematics
@@ -79,6 +79,7 @@ struct tensor {
     bool is_double; /* doubles (loss and norm sums) */
     bool is_index;  /* int64 */
     bool is_byte;   /* unsigned */
+    bool is_int;    /* int32 */
     bool output;
     bool accumulated; /* the op adds to the values in host */
     bool exact;       /* only the correctly rounded value is right */
@@ -130,6 +131,7 @@ struct tensor *tensor_out(struct harness *h, const char *name, enum dtype dtype,
 struct tensor *tensor_double(struct harness *h, const char *name, double value); /* an output */
 struct tensor *tensor_doubles_in(struct harness *h, const char *name, int64_t n);
 struct tensor *tensor_index(struct harness *h, const char *name, int64_t value); /* an output */
+struct tensor *tensor_ints(struct harness *h, const char *name, int64_t n); /* an output, exact, that begins with -1 */
 /* Bytes that the op changes; only the right ones are right. */
 struct tensor *tensor_bytes(struct harness *h, const char *name, const uint8_t *bytes, int64_t n);
 /* Members of a struct in device memory, as an output. */

@@ -65,6 +65,38 @@
     {                                                                                                                  \
         .op = name, .M = 8192, .H = 16, .KV = 16, .D = 128, .P = 128, .lengths = {4096, 4096}, .flags = GPU_PERF       \
     }
+#define ROUTE_CASES(name)                                                                              \
+    {.op = name, .M = 1, .H = 1, .KV = 1}, {.op = name, .M = 0, .H = 8, .KV = 2},                      \
+        {.op = name, .M = 17, .H = 8, .KV = 2, .flags = RMS}, {.op = name, .M = 40, .H = 60, .KV = 4}, \
+        {.op = name, .M = 40, .H = 128, .KV = 8, .flags = RMS | TYPES},                                \
+        {.op = name, .M = 300, .H = 33, .KV = 3, .flags = TYPES},                                      \
+        {.op = name, .M = 20, .H = 512, .KV = 10, .flags = RMS},                                       \
+        {.op = name, .M = 30, .H = 70, .KV = 6, .flags = GELU | RMS | TYPES, .factor = 2.5},           \
+        {.op = name, .M = 4096, .H = 128, .KV = 8, .flags = RMS | TYPES | PERF},                       \
+    {                                                                                                  \
+        .op = name, .M = 16384, .H = 128, .KV = 8, .flags = RMS | TYPES | GPU_PERF                     \
+    }
+
+/* P: 1 even, 2 all rows to one expert, 3 skewed. */
+#define GROUPED_CASES(name, extra)                                                             \
+    {.op = name, .M = 1, .N = 7, .K = 3, .H = 5, .flags = extra},                              \
+        {.op = name, .M = 0, .N = 16, .K = 8, .H = 3, .flags = extra},                         \
+        {.op = name, .M = 30, .N = 48, .K = 40, .H = 4, .flags = extra},                       \
+        {.op = name, .M = 50, .N = 33, .K = 21, .H = 16, .pad = 7, .flags = (extra) | IN_OUT}, \
+        {.op = name, .M = 300, .N = 136, .K = 72, .H = 3, .flags = (extra) | IN_OUT},          \
+        {.op = name, .M = 200, .N = 144, .K = 136, .H = 6, .P = 3, .pad = 3, .flags = extra},  \
+        {.op = name, .M = 450, .N = 40, .K = 24, .H = 4, .P = 2, .flags = extra},              \
+        {.op = name, .M = 20, .N = 9, .K = 1100, .H = 2, .flags = (extra) | IN_OUT},           \
+    {                                                                                          \
+        .op = name, .M = 20, .N = 1100, .K = 9, .H = 2, .flags = extra                         \
+    }
+#define GROUPED_PERF(name)                                                                   \
+    {.op = name, .M = 1024, .N = 512, .K = 1024, .H = 16, .P = 1, .flags = PERF},            \
+        {.op = name, .M = 1024, .N = 512, .K = 1024, .H = 16, .P = 3, .flags = PERF},        \
+        {.op = name, .M = 65536, .N = 1536, .K = 2048, .H = 128, .P = 1, .flags = GPU_PERF}, \
+    {                                                                                        \
+        .op = name, .M = 65536, .N = 1536, .K = 2048, .H = 128, .P = 3, .flags = GPU_PERF    \
+    }
 #define ATTENTION_CASES(name)                                                                                        \
     {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                   \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                            \
@@ -275,6 +307,7 @@ const struct op_case op_cases[] = {
     LINEAR_PERF("linear_fwd", 0),
     ADAPTER_PERF("linear_fwd", 0),
     ADAPTER_PERF("linear_fwd", ADDED),
+    {.op = "linear_fwd", .M = 1024, .N = 512, .K = 1024, .flags = PERF}, /* of as many FLOPs as the experts' */
     {.op = "linear_fwd", .M = 1024, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | PERF},
     {.op = "linear_fwd", .M = 16384, .N = 3072, .K = 768, .flags = BIAS | GELU | IN_OUT | GPU_PERF},
 
@@ -473,6 +506,9 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_fwd", .M = 70, .N = 258, .flags = EXTREME},
     {.op = "swiglu_fwd", .M = 17, .N = 59, .flags = GELU},
     {.op = "swiglu_fwd", .M = 70, .N = 256, .flags = GELU | EXTREME},
+    {.op = "swiglu_fwd", .M = 17, .N = 56, .flags = BIAS},          /* with a limit */
+    {.op = "swiglu_fwd", .M = 70, .N = 59, .flags = BIAS | HALVES}, /* interleaved */
+    {.op = "swiglu_fwd", .M = 5, .N = 256, .flags = BIAS | HALVES | EXTREME},
     {.op = "swiglu_fwd", .M = 0, .N = 56},
     {.op = "swiglu_fwd", .M = 17, .N = 1408, .flags = COUNTED},
     {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
@@ -483,10 +519,60 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_bwd", .M = 70, .N = 258},
     {.op = "swiglu_bwd", .M = 17, .N = 59, .flags = GELU | IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 256, .flags = GELU},
+    {.op = "swiglu_bwd", .M = 17, .N = 56, .flags = BIAS | IN_PLACE},
+    {.op = "swiglu_bwd", .M = 70, .N = 59, .flags = BIAS | HALVES | IN_PLACE},
+    {.op = "swiglu_bwd", .M = 5, .N = 256, .flags = BIAS | HALVES},
     {.op = "swiglu_bwd", .M = 0, .N = 56},
     {.op = "swiglu_bwd", .M = 17, .N = 1408, .flags = IN_PLACE | COUNTED},
     {.op = "swiglu_bwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_bwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
+
+    ROUTE_CASES("route"),
+    {.op = "route", .M = 20, .H = 64, .KV = 6, .flags = IN_PLACE}, /* equal logits */
+    {.op = "route", .M = 20, .H = 100, .KV = 6, .flags = IN_PLACE | RMS | TYPES},
+    {.op = "route", .M = 30, .H = 40, .KV = 4, .flags = GELU | BIAS, .factor = 2.5},
+    {.op = "route", .M = 30, .H = 256, .KV = 8, .P = 8, .D = 4, .flags = GELU | RMS | BIAS, .factor = 2.5},
+    {.op = "route", .M = 30, .H = 48, .KV = 5, .P = 4, .D = 2, .flags = BIAS | TYPES},
+    {.op = "route", .M = 20, .H = 128, .KV = 8, .flags = EXTREME | RMS},
+    ROUTE_CASES("route_bwd"),
+
+    {.op = "permute_experts", .M = 1, .H = 1, .KV = 1},
+    {.op = "permute_experts", .M = 0, .H = 4, .KV = 2},
+    {.op = "permute_experts", .M = 100, .H = 7, .KV = 3},
+    {.op = "permute_experts", .M = 700, .H = 128, .KV = 8},
+    {.op = "permute_experts", .M = 700, .H = 512, .KV = 3},
+    {.op = "permute_experts", .M = 1100, .H = 16, .KV = 1, .P = 5}, /* all to one */
+    {.op = "permute_experts", .M = 8192, .H = 128, .KV = 8, .flags = PERF},
+
+    {.op = "gather_tokens", .M = 1, .N = 3, .KV = 1},
+    {.op = "gather_tokens", .M = 0, .N = 8, .KV = 2},
+    {.op = "gather_tokens", .M = 30, .N = 64, .KV = 8},
+    {.op = "gather_tokens", .M = 70, .N = 133, .KV = 2},
+    {.op = "gather_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
+    {.op = "combine_tokens", .M = 1, .N = 3, .KV = 1},
+    {.op = "combine_tokens", .M = 0, .N = 8, .KV = 2},
+    {.op = "combine_tokens", .M = 30, .N = 64, .KV = 8},
+    {.op = "combine_tokens", .M = 70, .N = 133, .KV = 2, .flags = ACCUMULATE},
+    {.op = "combine_tokens", .M = 30, .N = 64, .KV = 3, .flags = LOSS_ONLY},
+    {.op = "combine_tokens", .M = 30, .N = 61, .KV = 3, .flags = LOSS_ONLY | ACCUMULATE},
+    {.op = "combine_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
+    {.op = "combine_tokens_bwd", .M = 1, .N = 3, .KV = 1},
+    {.op = "combine_tokens_bwd", .M = 0, .N = 8, .KV = 2},
+    {.op = "combine_tokens_bwd", .M = 30, .N = 64, .KV = 8, .flags = IN_PLACE},
+    {.op = "combine_tokens_bwd", .M = 70, .N = 133, .KV = 2},
+    {.op = "combine_tokens_bwd", .M = 70, .N = 1160, .KV = 2, .flags = IN_PLACE},
+    {.op = "combine_tokens_bwd", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
+
+    GROUPED_CASES("grouped_linear_fwd", 0),
+    GROUPED_CASES("grouped_linear_fwd", BIAS),
+    GROUPED_PERF("grouped_linear_fwd"),
+    GROUPED_CASES("grouped_linear_bwd_input", 0),
+    GROUPED_PERF("grouped_linear_bwd_input"),
+    GROUPED_CASES("grouped_linear_bwd_weight", 0),
+    GROUPED_CASES("grouped_linear_bwd_weight", BIAS | ACCUMULATE),
+    GROUPED_CASES("grouped_linear_bwd_weight", NARROW | ACCUMULATE),
+    GROUPED_CASES("grouped_linear_bwd_weight", NARROW),
+    GROUPED_PERF("grouped_linear_bwd_weight"),
 
     {.op = "tanh_fwd", .N = 0},
     {.op = "tanh_fwd", .N = 1},

@@ -4,6 +4,9 @@
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
+enum { GATE_LIMIT = 1 }; /* with BIAS; interleaved with HALVES */
+static const double gate_alpha = 1.7;
+
 /* What multiplies `up`. */
 static double gate_value(const struct harness *h, double g)
 {
@@ -441,40 +444,78 @@ static int gate_pairs(struct harness *h, struct gradient_pair *pairs)
 
 /* ---- SwiGLU and GeGLU as ops of their own -------------------------------- */
 
+static bool is_limited(const struct harness *h)
+{
+    return has(h, BIAS);
+}
+
+/* h of the element (i, j) of F a row; with d, its gradient times d into `gradient`. */
+static double limited_gate(const struct harness *h, int64_t i, int64_t j, double d, double *gradient)
+{
+    const int64_t F = h->c->N, row = i * 2 * F;
+    const int64_t gate = row + (has(h, HALVES) ? 2 * j : j), up = has(h, HALVES) ? gate + 1 : gate + F;
+    const double x = h->x->host[gate], y = h->x->host[up], g = fmin(x, GATE_LIMIT),
+                 u = fmax(fmin(y, GATE_LIMIT), -GATE_LIMIT), s = ref_sigmoid(gate_alpha * g);
+    if (gradient) {
+        gradient[gate] = x > GATE_LIMIT ? 0 : d * (u + 1) * (s + gate_alpha * g * s * (1 - s));
+        gradient[up] = fabs(y) > GATE_LIMIT ? 0 : d * g * s;
+    }
+    return g * s * (u + 1);
+}
+
+static void swiglu_values(const struct harness *h, double *out)
+{
+    if (!is_limited(h)) gate_values(h, h->c->N, h->x->host, out);
+    for (int64_t i = 0; is_limited(h) && i < h->c->M * h->c->N; i++)
+        out[i] = limited_gate(h, i / h->c->N, i % h->c->N, 0, NULL);
+}
+
+static struct tensor *swiglu_input(struct harness *h)
+{
+    return tensor_in(h, "gate_up", h->dtype, h->c->M * 2 * h->c->N, has(h, EXTREME) ? 30 : is_limited(h) ? 2 : 1);
+}
+
 static void swiglu_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->limits.F = c->N;
-    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->x = swiglu_input(h);
     h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
-    h->args.swiglu_fwd = (struct swiglu_fwd_args){h->dtype, c->M, c->N, h->y->device, h->x->device, has(h, GELU)};
+    h->args.swiglu_fwd =
+        (struct swiglu_fwd_args){h->dtype,         c->M,         c->N,           h->y->device,
+                                 h->x->device,     has(h, GELU), has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
+                                 (float)gate_alpha};
 }
 
 static void swiglu_fwd_reference(struct harness *h)
 {
-    gate_values(h, h->c->N, h->x->host, h->y->expected);
+    swiglu_values(h, h->y->expected);
 }
 
 static void swiglu_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->limits.F = c->N;
-    h->x = input(h, "gate_up", c->M * 2 * c->N);
+    h->x = swiglu_input(h);
     h->dy = input(h, "dh", c->M * c->N);
     h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
-    h->args.swiglu_bwd =
-        (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device, has(h, GELU)};
+    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype,         c->M,           c->N,
+                                                  h->dx->device,    h->dy->device,  h->x->device,
+                                                  has(h, GELU),     has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
+                                                  (float)gate_alpha};
 }
 
 static void swiglu_bwd_reference(struct harness *h)
 {
-    gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
+    if (!is_limited(h)) gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
+    for (int64_t i = 0; is_limited(h) && i < h->dy->n; i++)
+        limited_gate(h, i / h->c->N, i % h->c->N, h->dy->host[i], h->dx->expected);
 }
 
 static double swiglu_loss(struct harness *h)
 {
     double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
-    gate_values(h, h->c->N, h->x->host, y);
+    swiglu_values(h, y);
     return sum_of_products(y, h->dy->host, h->dy->n);
 }
 

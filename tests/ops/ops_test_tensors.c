@@ -66,7 +66,7 @@ size_t tensor_element_size(const struct tensor *t)
 
 double tensor_round(const struct tensor *t, double x)
 {
-    if (t->is_double || t->is_index || t->is_byte) return x;
+    if (t->is_double || t->is_index || t->is_byte || t->is_int) return x;
     switch (t->dtype) {
     case DTYPE_F32: return (double)(float)x;
     case DTYPE_BF16: return (double)bf16_to_f32(bf16_from_f32((float)x));
@@ -153,6 +153,14 @@ struct tensor *tensor_bytes(struct harness *h, const char *name, const uint8_t *
     return t;
 }
 
+struct tensor *tensor_ints(struct harness *h, const char *name, int64_t n)
+{
+    struct tensor *t = tensor_new(h, name, DTYPE_F32, n, false); /* of the same size */
+    t->is_int = t->output = t->exact = true;
+    for (int64_t i = 0; !h->timing && i < n; i++) t->host[i] = -1;
+    return t;
+}
+
 void *device_bytes(struct harness *h, const void *bytes, size_t size)
 {
     void *memory = arena_take(&h->arena, MEM_DATA, size);
@@ -173,12 +181,13 @@ int32_t *device_ints(struct harness *h, const int32_t *values, int64_t n)
 static void encode(const struct tensor *t, double value, unsigned char *to)
 {
     float f = (float)value;
-    int64_t index = t->is_index || t->is_byte ? (int64_t)value : 0; /* little-endian: its first byte is the byte */
+    int64_t index =
+        t->is_index || t->is_byte || t->is_int ? (int64_t)value : 0; /* little-endian: its first bytes count */
     uint16_t half = t->dtype == DTYPE_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
     const void *from = &half;
     if (t->is_double)
         from = &value;
-    else if (t->is_index || t->is_byte)
+    else if (t->is_index || t->is_byte || t->is_int)
         from = &index;
     else if (t->dtype == DTYPE_F32)
         from = &f;
@@ -197,6 +206,11 @@ static double decode(const struct tensor *t, const unsigned char *from)
         return value;
     }
     if (t->is_byte) return *from;
+    if (t->is_int) {
+        int32_t number;
+        memcpy(&number, from, sizeof number);
+        return number;
+    }
     if (t->is_index) {
         memcpy(&index, from, sizeof index);
         return (double)index;
@@ -221,7 +235,7 @@ void upload(struct harness *h, const struct tensor *t)
 
 void fill_for_timing(struct harness *h, const struct tensor *t)
 {
-    if (t->is_double || t->is_index || t->is_byte)
+    if (t->is_double || t->is_index || t->is_byte || t->is_int)
         stream_fill_zero(h->stream, t->device, (size_t)t->n * tensor_element_size(t));
     else
         stream_fill_noise(h->stream, t->device, t->dtype, (size_t)t->n, 1);

@@ -44,6 +44,8 @@
 #include "gpu/cpu/kernels/cpu_gemm.h"
 #include "gpu/cpu/kernels/cpu_gemm_row.h"
 #include "gpu/cpu/kernels/cpu_linear.h"
+#include "gpu/cpu/kernels/cpu_grouped.h"
+#include "gpu/cpu/kernels/cpu_experts.h"
 #include "gpu/cpu/kernels/cpu_muon.h"
 #include "gpu/cpu/kernels/cpu_attention.h"
 #include "gpu/cpu/kernels/cpu_attention_decode.h"

@@ -16,7 +16,9 @@
  * computed instead, and each tile is turned before it is stored. The bits are the same.
  *
  * A tile's sum runs over k in order on one thread, so results do not depend on the threads. Between blocks of k, sums
- * wait in C if it is fp32, else in fp32 scratch. */
+ * wait in C if it is fp32, else in fp32 scratch.
+ *
+ * One thread may compute a part of C alone, while others compute other parts (cpu_grouped.h): the bits are the same. */
 
 struct product {
     bool transpose_a, transpose_b;
@@ -212,14 +214,33 @@ static int64_t gemm_even_step(int64_t n, int64_t most, int64_t grain)
     return parts ? min64((grains + parts - 1) / parts, most / grain) * grain : grain;
 }
 
-/* The part of B that this thread packs next: its columns of a block, k_step elements of k. */
-static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t column, int64_t n_step, int64_t k,
-                             int64_t k_step)
+struct cuts {
+    enum unit_kind kind;
+    int mr;
+    int64_t k_step, n_step;
+    int64_t m_step;   /* rows of A that are packed at a time */
+    int64_t m_outer;  /* rows that are finished before others are started */
+    bool wait_apart;  /* C is not fp32: sums wait in scratch between blocks of k */
+    bool whole_a;     /* all of A stays packed */
+    bool in_place;    /* whole panels of A are not packed */
+    int64_t padded_m; /* rows of A in whole panels */
+    bool alone;       /* one thread computes the product */
+};
+
+/* The panels of `count` rows or columns that this thread packs. */
+static struct range gemm_panels(int64_t count, int width, bool alone)
 {
-    const int64_t n = min64(n_step, p->n - column), size = (int64_t)dtype_size(dtype);
-    const int64_t count = min64(k_step, p->k - k);
+    const int64_t panels = (count + width - 1) / width;
+    return alone ? (struct range){0, panels} : range_mine(panels, 1);
+}
+
+/* The part of B that this thread packs next: its columns of a block, k_step elements of k. */
+static struct ahead ahead_of(const struct product *p, enum dtype dtype, int64_t column, const struct cuts *c, int64_t k)
+{
+    const int64_t n = min64(c->n_step, p->n - column), size = (int64_t)dtype_size(dtype);
+    const int64_t count = min64(c->k_step, p->k - k);
     if (n <= 0) return (struct ahead){0};
-    const struct range panels = range_mine((n + NR - 1) / NR, 1);
+    const struct range panels = gemm_panels(n, NR, c->alone);
     const int64_t first = column + panels.first * NR, columns = min64(panels.end * NR, n) - panels.first * NR;
     if (p->transpose_b)
         return (struct ahead){at(p->b, first * p->ldb + k, dtype), count * size, p->ldb * size, columns, 0};
@@ -260,21 +281,10 @@ static struct product gemm_turned(const struct product *p)
     return (struct product){!p->transpose_b, !p->transpose_a, p->n, p->m, p->k, p->b, p->a, p->ldb, p->lda};
 }
 
-struct cuts {
-    enum unit_kind kind;
-    int mr;
-    int64_t k_step, n_step;
-    int64_t m_step;   /* rows of A that are packed at a time */
-    int64_t m_outer;  /* rows that are finished before others are started */
-    bool wait_apart;  /* C is not fp32: sums wait in scratch between blocks of k */
-    bool whole_a;     /* all of A stays packed */
-    bool in_place;    /* whole panels of A are not packed */
-    int64_t padded_m; /* rows of A in whole panels */
-};
-
-static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const struct epilogue *e)
+static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const struct epilogue *e, bool alone)
 {
     struct cuts c = {.kind = kind,
+                     .alone = alone,
                      .mr = panel_rows(kind),
                      .padded_m = round_up(p->m, panel_rows(kind)),
                      .in_place = gemm_in_place(kind, p)};
@@ -286,11 +296,13 @@ static struct cuts cuts_of(enum unit_kind kind, const struct product *p, const s
     c.m_outer = c.wait_apart ? GEMM_MC / c.mr * c.mr : c.padded_m;
     c.m_step = gemm_even_step(min64(c.m_outer, p->m), min64(c.m_outer, a_units / units), c.mr);
     c.n_step = c.wait_apart ? GEMM_NC : gemm_even_step(p->n, GEMM_NC * GEMM_KC / units, NR * GEMM_COLUMN_PANELS);
-    c.whole_a = c.padded_m <= GEMM_FEW_ROWS && c.padded_m * panel_units_for(kind, p->k) <= GEMM_MC * GEMM_KC;
+    c.whole_a = c.padded_m <= GEMM_FEW_ROWS &&
+                c.padded_m * panel_units_for(kind, p->k) <= (alone ? GROUPED_TILE : GEMM_MC) * GEMM_KC;
     if (c.whole_a) {
         const int64_t column_bytes = units * panel_elements_of_unit(kind) * (int64_t)dtype_size(e->dtype);
         c.m_step = c.padded_m;
-        c.n_step = min64(c.n_step, gemm_even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * team_next(), NR));
+        c.n_step =
+            min64(c.n_step, gemm_even_step(p->n, GEMM_AHEAD_BYTES / column_bytes * (alone ? 1 : team_next()), NR));
     }
     return c;
 }
@@ -320,8 +332,9 @@ static void gemm_pack(const struct gemm_job *job, uint32_t *dst, const struct bl
                                         .count = is_a ? block->m - skipped : block->n,
                                         .k_first = block->k_first,
                                         .k = block->k};
-    pack_block(dst + skipped * panel_units_for(job->cuts.kind, block->k), source, is_a ? job->cuts.mr : NR,
-               job->cuts.kind, is_a);
+    const int width = is_a ? job->cuts.mr : NR;
+    pack_block(dst + skipped * panel_units_for(job->cuts.kind, block->k), source,
+               gemm_panels(source.count, width, job->cuts.alone), width, job->cuts.kind, is_a);
 }
 
 /* What this thread packs after `block`; empty if blocks are not fetched ahead. */
@@ -329,12 +342,18 @@ static struct ahead ahead_after(const struct gemm_job *job, const struct block *
 {
     const struct cuts *c = &job->cuts;
     if (!c->whole_a) return (struct ahead){0};
-    if (!block->last)
-        return ahead_of(job->p, job->finish.dtype, block->column, c->n_step, block->k_first + c->k_step, c->k_step);
-    return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c->n_step, 0, c->k_step);
+    if (!block->last) return ahead_of(job->p, job->finish.dtype, block->column, c, block->k_first + c->k_step);
+    return ahead_of(job->p, job->finish.dtype, block->column + c->n_step, c, 0);
 }
 
-/* All threads: multiplies a block that is packed. tasks_before: the task numbers that earlier blocks used up. */
+static void gemm_wait(const struct gemm_job *job)
+{
+    if (!job->cuts.alone) {
+#pragma omp barrier
+    }
+}
+
+/* Multiplies a block that is packed. tasks_before: the task numbers that earlier blocks used up. */
 static void multiply_block(struct gemm_job *job, const struct block *block, const uint32_t *a, int64_t *tasks_before)
 {
     const int mr = job->cuts.mr;
@@ -349,14 +368,14 @@ static void multiply_block(struct gemm_job *job, const struct block *block, cons
     }
     struct ahead ahead = ahead_after(job, block);
     int64_t task;
-#pragma omp barrier
+    gemm_wait(job);
     while ((task = atomic_fetch_add(&job->next_task, 1) - *tasks_before) < tasks) {
         int64_t i = task % task_rows * row_panels, j = task / task_rows * GEMM_COLUMN_PANELS;
         gemm_task(&job->finish, block, &packed, i, row_panels, j, &ahead);
     }
     if (job->finish.streamed) vf_stream_end();
-    *tasks_before += tasks + team_size(); /* every thread has drawn one number too many */
-#pragma omp barrier
+    *tasks_before += tasks + (job->cuts.alone ? 1 : team_size()); /* every thread has drawn one number too many */
+    gemm_wait(job);
     heartbeat_beat();
 }
 
@@ -405,20 +424,26 @@ static void multiply_blocks(struct gemm_job *job, bool continues)
     }
 }
 
+/* fp32 sums wait in C between blocks of k, and earlier contents of C count as a first block of k; sums of half
+ * precision wait in scratch, a block of C at a time. */
+static struct gemm_job gemm_job_of(enum unit_kind kind, const struct product *p, const struct epilogue *e, bool turned,
+                                   bool alone)
+{
+    struct gemm_job job = {.p = p, .cuts = cuts_of(kind, p, e, alone), .finish = *e, .turned = turned};
+    job.finish.accumulate = e->accumulate && e->c_dtype != DTYPE_F32;
+    job.finish.streamed = e->streamed && !turned && job.cuts.k_step >= p->k && !e->accumulate &&
+                          (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
+    return job;
+}
+
 static void gemm_builtin(struct scratch scratch, enum unit_kind kind, const struct product *p, const struct epilogue *e)
 {
-    const bool turned = !gemm_in_place(kind, p) && gemm_turns(kind, p);
+    const bool turned = !gemm_in_place(kind, p) && gemm_turns(kind, p), c_is_f32 = e->c_dtype == DTYPE_F32;
     const struct product computed = turned ? gemm_turned(p) : *p;
-    struct gemm_job job = {.p = &computed, .cuts = cuts_of(kind, &computed, e), .finish = *e, .turned = turned};
+    struct gemm_job job = gemm_job_of(kind, &computed, e, turned, false);
     job.a = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_KC * sizeof *job.a);
     job.b = scratch_take(&scratch, (size_t)GEMM_NC * GEMM_KC * sizeof *job.b);
     if (job.cuts.wait_apart) job.partial = scratch_take(&scratch, (size_t)GEMM_MC * GEMM_NC * sizeof *job.partial);
-    /* fp32 sums wait in C between blocks of k, and earlier contents of C count as a first block of k; sums of half
-     * precision wait in scratch, a block of C at a time */
-    const bool c_is_f32 = e->c_dtype == DTYPE_F32;
-    job.finish.accumulate = e->accumulate && !c_is_f32;
-    job.finish.streamed = e->streamed && !turned && job.cuts.k_step >= p->k && !e->accumulate &&
-                          (uintptr_t)e->c % VF_BYTES == 0 && e->ldc % VF == 0;
 #pragma omp parallel if (p->m * p->n * p->k > 1 << 16)
     {
         amx_begin(kind);

@@ -63,12 +63,12 @@ struct panel_source {
     int64_t first, count, k_first, k;
 };
 
-/* All threads: packs the panels of a block of A or B, `width` rows each. By value: through a pointer, each store to dst
- * would make the compiler read the source's members again. */
-static void pack_block(uint32_t *dst, struct panel_source s, int width, enum unit_kind kind, bool is_a)
+/* Packs panels of a block of A or B, `width` rows each. By value: through a pointer, each store to dst would make the
+ * compiler read the source's members again. */
+static void pack_block(uint32_t *dst, struct panel_source s, struct range panels, int width, enum unit_kind kind,
+                       bool is_a)
 {
     int64_t units = panel_units_for(kind, s.k);
-    const struct range panels = range_mine((s.count + width - 1) / width, 1);
     for (int64_t panel = panels.first; panel < panels.end; panel++) {
         int rows = (int)min64(width, s.count - panel * width);
         const void *from = at(s.src, (s.first + panel * width) * s.row_stride + s.k_first * s.k_stride, s.dtype);

@@ -79,9 +79,6 @@ static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struc
     }
 }
 
-OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1,
-            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, part, DT, GELU))))
-
 static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range r, enum dtype dtype, bool gelu)
 {
     const bool half = dtype != DTYPE_F32;
@@ -98,8 +95,75 @@ static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struc
     }
 }
 
-OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1,
-            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, part, DT, GELU))))
+/* Gates and ups from j on of a row of F of each: what it holds, or with `save` what it gets. */
+static ALWAYS_INLINE void swiglu_pairs(void *row, int64_t j, int64_t F, bool interleaved, vf *gate, vf *up, bool save,
+                                       enum dtype dtype)
+{
+    float gates[VF], ups[VF];
+    vf_store(gates, 0, *gate, DTYPE_F32);
+    vf_store(ups, 0, *up, DTYPE_F32);
+    for (int64_t i = 0; i < VF && j + i < F; i++) {
+        const int64_t g = interleaved ? 2 * (j + i) : j + i, u = interleaved ? g + 1 : g + F;
+        if (save) {
+            dtype_store(row, g, gates[i], dtype);
+            dtype_store(row, u, ups[i], dtype);
+        } else {
+            gates[i] = dtype_load(row, g, dtype);
+            ups[i] = dtype_load(row, u, dtype);
+        }
+    }
+    *gate = vf_load(gates, 0, DTYPE_F32);
+    *up = vf_load(ups, 0, DTYPE_F32);
+}
+
+/* With a limit: forward, or with `dh` backward, where `out` is dgate_up. */
+static ALWAYS_INLINE void swiglu_limited_rows(const struct swiglu_fwd_args *a, void *out, const void *dh,
+                                              struct range r, enum dtype dtype)
+{
+    const bool half = dtype != DTYPE_F32;
+    const vf most = vf_set(a->limit), none = vf_zero();
+    for (int64_t i = r.first; i < r.end; i++) {
+        for (int64_t j = 0; j < a->F; j += VF) {
+            vf gate = none, up = none;
+            swiglu_pairs(at(a->gate_up, i * 2 * a->F, dtype), j, a->F, a->interleaved, &gate, &up, false, dtype);
+            const vf g = vf_select(gate > most, most, gate);
+            const vf u = vf_select(up > most, most, vf_select(up < -most, -most, up));
+            const vf s = vf_sigmoid(a->alpha * g, half);
+            if (!dh) {
+                vf_put(at(out, i * a->F, dtype), j, a->F, g * s * (u + 1.0f), dtype);
+                continue;
+            }
+            const vf d = vf_get(at(dh, i * a->F, dtype), j, a->F, dtype);
+            gate = vf_select(gate > most, none, d * (u + 1.0f) * s * (1.0f + a->alpha * g * (1.0f - s)));
+            up = vf_select(up == u, d * g * s, none);
+            swiglu_pairs(at(out, i * 2 * a->F, dtype), j, a->F, a->interleaved, &gate, &up, true, dtype);
+        }
+    }
+}
+
+static void swiglu_fwd_part(const struct swiglu_fwd_args *a, struct range part)
+{
+    ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
+    if (a->limit > 0)
+        WITH_DTYPE(a->dtype, swiglu_limited_rows(a, a->h, NULL, part, DT));
+    else
+        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, part, DT, GELU)));
+}
+
+OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1, swiglu_fwd_part(a, part))
+
+static void swiglu_bwd_part(const struct swiglu_bwd_args *a, struct range part)
+{
+    const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     NULL,    a->gate_up,
+                                            a->gelu,  a->interleaved, a->limit, a->alpha};
+    ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
+    if (a->limit > 0)
+        WITH_DTYPE(a->dtype, swiglu_limited_rows(&forward, a->dgate_up, a->dh, part, DT));
+    else
+        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, part, DT, GELU)));
+}
+
+OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1, swiglu_bwd_part(a, part))
 
 /* ---- a gate -------------------------------------------------------------- */
 

@@ -14,10 +14,11 @@
 const struct op_table ops_cuda_table = {OPS_LIST(OPS_CUDA_ENTRY)};
 
 /* The modules: one for each .cu file. */
-#define MODULES(X)     \
-    X(attention)       \
-    X(attention_cudnn) \
-    X(attention_decode) X(delta) X(dequantize) X(embedding) X(gemm) X(loss) X(muon) X(norm) X(optimizer) X(pointwise)
+#define MODULES(X)      \
+    X(attention)        \
+    X(attention_cudnn)  \
+    X(attention_decode) \
+    X(delta) X(dequantize) X(embedding) X(experts) X(gemm) X(grouped) X(loss) X(muon) X(norm) X(optimizer) X(pointwise)
 #define MODULE_FUNCTION(name) const void *cuda_module_##name(void);
 #define MODULE_ROW(name) {"loading the kernels of " #name, cuda_module_##name},
 MODULES(MODULE_FUNCTION)

@@ -297,6 +297,17 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
     return scratch;
 }
 
+/* ---- the order of experts' rows ------------------------------------------ */
+
+/* starts: of the digits, which are experts */
+__global__ void __launch_bounds__(THREADS) invert_rows_kernel(struct permute_experts_args a, const int *starts, int n)
+{
+    for (int64_t i = grid_thread(); i < n || i <= a.E; i += grid_threads()) {
+        if (i < n) a.places[a.rows[i]] = static_cast<int>(i);
+        if (i <= a.E) a.offsets[i] = i < a.E ? starts[i] : n;
+    }
+}
+
 } // namespace
 
 void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
@@ -323,5 +334,20 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
     const struct embedding_scratch scratch = scratch_of(stream, a);
     for (const struct key_table &table : tables)
         if (table.dw) dispatch(a->dtype, [&](auto type) { add_rows<decltype(type)>(stream, a, &scratch, table); });
+}
+
+void cuda_permute_experts(struct stream *stream, const struct permute_experts_args *a)
+{
+    ASSERT(a->E <= DIGITS);
+    const int n = static_cast<int>(a->M * a->k), blocks = static_cast<int>(embedding_sort_blocks(n));
+    struct cuda_scratch memory = cuda_scratch_of(stream);
+    int *keys = cuda_scratch_take<int>(&memory, n), *starts = cuda_scratch_take<int>(&memory, DIGITS);
+    int *counts = cuda_scratch_take<int>(&memory, static_cast<int64_t>(blocks) * DIGITS);
+    if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, 0);
+    LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks);
+    if (n)
+        LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, keys, a->rows, a->experts, nullptr, counts,
+               starts, n, 0);
+    LAUNCH(stream, "permute_experts", invert_rows_kernel, grid_of_elements(stream, n, 1), THREADS, *a, starts, n);
 }
 CUDA_MODULE(embedding, scan_digits_kernel)

@@ -58,6 +58,28 @@ static void delta_rule_counts_half_of_a_chunks_squares(void **state)
           2 * tokens - 2.0 * M * 4 * 16); /* no out */
 }
 
+/* The matrices of all experts count; rows of tokens and of assignments are read and written once. */
+static void experts_count_all_matrices(void **state)
+{
+    enum { E = 5, TOP = 2 };
+    (void)state;
+    const double flops = 2.0 * M * N * K, x = 2 * M * K, w = 2 * N * K * E, y = 2 * M * N;
+    const struct grouped_linear_fwd_args fwd = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
+    check(op_cost_grouped_linear_fwd(&fwd), flops, x + w + y);
+    const struct grouped_linear_bwd_input_args input = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
+    check(op_cost_grouped_linear_bwd_input(&input), flops, x + w + y);
+    struct grouped_linear_bwd_weight_args weight = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
+    check(op_cost_grouped_linear_bwd_weight(&weight), flops, x + 2 * w + y);
+    weight.accumulate = true;
+    check(op_cost_grouped_linear_bwd_weight(&weight), flops, x + 4 * w + y);
+    const struct gather_tokens_args gather = {.dtype = DTYPE_BF16, .M = M, .k = TOP, .C = N};
+    check(op_cost_gather_tokens(&gather), 0, (TOP + 1) * y);
+    struct combine_tokens_args combine = {.dtype = DTYPE_BF16, .M = M, .k = TOP, .C = N};
+    check(op_cost_combine_tokens(&combine), 0, (TOP + 1) * y);
+    combine.accumulate = true;
+    check(op_cost_combine_tokens(&combine), 0, (TOP + 2) * y);
+}
+
 static void other_ops_count_what_they_touch(void **state)
 {
     (void)state;
@@ -91,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_count_outputs_in_their_dtype),
         cmocka_unit_test(delta_rule_counts_half_of_a_chunks_squares),
+        cmocka_unit_test(experts_count_all_matrices),
         cmocka_unit_test(other_ops_count_what_they_touch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

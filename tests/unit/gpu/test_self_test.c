@@ -123,6 +123,36 @@ enum {
     X(in_place, cross_entropy, if (a->dlogits == a->logits) a->dlogits = NULL)                             \
     X(in_place_narrow, cross_entropy, if (a->dlogits == a->logits && a->dtype != a->logits_dtype) return)  \
     X(long_row, cross_entropy, if (a->V * (int64_t)dtype_size(a->logits_dtype) > ROW_HELD) return)         \
+    X(swiglu_limit, swiglu_fwd, if (a->limit > 0) a->limit *= 2)                                           \
+    X(swiglu_alpha, swiglu_bwd, a->alpha = 1)                                                              \
+    X(swiglu_interleaved, swiglu_bwd, a->interleaved = false)                                              \
+    X(route_sigmoid, route, a->sigmoid = false)                                                            \
+    X(route_normalize, route, a->normalize = false)                                                        \
+    X(route_scale, route, a->scale = 1)                                                                    \
+    X(route_groups, route, a->groups = 0)                                                                  \
+    X(route_bias, route, if (!a->groups) a->bias = NULL)                                                   \
+    X(route_counted, route, a->counted = NULL)                                                             \
+    X(route_prob_sums, route, a->prob_sums = NULL)                                                         \
+    X(route_z, route, a->z_sum = NULL)                                                                     \
+    X(route_many, route, if (a->E > 256) return)                                                           \
+    X(route_bwd_sigmoid, route_bwd, a->sigmoid = false)                                                    \
+    X(route_bwd_normalize, route_bwd, a->normalize = false)                                                \
+    X(route_bwd_counts, route_bwd, a->counts = NULL)                                                       \
+    X(route_bwd_counted, route_bwd, a->counted = NULL)                                                     \
+    X(route_bwd_z, route_bwd, a->lse = NULL)                                                               \
+    X(route_bwd_loss_scale, route_bwd, a->loss_scale = NULL)                                               \
+    X(permute_blocks, permute_experts, if (a->M > 100) a->M = 100)                                         \
+    X(gather_tail, gather_tokens, if (a->C % 8) return)                                                    \
+    X(combine_weights, combine_tokens, a->weights = NULL)                                                  \
+    X(combine_added, combine_tokens, a->accumulate = false)                                                \
+    X(combine_dots, combine_tokens_bwd, if (a->C % 8) return)                                              \
+    X(grouped_bias, grouped_linear_fwd, a->bias = NULL)                                                    \
+    X(grouped_layout, grouped_linear_fwd, if (a->weights_in_out) return)                                   \
+    X(grouped_last, grouped_linear_fwd, a->E--)                                                            \
+    X(grouped_input_layout, grouped_linear_bwd_input, if (a->weights_in_out) return)                       \
+    X(grouped_added, grouped_linear_bwd_weight, a->accumulate = false)                                     \
+    X(grouped_bias_added, grouped_linear_bwd_weight, a->accumulate_dbias = false)                          \
+    X(grouped_narrow, grouped_linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) return)                    \
     X(add_tail, add, a->n = a->n / 8 * 8)                                                                  \
     X(cast_tail, cast, a->n = a->n / 8 * 8)                                                                \
     X(tanh_tail, tanh_fwd, a->n = a->n / 8 * 8)                                                            \

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_experts.h: the routing of tokens to experts, and their rows. A template, see ops_cpu.h. */
+
+/* ---- routing ------------------------------------------------------------- */
+
+static int64_t route_best(const float *values, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (values[i] > values[best]) best = i;
+    return best;
+}
+
+/* Groups that are not among the best lose their candidates. */
+static void route_groups(const struct route_args *a, float *choice)
+{
+    const int64_t size = a->E / a->groups;
+    float scores[ROUTE_MAX_GROUPS];
+    bool kept[ROUTE_MAX_GROUPS] = {false};
+    for (int64_t g = 0; g < a->groups; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (int64_t e = g * size; e < (g + 1) * size; e++) {
+            const float x = choice[e];
+            second = x > first ? first : x > second ? x : second;
+            first = x > first ? x : first;
+        }
+        scores[g] = first + second;
+    }
+    for (int64_t i = 0; i < a->top_groups; i++) {
+        const int64_t best = route_best(scores, a->groups);
+        kept[best] = true;
+        scores[best] = -INFINITY;
+    }
+    for (int64_t e = 0; e < a->E; e++)
+        if (!kept[e / size]) choice[e] = -INFINITY;
+}
+
+/* probs of a token, and their lse; `choice` gets what the experts are chosen by. */
+static ALWAYS_INLINE void route_scores(const struct route_args *a, int64_t m, float *choice, enum dtype dtype)
+{
+    float *probs = a->probs + m * a->E, highest = -INFINITY, sum = 0;
+    const void *logits = at(a->logits, m * a->E, dtype);
+    for (int64_t e = 0; e < a->E; e += VF) vf_put(choice, e, a->E, vf_get(logits, e, a->E, dtype), DTYPE_F32);
+    for (int64_t e = 0; e < a->E; e++) highest = choice[e] > highest ? choice[e] : highest;
+    for (int64_t e = 0; e < a->E; e += VF)
+        vf_put(probs, e, a->E, vf_exp(vf_get(choice, e, a->E, DTYPE_F32) - highest), DTYPE_F32);
+    for (int64_t e = 0; e < a->E; e++) sum += probs[e];
+    if (a->lse) a->lse[m] = highest + logf(sum);
+    for (int64_t e = 0; e < a->E; e += VF) {
+        const vf x = vf_get(choice, e, a->E, DTYPE_F32), p = vf_get(probs, e, a->E, DTYPE_F32) / sum;
+        vf_put(probs, e, a->E, a->sigmoid ? vf_sigmoid(x, false) : p, DTYPE_F32);
+    }
+    for (int64_t e = 0; (a->bias || a->groups) && e < a->E; e++) choice[e] = probs[e] + (a->bias ? a->bias[e] : 0);
+}
+
+static void route_token(const struct route_args *a, int64_t m)
+{
+    float choice[ROUTE_MAX_EXPERTS], sum = a->sigmoid ? route_eps : 0, *weights = a->weights + m * a->k;
+    WITH_DTYPE(a->dtype, route_scores(a, m, choice, DT));
+    if (a->groups) route_groups(a, choice);
+    for (int64_t j = 0; j < a->k; j++) {
+        const int64_t best = route_best(choice, a->E);
+        a->experts[m * a->k + j] = (int32_t)best;
+        choice[best] = -INFINITY;
+        weights[j] = a->probs[m * a->E + best];
+        sum += weights[j];
+    }
+    for (int64_t j = 0; j < a->k; j++) weights[j] = (a->normalize ? weights[j] / sum : weights[j]) * a->scale;
+}
+
+/* What is added up over tokens, for some of the experts. */
+static void route_sums(const struct route_args *a, struct range experts)
+{
+    for (int64_t m = 0; m < a->M; m++) {
+        if (a->counted && !a->counted[m]) continue;
+        for (int64_t j = 0; a->counts && j < a->k; j++) {
+            const int64_t e = a->experts[m * a->k + j];
+            if (e >= experts.first && e < experts.end) a->counts[e]++;
+        }
+        for (int64_t e = experts.first; a->prob_sums && e < experts.end; e++)
+            a->prob_sums[e] += (double)a->probs[m * a->E + e];
+        if (a->z_sum && experts.first == 0 && experts.end > 0) *a->z_sum += (double)a->lse[m] * (double)a->lse[m];
+    }
+}
+
+static void op_route(struct stream *stream, const struct route_args *a)
+{
+    (void)stream;
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->groups <= ROUTE_MAX_GROUPS && a->k <= a->E);
+    heartbeat_beat();
+#pragma omp parallel if (a->M * a->E > WORTH_THREADS)
+    {
+        const struct range rows = range_mine(a->M, 1);
+        for (int64_t m = rows.first; m < rows.end; m++) route_token(a, m);
+#pragma omp barrier
+        route_sums(a, range_mine(a->E, 16));
+    }
+}
+
+/* The gradient of probs into dprobs. */
+static void route_bwd_probs(const struct route_bwd_args *a, int64_t m, float loss_scale, float *dprobs)
+{
+    const bool counts = !a->counted || a->counted[m];
+    const float *probs = a->probs + m * a->E, *w = a->weights + m * a->k, *dw = a->dweights + m * a->k;
+    float sum = a->sigmoid ? route_eps : 0, dot = 0;
+    for (int64_t e = 0; e < a->E; e++)
+        dprobs[e] = a->counts && counts ? a->aux_scale * loss_scale * (float)a->counts[e] : 0;
+    for (int64_t j = 0; j < a->k; j++) {
+        sum += probs[a->experts[m * a->k + j]];
+        dot += w[j] * dw[j];
+    }
+    for (int64_t j = 0; j < a->k; j++)
+        dprobs[a->experts[m * a->k + j]] += a->normalize ? (a->scale * dw[j] - dot) / sum : a->scale * dw[j];
+}
+
+static ALWAYS_INLINE void route_bwd_token(const struct route_bwd_args *a, int64_t m, float loss_scale, enum dtype dtype)
+{
+    float dprobs[ROUTE_MAX_EXPERTS], dot = 0;
+    const float *probs = a->probs + m * a->E;
+    route_bwd_probs(a, m, loss_scale, dprobs);
+    for (int64_t e = 0; !a->sigmoid && e < a->E; e++) dot += probs[e] * dprobs[e];
+    if (a->lse && (!a->counted || a->counted[m])) dot -= 2 * a->z_scale * loss_scale * a->lse[m];
+    for (int64_t e = 0; e < a->E; e += VF) {
+        const vf p = vf_get(probs, e, a->E, DTYPE_F32), d = vf_get(dprobs, e, a->E, DTYPE_F32);
+        vf_put(at(a->dlogits, m * a->E, dtype), e, a->E, a->sigmoid ? d * p * (1.0f - p) : p * (d - dot), dtype);
+    }
+}
+
+static void route_bwd_rows(const struct route_bwd_args *a, struct range rows)
+{
+    const float loss_scale = a->loss_scale ? *a->loss_scale : 1;
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && !(a->lse && a->sigmoid));
+    for (int64_t m = rows.first; m < rows.end; m++) WITH_DTYPE(a->dtype, route_bwd_token(a, m, loss_scale, DT));
+}
+
+OP_IN_PARTS(route_bwd, a->M * a->E, a->M, 1, route_bwd_rows(a, part))
+
+static void op_permute_experts(struct stream *stream, const struct permute_experts_args *a)
+{
+    int32_t next[ROUTE_MAX_EXPERTS];
+    (void)stream;
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS);
+    heartbeat_beat();
+    memset(a->offsets, 0, (size_t)(a->E + 1) * sizeof *a->offsets);
+    for (int64_t i = 0; i < a->M * a->k; i++) a->offsets[a->experts[i] + 1]++;
+    for (int64_t e = 0; e < a->E; e++) {
+        next[e] = a->offsets[e];
+        a->offsets[e + 1] += a->offsets[e];
+    }
+    for (int64_t i = 0; i < a->M * a->k; i++) {
+        a->places[i] = next[a->experts[i]]++;
+        a->rows[a->places[i]] = (int32_t)i;
+    }
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+static void gather_tokens_rows(const struct gather_tokens_args *a, struct range places)
+{
+    for (int64_t p = places.first; p < places.end; p++)
+        memcpy(at(a->xe, p * a->C, a->dtype), at(a->x, a->rows[p] / a->k * a->C, a->dtype),
+               (size_t)a->C * dtype_size(a->dtype));
+}
+
+OP_IN_PARTS(gather_tokens, a->M * a->k * a->C, a->M * a->k, 1, gather_tokens_rows(a, part))
+
+static ALWAYS_INLINE void combine_tokens_rows(const struct combine_tokens_args *a, struct range rows, enum dtype dtype)
+{
+    for (int64_t m = rows.first; m < rows.end; m++) {
+        void *y = at(a->y, m * a->C, dtype);
+        for (int64_t c = 0; c < a->C; c += VF) {
+            vf sum = a->accumulate ? vf_get(y, c, a->C, dtype) : vf_zero();
+            for (int64_t i = m * a->k; i < (m + 1) * a->k; i++) {
+                const vf x = vf_get(at(a->ye, a->places[i] * a->C, dtype), c, a->C, dtype);
+                sum = vf_fma(vf_set(a->weights ? a->weights[i] : 1), x, sum);
+            }
+            vf_put(y, c, a->C, sum, dtype);
+        }
+    }
+}
+
+OP_IN_PARTS(combine_tokens, a->M * a->k * a->C, a->M, 1, WITH_DTYPE(a->dtype, combine_tokens_rows(a, part, DT)))
+
+static ALWAYS_INLINE void combine_tokens_bwd_rows(const struct combine_tokens_bwd_args *a, struct range rows,
+                                                  enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const void *dy = at(a->dy, i / a->k * a->C, dtype), *ye = at(a->ye, a->places[i] * a->C, dtype);
+        void *dye = at(a->dye, a->places[i] * a->C, dtype);
+        vf dot = vf_zero();
+        for (int64_t c = 0; c < a->C; c += VF) {
+            const vf d = vf_get(dy, c, a->C, dtype);
+            dot = vf_fma(d, vf_get(ye, c, a->C, dtype), dot);
+            vf_put(dye, c, a->C, d * a->weights[i], dtype);
+        }
+        a->dweights[i] = vf_sum(dot);
+    }
+}
+
+OP_IN_PARTS(combine_tokens_bwd, a->M * a->k * a->C, a->M * a->k, 1,
+            WITH_DTYPE(a->dtype, combine_tokens_bwd_rows(a, part, DT)))

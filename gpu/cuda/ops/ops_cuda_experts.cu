@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_cuda_experts.cu: the routing of tokens to experts, and their rows. A warp has a token, or an assignment; experts
+ * are dealt to its lanes. The order of assignments is that of the embedding's sort (ops_cuda_embedding.cu). */
+#include "gpu/cuda/cuda_kernels.cuh"
+
+namespace
+{
+
+enum {
+    THREADS = ELEMENT_THREADS,
+    WARPS = THREADS / WARP_SIZE,
+    FEW_SLOTS = 4, /* experts of a lane */
+    MOST_SLOTS = ROUTE_MAX_EXPERTS / WARP_SIZE,
+    SUM_EXPERTS = 8,
+    SUM_ROWS = 64,
+};
+static_assert(static_cast<int>(ROUTE_MAX_GROUPS) <= static_cast<int>(WARP_SIZE), "a lane has a group");
+
+__device__ __forceinline__ int lane_of()
+{
+    return static_cast<int>(threadIdx.x) % WARP_SIZE;
+}
+
+/* Calls visit(i) for the items of this warp. */
+template <typename Visit> __device__ __forceinline__ void each_item(int64_t n, Visit visit)
+{
+    for (int64_t i = grid_thread() / WARP_SIZE; i < n; i += grid_threads() / WARP_SIZE) visit(i);
+}
+
+/* ---- routing ------------------------------------------------------------- */
+
+/* The index of the largest value of a warp, the lowest of equal ones. */
+__device__ __forceinline__ int warp_best(float value, int index)
+{
+    for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, value, distance);
+        const int place = __shfl_xor_sync(0xffffffffu, index, distance);
+        if (other > value || (other == value && place < index)) {
+            value = other;
+            index = place;
+        }
+    }
+    return __shfl_sync(0xffffffffu, index, 0); /* with NaN, lanes may differ */
+}
+
+/* Bits of the groups whose experts are candidates; choice (E) is shared. */
+__device__ __forceinline__ unsigned best_groups(const struct route_args &a, const float *choice)
+{
+    const int size = static_cast<int>(a.E / a.groups), group = lane_of();
+    float first = -INFINITY, second = -INFINITY;
+    unsigned kept = 0;
+    for (int e = group * size; group < a.groups && e < (group + 1) * size; e++) {
+        const float x = choice[e];
+        second = x > first ? first : x > second ? x : second;
+        first = x > first ? x : first;
+    }
+    float score = group < a.groups ? first + second : -INFINITY;
+    for (int64_t i = 0; i < a.top_groups; i++) {
+        const int best = warp_best(score, group);
+        kept |= 1u << best;
+        if (group == best) score = -INFINITY;
+    }
+    return kept;
+}
+
+/* The experts of a token by their choice, and their weights. */
+template <int SLOTS>
+__device__ __forceinline__ void choose_experts(const struct route_args &a, int64_t m, const float (&probs)[SLOTS],
+                                               float (&choice)[SLOTS])
+{
+    const int lane = lane_of(), E = static_cast<int>(a.E), k = static_cast<int>(a.k);
+    float sum = a.sigmoid ? route_eps : 0;
+    for (int j = 0; j < k; j++) {
+        int index = 0;
+        float value = -INFINITY, weight = 0;
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            if (lane + s * WARP_SIZE >= E || (s > 0 && !(choice[s] > value))) continue;
+            value = choice[s];
+            index = lane + s * WARP_SIZE;
+        }
+        const int best = warp_best(value, index);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            if (lane + s * WARP_SIZE != best) continue;
+            choice[s] = -INFINITY;
+            weight = probs[s];
+        }
+        weight = __shfl_sync(0xffffffffu, weight, best % WARP_SIZE);
+        sum += weight;
+        if (lane != 0) continue;
+        a.experts[m * k + j] = best;
+        a.weights[m * k + j] = weight * (a.normalize ? 1 : a.scale);
+        if (a.counts && (!a.counted || a.counted[m])) atomicAdd(&a.counts[best], 1);
+    }
+    for (int j = 0; lane == 0 && a.normalize && j < k; j++) a.weights[m * k + j] = a.weights[m * k + j] / sum * a.scale;
+}
+
+template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) route_kernel(struct route_args a)
+{
+    SHARED(float, choices, [WARPS][SLOTS * WARP_SIZE]);
+    const int lane = lane_of(), E = static_cast<int>(a.E);
+    each_item(a.M, [&](int64_t m) {
+        float choice[SLOTS], probs[SLOTS], highest = -INFINITY, sum = 0;
+        float *shared = choices[threadIdx.x / WARP_SIZE];
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            const int e = lane + s * WARP_SIZE;
+            choice[s] = e < E ? to_float(static_cast<const T *>(a.logits)[m * E + e]) : -INFINITY;
+            highest = fmaxf(highest, choice[s]);
+        }
+        highest = max_over_lanes(highest);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            probs[s] = lane + s * WARP_SIZE < E ? expf(choice[s] - highest) : 0;
+            sum += probs[s];
+        }
+        sum = sum_over_lanes(sum, WARP_SIZE);
+        const float inverse = 1 / sum;
+        if (a.lse && lane == 0) a.lse[m] = highest + logf(sum);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            const int e = lane + s * WARP_SIZE;
+            if (e >= E) continue;
+            probs[s] = a.sigmoid ? 1 / (1 + expf(-choice[s])) : probs[s] * inverse;
+            a.probs[m * E + e] = probs[s];
+            if (a.bias || a.groups) choice[s] = probs[s] + (a.bias ? a.bias[e] : 0);
+            if (a.groups) shared[e] = choice[s];
+        }
+        if (a.groups) {
+            __syncwarp();
+            const unsigned kept = best_groups(a, shared);
+            __syncwarp();
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                const int e = lane + s * WARP_SIZE;
+                if (e < E && !(kept >> e / static_cast<int>(a.E / a.groups) & 1)) choice[s] = -INFINITY;
+            }
+        }
+        choose_experts<SLOTS>(a, m, probs, choice);
+    });
+}
+
+/* prob_sums, and as column E z_sum: a block adds up SUM_EXPERTS columns. */
+__global__ void __launch_bounds__(SUM_EXPERTS *SUM_ROWS) route_sums_kernel(struct route_args a)
+{
+    SHARED(double, sums, [SUM_ROWS][SUM_EXPERTS]);
+    const int64_t e = blockIdx.x * static_cast<int64_t>(SUM_EXPERTS) + threadIdx.x;
+    double *const to = e < a.E ? (a.prob_sums ? a.prob_sums + e : nullptr) : e == a.E ? a.z_sum : nullptr;
+    double sum = 0;
+    for (int64_t m = threadIdx.y; to && m < a.M; m += SUM_ROWS) {
+        const double x = static_cast<double>(e < a.E ? a.probs[m * a.E + e] : a.lse[m]);
+        if (!a.counted || a.counted[m]) sum += e < a.E ? x : x * x;
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    for (int i = 1; threadIdx.y == 0 && i < SUM_ROWS; i++) sum += sums[i][threadIdx.x];
+    if (threadIdx.y == 0 && to) *to += sum;
+}
+
+/* The chosen experts' gradients are stored over those that all experts have. */
+template <typename T> __global__ void __launch_bounds__(THREADS) route_bwd_kernel(struct route_bwd_args a)
+{
+    const int lane = lane_of(), E = static_cast<int>(a.E), k = static_cast<int>(a.k);
+    const float loss_scale = a.loss_scale ? *a.loss_scale : 1;
+    each_item(a.M, [&](int64_t m) {
+        const float *probs = a.probs + m * E, *w = a.weights + m * k, *dw = a.dweights + m * k;
+        const int32_t *experts = a.experts + m * k;
+        const bool counts = !a.counted || a.counted[m];
+        float sum = 0, inner = 0, dot = 0;
+        for (int j = lane; j < k; j += WARP_SIZE) {
+            sum += probs[experts[j]];
+            inner += w[j] * dw[j];
+        }
+        const float inverse = 1 / (sum_over_lanes(sum, WARP_SIZE) + (a.sigmoid ? route_eps : 0));
+        inner = sum_over_lanes(inner, WARP_SIZE);
+        auto of_all = [&](int e) {
+            return a.counts && counts ? a.aux_scale * loss_scale * static_cast<float>(a.counts[e]) : 0.0f;
+        };
+        auto of_chosen = [&](int j) { return a.normalize ? (a.scale * dw[j] - inner) * inverse : a.scale * dw[j]; };
+        for (int e = lane; e < E; e += WARP_SIZE) dot += probs[e] * of_all(e);
+        for (int j = lane; j < k; j += WARP_SIZE) dot += probs[experts[j]] * of_chosen(j);
+        dot = sum_over_lanes(dot, WARP_SIZE);
+        if (a.lse && counts) dot -= 2 * a.z_scale * loss_scale * a.lse[m];
+        auto put = [&](int e, float d) {
+            const float p = probs[e];
+            from_float(a.sigmoid ? d * p * (1 - p) : p * (d - dot), static_cast<T *>(a.dlogits) + m * E + e);
+        };
+        for (int e = lane; e < E; e += WARP_SIZE) put(e, of_all(e));
+        __syncwarp();
+        for (int j = lane; j < k; j += WARP_SIZE) put(experts[j], of_all(experts[j]) + of_chosen(j));
+    });
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) gather_kernel(struct gather_tokens_args a)
+{
+    const int columns = static_cast<int>(a.C / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M * a.k; table_walk_next(&walk, columns)) {
+        const int64_t j = static_cast<int64_t>(walk.column) * V, from = a.rows[walk.row] / a.k * a.C + j;
+        store_pack(static_cast<T *>(a.xe) + walk.row * a.C + j, load_pack<V>(static_cast<const T *>(a.x) + from));
+    }
+}
+
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_kernel(struct combine_tokens_args a)
+{
+    const int columns = static_cast<int>(a.C / V);
+    struct table_walk walk = table_walk_start(columns);
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t c = static_cast<int64_t>(walk.column) * V;
+        T *y = static_cast<T *>(a.y) + walk.row * a.C + c;
+        float sum[V] = {};
+        if (a.accumulate) load(y, sum);
+        for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++) {
+            const float weight = a.weights ? a.weights[i] : 1;
+            float x[V];
+            load(static_cast<const T *>(a.ye) + a.places[i] * a.C + c, x);
+#pragma unroll
+            for (int v = 0; v < V; v++) sum[v] = fmaf(weight, x[v], sum[v]);
+        }
+        store(y, sum);
+    }
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) combine_bwd_kernel(struct combine_tokens_bwd_args a)
+{
+    each_item(a.M * a.k, [&](int64_t i) {
+        const T *dy = static_cast<const T *>(a.dy) + i / a.k * a.C;
+        const int64_t row = a.places[i] * a.C;
+        const float weight = a.weights[i];
+        float dot = 0;
+        for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
+            float d[V], x[V];
+            load(dy + c, d);
+            load(static_cast<const T *>(a.ye) + row + c, x);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                dot = fmaf(d[v], x[v], dot);
+                d[v] *= weight;
+            }
+            store(static_cast<T *>(a.dye) + row + c, d);
+        }
+        dot = sum_over_lanes(dot, WARP_SIZE);
+        if (lane_of() == 0) a.dweights[i] = dot;
+    });
+}
+
+} // namespace
+
+void cuda_route(struct stream *stream, const struct route_args *a)
+{
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->groups <= ROUTE_MAX_GROUPS && a->k <= a->E);
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "route",
+               (a->E <= FEW_SLOTS * WARP_SIZE ? route_kernel<T, FEW_SLOTS> : route_kernel<T, MOST_SLOTS>),
+               grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
+    });
+    if (a->prob_sums || a->z_sum)
+        LAUNCH(stream, "route", route_sums_kernel, static_cast<unsigned>(ceil_div(a->E + 1, SUM_EXPERTS)),
+               dim3(SUM_EXPERTS, SUM_ROWS), *a);
+}
+
+void cuda_route_bwd(struct stream *stream, const struct route_bwd_args *a)
+{
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && !(a->lse && a->sigmoid));
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        LAUNCH(stream, "route_bwd", route_bwd_kernel<T>, grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
+    });
+}
+
+void cuda_gather_tokens(struct stream *stream, const struct gather_tokens_args *a)
+{
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->xe, a->x, a->C * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "gather_tokens", (aligned ? gather_kernel<T, VECTOR<T>> : gather_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->k * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
+}
+
+void cuda_combine_tokens(struct stream *stream, const struct combine_tokens_args *a)
+{
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->y, a->ye, a->C * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "combine_tokens", (aligned ? combine_kernel<T, VECTOR<T>> : combine_kernel<T, 1>),
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+    });
+}
+
+void cuda_combine_tokens_bwd(struct stream *stream, const struct combine_tokens_bwd_args *a)
+{
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->dye, a->dy, a->ye, a->C * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "combine_tokens_bwd", (aligned ? combine_bwd_kernel<T, VECTOR<T>> : combine_bwd_kernel<T, 1>),
+               grid_of(stream, ceil_div(a->M * a->k, WARPS), 8), THREADS, *a);
+    });
+}
+CUDA_MODULE(experts, route_sums_kernel)
