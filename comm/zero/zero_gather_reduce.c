@@ -265,7 +265,7 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
     for (int t = 0; t <= info->num_tensors; t++) {
         int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
         if (next > end) stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
-        if (t < info->num_tensors && tensors[t].role != ROLE_LAYER_SCALAR) end = next + tensors[t].numel;
+        if (t < info->num_tensors && !role_is_constant(tensors[t].role)) end = next + tensors[t].numel;
     }
 }
 

@@ -10,6 +10,8 @@ enum { MAX_ASKED = 96 };
 
 /* With those of model_config.c they keep products of sizes far from overflow. */
 static const int64_t MAX_INTERMEDIATE = 1 << 22, MAX_HEADS = 1 << 16, MAX_HEAD_DIM = 1 << 14;
+/* Those of op `route` (gpu/ops.h). */
+static const int64_t MAX_EXPERTS = 512, MAX_EXPERT_GROUPS = 32;
 
 /* The keys that a reader has asked for, each once. */
 struct asked_keys {
@@ -76,10 +78,15 @@ json_t *model_multimodal_text(struct config_reader *reader);
 /* Reads desc->quantization. */
 void model_quantization_read(struct config_reader *reader, struct model_desc *desc);
 
+/* Reads desc->experts. */
+void model_experts_read(struct config_reader *reader, struct model_desc *desc);
+
 /* The layers that have the sliding window in transformers. */
 enum window_rule {
     WINDOW_NONE, /* no layer, whatever the config says */
     WINDOW_ALL,
+    WINDOW_IF_USED,        /* with use_sliding_window: all */
+    WINDOW_EVEN_UNTIL,     /* with use_sliding_window: every second up to max_window_layers, or as layer_types lists */
     WINDOW_FROM,           /* with use_sliding_window: those from max_window_layers on, or as layer_types lists them */
     WINDOW_NOPE,           /* with use_sliding_window: those without RoPE, or as layer_types lists them */
     WINDOW_PATTERN,        /* all but every pattern-th, or as layer_types lists them; there must be a window */

@@ -65,6 +65,13 @@ static const struct family_facts FAMILIES[] = {
     [FAMILY_SEED_OSS] = {"seed_oss", "SeedOssForCausalLM", "SeedOss", 155136, 4096, 27648, 64, 80,  8, 128, 524288, false, 1,      1e-6, ROPE(1e4),          NO_WINDOW},
     [FAMILY_QWEN3_5] = {"qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3_5Text", 248320, 4096, 12288, 32, 16, 4, 256, 32768, false, -1,    1e-6, PARTIAL_ROPE(0.25), {WINDOW_NONE, 0, NOPE_NONE, 4, false, true}},
     [FAMILY_GEMMA4]  = {"gemma4_text", "Gemma4ForCausalLM", "Gemma4Text",262144, 2304,  9216, 30,  8,  4, 256, 131072, true,  0,      1e-6, {1e6, 0, true, 1e4, NULL}, {WINDOW_PATTERN, 512, NOPE_NONE, 6, false, false}},
+    [FAMILY_QWEN3_MOE] = {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3Moe", 151936, 2048, 6144, 24, 32, 4, 0,  32768, false, -1,      1e-6, ROPE(1e4), {WINDOW_IF_USED, 4096, NOPE_NONE, 0, false, false}},
+    [FAMILY_QWEN2_MOE] = {"qwen2_moe", "Qwen2MoeForCausalLM", "Qwen2Moe", 151936, 2048, 5632, 24, 16, 16, 0, 32768, false, -1,      1e-6, ROPE(1e4), {WINDOW_EVEN_UNTIL, 4096, NOPE_NONE, 0, false, false}},
+    [FAMILY_MIXTRAL] = {"mixtral", "MixtralForCausalLM", "Mixtral",    32000, 4096, 14336, 32, 32,  8,   0, 131072, false, -1,     1e-5, ROPE(1e6), {WINDOW_ALL, 0, NOPE_NONE, 0, false, false}},
+    [FAMILY_OLMOE]   = {"olmoe", "OlmoeForCausalLM", "Olmoe",          50304, 2048,  2048, 16, 16,  0,   0,   4096, false, 1,      1e-5, ROPE(1e4), NO_WINDOW},
+    [FAMILY_GRANITE_MOE] = {"granitemoe", "GraniteMoeForCausalLM", "GraniteMoe", 32000, 4096, 11008, 32, 32, 0, 0, 2048, false, -1, 1e-6, ROPE(1e4), NO_WINDOW},
+    [FAMILY_GPT_OSS] = {"gpt_oss", "GptOssForCausalLM", "GptOss",     201088, 2880,  2880, 36, 64,  8,  64, 131072, false, -1,     1e-5, ROPE(1.5e5), {WINDOW_PATTERN, 128, NOPE_NONE, 2, false, false}},
+    [FAMILY_GLM4_MOE] = {"glm4_moe", "Glm4MoeForCausalLM", "Glm4Moe", 151552, 4096, 10944, 46, 96,  8,   0, 131072, false, -1,     1e-5, PARTIAL_ROPE(0.5), NO_WINDOW},
 };
 #undef NO_WINDOW
 #undef ROPE
@@ -94,34 +101,45 @@ static const char *model_family_list(char *text, size_t size)
 
 /* ---- refusals and notices ------------------------------------------------ */
 
-enum { GPT2 = 1 << FAMILY_GPT2, LLAMA = 1 << FAMILY_LLAMA, MISTRAL = 1 << FAMILY_MISTRAL, QWEN2 = 1 << FAMILY_QWEN2 };
-enum { QWEN3 = 1 << FAMILY_QWEN3, PHI3 = 1 << FAMILY_PHI3, GRANITE = 1 << FAMILY_GRANITE };
-enum { SMOLLM3 = 1 << FAMILY_SMOLLM3, BERT = 1 << FAMILY_BERT };
-enum { OLMO2 = 1 << FAMILY_OLMO2, OLMO = OLMO2 | 1 << FAMILY_OLMO3 };
-enum { GEMMA2 = 1 << FAMILY_GEMMA2, GEMMA3 = 1 << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
-enum { GEMMA4 = 1 << FAMILY_GEMMA4, GEMMAS = GEMMA | GEMMA4 };
-enum { GLM4 = 1 << FAMILY_GLM4, GLM = GLM4 | 1 << FAMILY_GLM, MINISTRAL3 = 1 << FAMILY_MINISTRAL3 };
-enum { GPTJ = 1 << FAMILY_GPTJ, GPT_NEOX = 1 << FAMILY_GPT_NEOX, PHI = 1 << FAMILY_PHI };
-enum { COHERE2 = 1 << FAMILY_COHERE2, COHERE = COHERE2 | 1 << FAMILY_COHERE };
-enum { STARCODER2 = 1 << FAMILY_STARCODER2, EXAONE4 = 1 << FAMILY_EXAONE4, SEED_OSS = 1 << FAMILY_SEED_OSS };
-enum { QWEN3_5 = 1 << FAMILY_QWEN3_5 };
-enum { ALL = (1 << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
+enum {
+    GPT2 = 1LL << FAMILY_GPT2,
+    LLAMA = 1LL << FAMILY_LLAMA,
+    MISTRAL = 1LL << FAMILY_MISTRAL,
+    QWEN2 = 1LL << FAMILY_QWEN2
+};
+enum { QWEN3 = 1LL << FAMILY_QWEN3, PHI3 = 1LL << FAMILY_PHI3, GRANITE = 1LL << FAMILY_GRANITE };
+enum { SMOLLM3 = 1LL << FAMILY_SMOLLM3, BERT = 1LL << FAMILY_BERT };
+enum { OLMO2 = 1LL << FAMILY_OLMO2, OLMO = OLMO2 | 1LL << FAMILY_OLMO3 };
+enum { GEMMA2 = 1LL << FAMILY_GEMMA2, GEMMA3 = 1LL << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
+enum { GEMMA4 = 1LL << FAMILY_GEMMA4, GEMMAS = GEMMA | GEMMA4 };
+enum { GLM4 = 1LL << FAMILY_GLM4, GLM = GLM4 | 1LL << FAMILY_GLM, MINISTRAL3 = 1LL << FAMILY_MINISTRAL3 };
+enum { GPTJ = 1LL << FAMILY_GPTJ, GPT_NEOX = 1LL << FAMILY_GPT_NEOX, PHI = 1LL << FAMILY_PHI };
+enum { COHERE2 = 1LL << FAMILY_COHERE2, COHERE = COHERE2 | 1LL << FAMILY_COHERE };
+enum { STARCODER2 = 1LL << FAMILY_STARCODER2, EXAONE4 = 1LL << FAMILY_EXAONE4, SEED_OSS = 1LL << FAMILY_SEED_OSS };
+enum { QWEN3_5 = 1LL << FAMILY_QWEN3_5 };
+enum { QWEN3_MOE = 1LL << FAMILY_QWEN3_MOE, QWEN2_MOE = 1LL << FAMILY_QWEN2_MOE, MIXTRAL = 1LL << FAMILY_MIXTRAL };
+enum { OLMOE = 1LL << FAMILY_OLMOE, GRANITE_MOE = 1LL << FAMILY_GRANITE_MOE, GPT_OSS = 1LL << FAMILY_GPT_OSS };
+enum { GLM4_MOE = 1LL << FAMILY_GLM4_MOE };
+enum { EXPERTS = QWEN3_MOE | QWEN2_MOE | MIXTRAL | OLMOE | GRANITE_MOE | GPT_OSS | GLM4_MOE };
+enum { ALL = (1LL << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 /* of the model's parts */
 enum { LAYER_NORM = GPT2 | BERT | GPTJ | GPT_NEOX | PHI | COHERE | STARCODER2, BIASED = LAYER_NORM & ~COHERE };
 enum {
     UNGATED = BIASED,
     OLD_NAMES = GPT2 | GPTJ,
-    WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ | 1 << FAMILY_QWEN3_5
+    WITHOUT_WINDOW =
+        BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ | 1LL << FAMILY_QWEN3_5 | OLMOE | GRANITE_MOE | GLM4_MOE
 };
 enum {
-    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMAS | GLM | GPT_NEOX | COHERE | SEED_OSS
+    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMAS | GLM | GPT_NEOX | COHERE | SEED_OSS |
+                     (EXPERTS & ~(QWEN2_MOE | MIXTRAL))
 };
 enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERE };
 
 /* Keys of these families that have one supported value. */
 struct limited_key {
     const char *keys[3];
-    int families;
+    int64_t families;
     const char *value; /* JSON; null and absence are accepted as well */
     const char *why;
 };
@@ -140,10 +158,12 @@ static const struct limited_key REFUSALS[] = {
     {{"scale_attn_by_inverse_layer_idx"}, GPT2, "false", "attention scores are not scaled by the layer's number"},
     {{"use_mrope"}, ROTARY, "false", "multimodal RoPE is not supported"},
     {{"use_bidirectional_attention"}, GEMMA, "false", "ztrain trains causal models only"},
-    {{"enable_moe_block"}, GEMMA4, "false", "ztrain trains dense models only"},
+    {{"enable_moe_block"}, GEMMA4, "false", "Gemma 4 without experts is"},
     {{"attn_output_gate"}, QWEN3_5, "true", "attention has a gate"},
     {{"qk_layernorm"}, PHI, "false", "norms of q and k are not supported here"},
     {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "norms of q and k are not supported here"},
+    {{"clip_qkv"}, OLMOE, "null", "q, k and v are not clipped"},
+    {{"router_jitter_noise"}, MIXTRAL, "0", "routers without noise are supported"},
 };
 
 #define NO_EFFECT "has no effect in this family, as in transformers"
@@ -158,7 +178,10 @@ static const struct limited_key REMARKS[] = {
     {{"use_bias"}, ALL & ~STARCODER2, "true", NO_EFFECT},
     {{"sliding_window"}, WITHOUT_WINDOW | GPT_NEOX | PHI | SEED_OSS | (COHERE & ~COHERE2), "null", NO_EFFECT},
     {{"use_sliding_window"}, WITHOUT_WINDOW, "false", NO_EFFECT},
-    {{"use_sliding_window"}, ROTARY & ~(WITHOUT_WINDOW | QWEN2 | QWEN3 | SMOLLM3), "true", NO_EFFECT},
+    {{"use_sliding_window"},
+     ROTARY & ~(WITHOUT_WINDOW | QWEN2 | QWEN3 | SMOLLM3 | QWEN2_MOE | QWEN3_MOE),
+     "true",
+     NO_EFFECT},
     {{"hidden_act"}, OLD_NAMES, "null", NO_EFFECT},
     {{"hidden_act"}, GEMMAS, "\"gelu_pytorch_tanh\"", NO_EFFECT},
     {{"hidden_activation"}, ALL & ~GEMMAS, "null", NO_EFFECT},
@@ -176,11 +199,11 @@ static const struct limited_key REMARKS[] = {
     {{"final_logit_softcapping"}, ALL & ~GEMMAS, "null", NO_EFFECT},
     {{"query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
     {{"logit_scale"}, ALL & ~COHERE, "1", NO_EFFECT},
-    {{"logits_scaling", "attention_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
-    {{"embedding_multiplier", "residual_multiplier"}, ALL & ~GRANITE, "1", NO_EFFECT},
-    {{"clip_qkv"}, ALL, "null", NO_EFFECT},
+    {{"logits_scaling", "attention_multiplier"}, ALL & ~(GRANITE | GRANITE_MOE), "1", NO_EFFECT},
+    {{"embedding_multiplier", "residual_multiplier"}, ALL & ~(GRANITE | GRANITE_MOE), "1", NO_EFFECT},
+    {{"clip_qkv"}, ALL & ~OLMOE, "null", NO_EFFECT},
     {{"qk_layernorm"}, ALL & ~PHI, "false", NO_EFFECT},
-    {{"use_qk_norm"}, ALL & ~(QWEN3 | COHERE), "false", NO_EFFECT},
+    {{"use_qk_norm"}, ALL & ~(QWEN3 | COHERE | GLM4_MOE), "false", NO_EFFECT},
     {{"use_parallel_residual"}, ALL & ~GPT_NEOX, "false", NO_EFFECT},
     {{"rotary_dim"}, ALL & ~GPTJ, "null", NO_EFFECT},
     {{"rotary_pct", "rotary_emb_base"}, ALL & ~GPT_NEOX, "1", NO_EFFECT},
@@ -188,7 +211,8 @@ static const struct limited_key REMARKS[] = {
     {{"no_rope_layers"}, ALL & ~SMOLLM3, "null", NO_EFFECT},
     {{"rope_local_base_freq"}, ALL & ~GEMMA3, "null", NO_EFFECT},
     {{"sliding_window_pattern"}, ALL & ~(GEMMA3 | COHERE2 | EXAONE4), "null", NO_EFFECT},
-    {{"attention_chunk_size", "num_experts", "num_local_experts"}, ALL, "null", NO_EFFECT},
+    {{"num_experts", "num_local_experts"}, ALL & ~EXPERTS, "null", NO_EFFECT},
+    {{"attention_chunk_size"}, ALL, "null", NO_EFFECT},
 };
 
 /* These keys do not count as asked for: a key similar to one of them is not its misspelling (tie_encoder_decoder). */
@@ -196,7 +220,7 @@ static void config_check_limited(struct config_reader *reader, struct model_desc
                                  bool refuses)
 {
     char text[64];
-    for (size_t i = 0; i < COUNT_OF(row->keys) && row->keys[i] && row->families & 1 << desc->family; i++) {
+    for (size_t i = 0; i < COUNT_OF(row->keys) && row->keys[i] && row->families & 1LL << desc->family; i++) {
         const json_t *value = json_object_get(reader->object, row->keys[i]);
         if (!value || json_is_null(value) || reader_value_is(value, row->value)) continue;
         if (refuses)
@@ -210,7 +234,7 @@ static void config_check_limited(struct config_reader *reader, struct model_desc
 /* The keys of dropout. absent: the rate of transformers where config.json has no key, which ztrain does not apply. */
 static const struct dropout_key {
     const char *key;
-    int families;
+    int64_t families;
     size_t offset; /* of the rate in struct dropout_rates */
     double absent;
 } DROPOUT_KEYS[] = {
@@ -241,7 +265,7 @@ static void read_dropout(struct config_reader *reader, struct model_desc *desc)
     char list[256] = "", text[64];
     for (size_t i = 0; i < COUNT_OF(DROPOUT_KEYS); i++) {
         const struct dropout_key *row = &DROPOUT_KEYS[i];
-        if (!(row->families & 1 << desc->family)) continue;
+        if (!(row->families & 1LL << desc->family)) continue;
         const json_t *value = reader_get(reader, row->key);
         const double rate = json_number_value(value);
         if (value && (!json_is_number(value) || rate < 0 || rate > 1))
@@ -263,7 +287,7 @@ static void read_dropout(struct config_reader *reader, struct model_desc *desc)
 void model_desc_set_dropout(struct model_desc *desc, double rate)
 {
     for (size_t i = 0; i < COUNT_OF(DROPOUT_KEYS); i++)
-        if (DROPOUT_KEYS[i].families & 1 << desc->family)
+        if (DROPOUT_KEYS[i].families & 1LL << desc->family)
             *(double *)(void *)((char *)&desc->dropout + DROPOUT_KEYS[i].offset) = rate;
     for (int i = desc->notices.count - 1; i >= 0; i--) {
         if (strncmp(desc->notices.items[i], DROPOUT_NOTICE, strlen(DROPOUT_NOTICE)) != 0) continue;
@@ -278,7 +302,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1 << family & ~(GRANITE | OLMO | COHERE | QWEN3_5 | GEMMA4)) != 0;
+    return (1LL << family & ~(GRANITE | OLMO | COHERE | QWEN3_5 | GEMMA4 | EXPERTS)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -332,9 +356,12 @@ static void config_num_labels(struct config_reader *reader, struct model_desc *d
 static const struct unsupported {
     const char *parts[8], *kind, *hint;
 } UNSUPPORTED[] = {
-    {{"moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "dbrx", "qwen3_next"},
+    {{"deepseek_v2", "deepseek_v3", "kimi", "glm4_moe_lite", "longcat"},
+     "a model with multi-head latent attention (MLA)",
+     "of mixtures of experts qwen3_moe, qwen2_moe, mixtral, olmoe, granitemoe, gpt_oss and glm4_moe are"},
+    {{"moe", "llama4", "dbrx", "qwen3_next"},
      "a mixture of experts (MoE)",
-     "ztrain trains dense models only"},
+     "qwen3_moe, qwen2_moe, mixtral, olmoe, granitemoe, gpt_oss and glm4_moe are"},
     {{"gemma3n", "_vl", "llava", "mllama", "pixtral", "phi4_multimodal", "paligemma"},
      "a multimodal model",
      "the text of gemma3, gemma4, qwen2_5_vl, qwen3_vl, qwen3_5, mistral3, llava and internvl is"},
@@ -412,7 +439,7 @@ static int64_t config_get_size(struct config_reader *reader, bool gpt2, const ch
 static void read_sizes(struct config_reader *reader, struct model_desc *desc)
 {
     const struct family_facts *facts = &FAMILIES[desc->family];
-    const bool gpt2 = 1 << desc->family & OLD_NAMES;
+    const bool gpt2 = 1LL << desc->family & OLD_NAMES;
     desc->vocab_size = reader_int(reader, "vocab_size", facts->vocab_size, 1, MAX_VOCAB);
     desc->hidden_size = config_get_size(reader, gpt2, "n_embd", "hidden_size", facts->hidden_size, MAX_HIDDEN);
     desc->num_layers = config_get_size(reader, gpt2, "n_layer", "num_hidden_layers", facts->num_layers, MAX_LAYERS);
@@ -422,7 +449,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     desc->intermediate_size =
         gpt2 ? reader_int(reader, "n_inner", 4 * desc->hidden_size, 1, MAX_INTERMEDIATE)
              : reader_int(reader, "intermediate_size", facts->intermediate_size, 1, MAX_INTERMEDIATE);
-    if (gpt2 || 1 << desc->family & (BERT | GPT_NEOX)) {
+    if (gpt2 || 1LL << desc->family & (BERT | GPT_NEOX)) {
         desc->num_kv_heads = desc->num_heads;
     } else {
         /* an explicit null means num_attention_heads; an absent key, the family's default */
@@ -436,7 +463,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
     if (reader->status != STATUS_OK) return;
     int64_t C = desc->hidden_size, H = desc->num_heads;
     /* transformers requires this of some families in any case */
-    if (C % H != 0 && (desc->head_dim == 0 || 1 << desc->family & (LLAMA | GEMMA)))
+    if (C % H != 0 && (desc->head_dim == 0 || 1LL << desc->family & (LLAMA | GEMMA)))
         reader_fail(reader, STATUS_DATA, "hidden size %" PRId64 " is not a multiple of the %" PRId64 " attention heads",
                     C, H);
     if (desc->head_dim == 0) desc->head_dim = C / H;
@@ -445,7 +472,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
                     "num_attention_heads %" PRId64 " is not a multiple of num_key_value_heads %" PRId64 "%s", H,
                     desc->num_kv_heads,
                     reader_get(reader, "num_key_value_heads") ? "" : " (the default of this model_type)");
-    if (1 << desc->family & ROTARY && desc->head_dim % 2 != 0)
+    if (1LL << desc->family & ROTARY && desc->head_dim % 2 != 0)
         reader_fail(reader, STATUS_DATA, "head_dim is %" PRId64 ", but RoPE needs an even number", desc->head_dim);
     if (H * desc->head_dim > MAX_INTERMEDIATE)
         reader_fail(reader, STATUS_DATA, "%" PRId64 " heads of size %" PRId64 " are more than the supported %" PRId64,
@@ -457,7 +484,7 @@ static void read_sizes(struct config_reader *reader, struct model_desc *desc)
 
 /* The names that an activation has in config.json; the first one of a family is its default. */
 static const struct activation {
-    int families;
+    int64_t families;
     const char *key;
     enum mlp_kind kind;
     const char *names[5];
@@ -475,10 +502,10 @@ static const struct activation {
 static void read_activation(struct config_reader *reader, struct model_desc *desc)
 {
     const struct activation *first = ACTIVATIONS;
-    while (!(first->families & 1 << desc->family)) first++;
+    while (!(first->families & 1LL << desc->family)) first++;
     const char *name = reader_string(reader, first->key, first->names[0]), *other = first->names[1];
     for (const struct activation *row = first; row < ACTIVATIONS + COUNT_OF(ACTIVATIONS); row++) {
-        if (!(row->families & 1 << desc->family)) continue;
+        if (!(row->families & 1LL << desc->family)) continue;
         other = row == first ? other : row->names[0];
         for (size_t i = 0; i < COUNT_OF(row->names) && row->names[i]; i++) {
             if (strcmp(name, row->names[i]) == 0) {
@@ -514,7 +541,7 @@ static void read_padding(struct config_reader *reader, struct model_desc *desc)
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;
     desc->padding_token = -1;
     bool by_default = absent >= 0 && absent < V && !json_object_get(reader->object, "pad_token_id");
-    if (1 << desc->family & (OLD_NAMES | GPT_NEOX) || (!reader_get(reader, "pad_token_id") && !by_default)) return;
+    if (1LL << desc->family & (OLD_NAMES | GPT_NEOX) || (!reader_get(reader, "pad_token_id") && !by_default)) return;
     int64_t id = reader_int(reader, "pad_token_id", absent, -V, V - 1);
     desc->padding_token = id < 0 ? id + V : id;
 }
@@ -577,7 +604,7 @@ static void read_gemma4(struct config_reader *reader, struct model_desc *desc)
 
 static double config_norm_eps(struct config_reader *reader, const struct model_desc *desc)
 {
-    const int family = 1 << desc->family;
+    const int64_t family = 1LL << desc->family;
     const char *key = family & OLD_NAMES        ? "layer_norm_epsilon"
                       : family & LAYER_NORM_EPS ? "layer_norm_eps"
                       : family & STARCODER2     ? "norm_epsilon"
@@ -587,22 +614,23 @@ static double config_norm_eps(struct config_reader *reader, const struct model_d
 
 static void read_biases(struct config_reader *reader, struct model_desc *desc)
 {
-    const int family = 1 << desc->family;
+    const int64_t family = 1LL << desc->family;
     desc->norm_bias = family & BIASED;
     desc->head_bias = family & (GPTJ | PHI);
     desc->qkv_bias = family & (BIASED & ~GPTJ) || family & QWEN2;
     desc->mlp_bias = family & BIASED;
     if (family & STARCODER2) desc->qkv_bias = desc->mlp_bias = reader_bool(reader, "use_bias", true);
+    if (family & QWEN2_MOE) desc->qkv_bias = reader_bool(reader, "qkv_bias", true);
     if (family & ATTENTION_BIAS)
-        desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLM | GPT_NEOX | SEED_OSS));
+        desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLM | GPT_NEOX | SEED_OSS | GPT_OSS));
     if (family & MLP_BIAS) desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
-    desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLM | SEED_OSS));
+    desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLM | SEED_OSS | QWEN2_MOE | GLM4_MOE));
     if (family & SEED_OSS) desc->o_bias = reader_bool(reader, "attention_out_bias", false);
 }
 
 static enum residual_kind config_residual(struct config_reader *reader, const struct model_desc *desc)
 {
-    if (1 << desc->family & (GPTJ | PHI | COHERE)) return RESIDUAL_PARALLEL_ONE_NORM;
+    if (1LL << desc->family & (GPTJ | PHI | COHERE)) return RESIDUAL_PARALLEL_ONE_NORM;
     const bool neox = desc->family == FAMILY_GPT_NEOX;
     return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
 }
@@ -630,7 +658,7 @@ static void read_delta(struct config_reader *reader, struct model_desc *desc)
 
 static void config_blocks(struct config_reader *reader, struct model_desc *desc)
 {
-    const int family = 1 << desc->family;
+    const int64_t family = 1LL << desc->family;
     desc->norm = family & LAYER_NORM ? NORM_LAYER : NORM_RMS;
     desc->norm_eps = config_norm_eps(reader, desc);
     desc->norm_place = family & (OLMO | EXAONE4)  ? NORM_AFTER
@@ -638,9 +666,9 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
                        : family & BERT            ? NORM_AFTER_RESIDUAL
                                                   : NORM_BEFORE;
     desc->residual = config_residual(reader, desc);
-    desc->qk_norm = family & (QWEN3 | QWEN3_5 | GEMMA3 | GEMMA4 | EXAONE4) ? QK_NORM_HEADS
-                    : family & OLMO                                        ? QK_NORM_PROJECTION
-                                                                           : QK_NORM_NONE;
+    const bool head_norms = family & (QWEN3 | QWEN3_5 | GEMMA3 | GEMMA4 | EXAONE4 | QWEN3_MOE) ||
+                            (family & GLM4_MOE && reader_bool(reader, "use_qk_norm", false));
+    desc->qk_norm = head_norms ? QK_NORM_HEADS : family & (OLMO | OLMOE) ? QK_NORM_PROJECTION : QK_NORM_NONE;
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
     desc->fused_qkv = family & (GPT2 | PHI3 | GPT_NEOX);
     desc->qkv_by_head = family & GPT_NEOX;
@@ -650,11 +678,13 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     read_biases(reader, desc);
     read_activation(reader, desc);
     if (family & BERT) desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
-    if (family & GRANITE) read_multipliers(reader, desc);
+    if (family & (GRANITE | GRANITE_MOE)) read_multipliers(reader, desc);
     if (family & COHERE) desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
     if (family & GEMMA) read_gemma(reader, desc);
     if (family & GEMMA4) read_gemma4(reader, desc);
     if (family & QWEN3_5) read_delta(reader, desc);
+    if (family & EXPERTS) model_experts_read(reader, desc);
+    desc->sinks = family & GPT_OSS;
     if (family & ROTARY) model_rope_read(reader, &FAMILIES[desc->family].rope, desc);
 }
 

@@ -43,6 +43,13 @@ enum model_family {
     FAMILY_SEED_OSS,
     FAMILY_QWEN3_5,
     FAMILY_GEMMA4,
+    FAMILY_QWEN3_MOE,
+    FAMILY_QWEN2_MOE,
+    FAMILY_MIXTRAL,
+    FAMILY_OLMOE,
+    FAMILY_GRANITE_MOE,
+    FAMILY_GPT_OSS,
+    FAMILY_GLM4_MOE,
     FAMILY_COUNT
 };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
@@ -102,7 +109,8 @@ struct layer_desc {
                       */
     int64_t head_dim;          /* D */
     int64_t num_kv_heads;      /* KV: divides H */
-    int64_t intermediate_size; /* F */
+    int64_t intermediate_size; /* F; with experts that of the shared one, 0 without */
+    bool sparse;               /* it has experts in the place of its MLP */
     int64_t kv_source; /* the layer whose keys and values attention reads: this one, or one before, and it has none */
     bool v_is_k;       /* values are keys before their norm and RoPE: they have no matrix */
 };
@@ -119,6 +127,24 @@ static inline int64_t delta_channels(const struct delta_desc *delta)
 {
     return 2 * delta->key_heads * delta->key_dim + delta->value_heads * delta->value_dim;
 }
+
+/* Of the layers with experts. */
+struct experts_desc {
+    int64_t count, per_token; /* E, k; E 0: no layer has experts */
+    int64_t inner_size;       /* I: columns of gate and of up each */
+    int64_t shared_size;      /* of the expert that all tokens go to; 0: there is none */
+    bool shared_gate;         /* its output is multiplied by the sigmoid of a number that each token has (Qwen2) */
+    bool fused;               /* gate and up of all experts are one tensor, and down; else each expert has three */
+    bool interleaved;         /* gpt-oss: (E, in, out) with the columns gate, up, gate, up, …, biases, and a limit */
+    double limit, alpha;
+    /* the router, as gpu/ops.h has it (route_args) */
+    bool sigmoid; /* with a bias of the choice, which is not trained (GLM-4, DeepSeek-V3) */
+    bool normalize;
+    double scale;
+    int64_t groups, top_groups; /* 1: none */
+    bool has_aux;               /* output_router_logits: aux_coef · the load balancing loss is added to the loss */
+    double aux_coef, z_coef;    /* z_coef: of the mean square of the routers' log-sum-exp; 0: none */
+};
 
 /* Rates of dropout in training, 0 … 1; 0: none. */
 struct dropout_rates {
@@ -159,8 +185,10 @@ struct model_desc {
     bool qkv_bias, o_bias, mlp_bias;
     bool gated_attention; /* q's matrix has the rows of a head's q, then those of its gate: attention · sigmoid(gate) */
     struct delta_desc delta; /* taps 0: no layer has one */
-    bool v_norm;             /* values go through an RMSNorm of heads without a weight */
-    bool layer_scalar;       /* a block's output is multiplied by a number in the folder, which is not trained */
+    struct experts_desc experts;
+    bool sinks;        /* a logit of each head joins the softmax, and its share is dropped (gpt-oss) */
+    bool v_norm;       /* values go through an RMSNorm of heads without a weight */
+    bool layer_scalar; /* a block's output is multiplied by a number in the folder, which is not trained */
     /* Each layer adds a gate of `layer_inputs` elements of the token, which come from an embedding of layer_vocab rows
      * and a matrix on the model's input; 0: none does. */
     int64_t layer_inputs, layer_vocab;

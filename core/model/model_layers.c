@@ -36,7 +36,8 @@ static void read_layer_types(struct config_reader *reader, const json_t *types, 
 
 static int64_t read_window(struct config_reader *reader, const struct layer_facts *facts)
 {
-    bool optional = facts->windows == WINDOW_FROM || facts->windows == WINDOW_NOPE;
+    const bool optional = facts->windows == WINDOW_FROM || facts->windows == WINDOW_NOPE ||
+                          facts->windows == WINDOW_IF_USED || facts->windows == WINDOW_EVEN_UNTIL;
     if (facts->windows == WINDOW_NONE || (optional && !reader_bool(reader, "use_sliding_window", false))) return 0;
     int64_t absent = reader_is_null(reader, "sliding_window") ? 0 : facts->window;
     if (facts->windows == WINDOW_PATTERN && absent == 0)
@@ -47,9 +48,11 @@ static int64_t read_window(struct config_reader *reader, const struct layer_fact
 /* Returns the window that layers may have; 0: none. */
 static int64_t read_windows(struct config_reader *reader, const struct layer_facts *facts, struct model_desc *desc)
 {
-    const json_t *types = reader_get(reader, "layer_types");
-    int64_t window = read_window(reader, facts), from = 0;
-    if (facts->windows == WINDOW_FROM) from = reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX);
+    const bool all = facts->windows == WINDOW_ALL || facts->windows == WINDOW_IF_USED;
+    const bool from = facts->windows == WINDOW_FROM, until = facts->windows == WINDOW_EVEN_UNTIL;
+    const json_t *types = facts->windows == WINDOW_IF_USED ? NULL : reader_get(reader, "layer_types");
+    const int64_t window = read_window(reader, facts);
+    const int64_t bound = from || until ? reader_int(reader, "max_window_layers", 28, INT32_MIN, INT32_MAX) : 0;
     int64_t pattern = facts->pattern;
     if (facts->pattern_key) { /* transformers writes the key with the underscore, and does not read it */
         reader_get(reader, "_sliding_window_pattern");
@@ -60,11 +63,12 @@ static int64_t read_windows(struct config_reader *reader, const struct layer_fac
     }
     for (int64_t i = 0; i < desc->num_layers; i++) {
         struct layer_desc *layer = &desc->layers[i];
-        bool sliding =
-            i >= from && (facts->windows != WINDOW_NOPE || layer->no_rope) && (pattern == 0 || (i + 1) % pattern != 0);
+        const bool sliding = (until ? i < bound && i % 2 == 0 : i >= bound) &&
+                             (facts->windows != WINDOW_NOPE || layer->no_rope) &&
+                             (pattern == 0 || (i + 1) % pattern != 0);
         layer->window = sliding ? window : 0;
     }
-    if (types) read_layer_types(reader, types, window, facts->windows != WINDOW_ALL, desc);
+    if (types) read_layer_types(reader, types, window, !all, desc);
     return window;
 }
 
@@ -147,6 +151,29 @@ static void check_layer_sizes(struct config_reader *reader, const struct model_d
                     i, desc->num_heads, layer->head_dim, layer->num_kv_heads);
 }
 
+/* Qwen: decoder_sparse_step, and mlp_only_layers, which are dense; GLM-4: the first layers are. */
+static void read_layers_sparse(struct config_reader *reader, struct model_desc *desc)
+{
+    const bool qwen = desc->family == FAMILY_QWEN2_MOE || desc->family == FAMILY_QWEN3_MOE;
+    const int64_t step = qwen ? reader_int(reader, "decoder_sparse_step", 1, 1, INT32_MAX) : 1;
+    const int64_t first =
+        desc->family == FAMILY_GLM4_MOE ? reader_int(reader, "first_k_dense_replace", 1, 0, INT32_MAX) : 0;
+    const json_t *dense = qwen ? reader_get(reader, "mlp_only_layers") : NULL, *entry;
+    size_t n;
+    char text[64];
+    for (int64_t i = 0; i < desc->num_layers; i++) desc->layers[i].sparse = i >= first && (i + 1) % step == 0;
+    bool good = !dense || json_is_array(dense);
+    json_array_foreach (dense, n, entry) {
+        const json_int_t layer = json_is_integer(entry) ? json_integer_value(entry) : -1;
+        if (layer < 0) good = false;
+        if (layer >= 0 && layer < desc->num_layers) desc->layers[layer].sparse = false;
+    }
+    if (!good)
+        reader_fail(reader, STATUS_DATA, "mlp_only_layers must be a list of layers, not %s", reader_show(dense, text));
+    for (int64_t i = 0; i < desc->num_layers; i++)
+        if (desc->layers[i].sparse) desc->layers[i].intermediate_size = desc->experts.shared_size;
+}
+
 /* Gemma 4: layers without a window have heads of another size; the last ones read keys and values of layers before. */
 static void read_layers_gemma4(struct config_reader *reader, struct model_desc *desc)
 {
@@ -187,6 +214,7 @@ void model_layers_read(struct config_reader *reader, const struct layer_facts *f
                                               .num_kv_heads = desc->num_kv_heads,
                                               .intermediate_size = desc->intermediate_size,
                                               .kv_source = i};
+    if (desc->experts.count) read_layers_sparse(reader, desc);
     if (facts->delta) {
         read_layers_delta(reader, facts, desc);
         return;

@@ -253,6 +253,10 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
     "1,"                                                                                                              \
     "\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}"
 
+#define GPT_OSS_ROPE                                                                                \
+    "{\"rope_type\":\"yarn\",\"factor\":32,\"original_max_position_embeddings\":4096,\"truncate\":" \
+    "false}"
+
 /* GPT-J has its own key, and no scaling. */
 static void read_rotary_elements(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
 {
@@ -277,7 +281,9 @@ static void read_ropes(struct config_reader *reader, const struct rope_facts *fa
     }
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const char *base = desc->family == FAMILY_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
-    json_t *absent = desc->family == FAMILY_MINISTRAL3 ? json_loads(MINISTRAL3_ROPE, 0, NULL) : NULL;
+    json_t *absent = desc->family == FAMILY_MINISTRAL3 ? json_loads(MINISTRAL3_ROPE, 0, NULL)
+                     : desc->family == FAMILY_GPT_OSS  ? json_loads(GPT_OSS_ROPE, 0, NULL)
+                                                       : NULL;
     const json_t *given = reader_get(reader, key);
     read_rope(reader, facts, key, given ? given : absent, reader_positive(reader, base, facts->theta), desc,
               &desc->rope);

@@ -32,7 +32,11 @@ enum dim {
     DIM_DV,
     DIM_LAYER_V,
     DIM_LAYERS_IN,
-    DIM_IN
+    DIM_IN,
+    DIM_E,
+    DIM_I,
+    DIM_2I,
+    DIM_H
 };
 
 /* What a tensor needs of the description: all of its bits. */
@@ -66,20 +70,31 @@ enum need {
     OWN_K = 1 << 26,
     OWN_V = 1 << 27,
     LAYER_INPUTS = 1 << 28,
-    LAYER_SCALAR = 1 << 29
+    LAYER_SCALAR = 1 << 29,
+    MLP = 1 << 30,
+    SPARSE = 1LL << 31,
+    EXPERTS_APART = 1LL << 32, /* each has tensors of its own */
+    EXPERTS_FUSED = 1LL << 33,
+    EXPERT_BIAS = 1LL << 34,
+    CORRECTED = 1LL << 35,
+    SHARED = 1LL << 36,
+    SHARED_SCALE = 1LL << 37,
+    SINKS = 1LL << 38
 };
 
 enum tensor_trait {
     RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
     JOINED,       /* follows the tensor before it without a gap: a fused group */
     BARE,         /* its name is the module's, and its initial values have no offset */
-    PLAIN         /* the latter only */
+    PLAIN,        /* the latter only */
+    EACH,         /* of every expert, one after the other, with the rules of this trait that follow */
+    STACKED       /* of all experts: the dimension E comes first; its name is the module's */
 };
 
 struct tensor_rule {
     enum tensor_role role, module; /* module: whose name it has, a bias that of its weight */
     enum dim rows, columns;        /* (out, in); columns DIM_1: one dimension */
-    int needs;                     /* enum need; 0: every model has it */
+    int64_t needs;                 /* enum need; 0: every model has it */
     enum tensor_init init;
     enum tensor_trait trait; /* or 0 */
 };
@@ -120,6 +135,7 @@ static const struct tensor_rule BLOCK[] = {
     {ROLE_K_NORM,         ROLE_K_NORM,       DIM_D,      DIM_1,   HEAD_NORMS | OWN_K,            INIT_ONE,     0},
     {ROLE_Q_NORM,         ROLE_Q_NORM,       DIM_HD,     DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
     {ROLE_K_NORM,         ROLE_K_NORM,       DIM_KVD,    DIM_1,   PROJECTION_NORMS,              INIT_ONE,     0},
+    {ROLE_SINKS,          ROLE_SINKS,        DIM_H,      DIM_1,   SINKS,                          INIT_NORMAL,  BARE},
     {ROLE_O_W,            ROLE_O_W,          DIM_C,      DIM_HD,  ATTENTION,                      INIT_NORMAL,  RESIDUAL},
     {ROLE_O_B,            ROLE_O_W,          DIM_C,      DIM_1,   O_BIAS,                        INIT_ZERO,    0},
     {ROLE_DELTA_QKV_W,    ROLE_DELTA_QKV_W,  DIM_CHANNELS, DIM_C, DELTA,                         INIT_NORMAL,  0},
@@ -144,8 +160,22 @@ static const struct tensor_rule BLOCK[] = {
     {ROLE_GATE_B,         ROLE_GATE_W,       DIM_F,      DIM_1,   SEPARATE_GATE_UP | MLP_BIAS,   INIT_ZERO,    0},
     {ROLE_UP_B,           ROLE_UP_W,         DIM_F,      DIM_1,   SEPARATE_GATE_UP | MLP_BIAS,   INIT_ZERO,    JOINED},
     {ROLE_UP_B,           ROLE_UP_W,         DIM_F,      DIM_1,   NO_GATE | MLP_BIAS,            INIT_ZERO,    0},
-    {ROLE_DOWN_W,         ROLE_DOWN_W,       DIM_C,      DIM_F,   0,                             INIT_NORMAL,  RESIDUAL},
+    {ROLE_DOWN_W,         ROLE_DOWN_W,       DIM_C,      DIM_F,   MLP,                           INIT_NORMAL,  RESIDUAL},
     {ROLE_DOWN_B,         ROLE_DOWN_W,       DIM_C,      DIM_1,   MLP_BIAS,                      INIT_ZERO,    0},
+    {ROLE_ROUTER_W,       ROLE_ROUTER_W,     DIM_E,      DIM_C,   SPARSE,                        INIT_NORMAL,  0},
+    {ROLE_ROUTER_B,       ROLE_ROUTER_W,     DIM_E,      DIM_1,   SPARSE | EXPERT_BIAS,          INIT_NORMAL,  0},
+    {ROLE_ROUTER_CORRECTION, ROLE_ROUTER_CORRECTION, DIM_E, DIM_1, SPARSE | CORRECTED,           INIT_ZERO,    BARE},
+    {ROLE_EXPERT_GATE_W,  ROLE_EXPERT_GATE_W, DIM_I,     DIM_C,   SPARSE | EXPERTS_APART,        INIT_NORMAL,  EACH},
+    {ROLE_EXPERT_UP_W,    ROLE_EXPERT_UP_W,  DIM_I,      DIM_C,   SPARSE | EXPERTS_APART,        INIT_NORMAL,  EACH},
+    {ROLE_EXPERT_GATE_W,  ROLE_EXPERT_GATE_W, DIM_2I,    DIM_C,   SPARSE | EXPERTS_FUSED,        INIT_NORMAL,  STACKED},
+    {ROLE_EXPERT_GATE_B,  ROLE_EXPERT_GATE_B, DIM_2I,    DIM_1,   SPARSE | EXPERT_BIAS,          INIT_ZERO,    STACKED},
+    {ROLE_EXPERT_DOWN_W,  ROLE_EXPERT_DOWN_W, DIM_C,     DIM_I,   SPARSE | EXPERTS_APART,        INIT_NORMAL,  EACH},
+    {ROLE_EXPERT_DOWN_W,  ROLE_EXPERT_DOWN_W, DIM_C,     DIM_I,   SPARSE | EXPERTS_FUSED,        INIT_NORMAL,  STACKED},
+    {ROLE_EXPERT_DOWN_B,  ROLE_EXPERT_DOWN_B, DIM_C,     DIM_1,   SPARSE | EXPERT_BIAS,          INIT_ZERO,    STACKED},
+    {ROLE_SHARED_GATE_W,  ROLE_SHARED_GATE_W, DIM_F,     DIM_C,   SHARED,                        INIT_NORMAL,  0},
+    {ROLE_SHARED_UP_W,    ROLE_SHARED_UP_W,  DIM_F,      DIM_C,   SHARED,                        INIT_NORMAL,  JOINED},
+    {ROLE_SHARED_DOWN_W,  ROLE_SHARED_DOWN_W, DIM_C,     DIM_F,   SHARED,                        INIT_NORMAL,  0},
+    {ROLE_SHARED_SCALE_W, ROLE_SHARED_SCALE_W, DIM_1, DIM_C, SHARED_SCALE,                 INIT_NORMAL,  0},
     {ROLE_POST2_W,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL,                INIT_ONE,     0},
     {ROLE_POST2_B,        ROLE_POST2_W,      DIM_C,      DIM_1,   NORMS_RESIDUAL | NORM_BIAS,    INIT_ZERO,    0},
     {ROLE_IN_GATE_W,      ROLE_IN_GATE_W,    DIM_IN,     DIM_C,   LAYER_INPUTS,                  INIT_NORMAL,  0},
@@ -199,6 +229,14 @@ static const struct tensor_names LLAMA = {NULL,
                                            [ROLE_IN_OUT_W] = "per_layer_projection",
                                            [ROLE_POST3_W] = "post_per_layer_input_norm",
                                            [ROLE_LAYER_SCALAR] = "layer_scalar",
+                                           [ROLE_ROUTER_W] = "mlp.gate",
+                                           [ROLE_ROUTER_CORRECTION] = "mlp.gate.e_score_correction_bias",
+                                           [ROLE_EXPERT_GATE_W] = "mlp.experts.*.gate_proj",
+                                           [ROLE_EXPERT_UP_W] = "mlp.experts.*.up_proj",
+                                           [ROLE_EXPERT_DOWN_W] = "mlp.experts.*.down_proj",
+                                           [ROLE_SHARED_GATE_W] = "mlp.shared_experts.gate_proj",
+                                           [ROLE_SHARED_UP_W] = "mlp.shared_experts.up_proj",
+                                           [ROLE_SHARED_DOWN_W] = "mlp.shared_experts.down_proj",
                                            [ROLE_FINAL_NORM_W] = "model.norm",
                                            [ROLE_LM_HEAD] = "lm_head",
                                            [ROLE_SCORE_W] = "score"}};
@@ -208,6 +246,31 @@ static const struct tensor_names GLM4 = {
 static const struct tensor_names GEMMA = {&LLAMA, "model.layers", {[ROLE_NORM2_W] = "pre_feedforward_layernorm"}};
 static const struct tensor_names STARCODER2 = {
     &LLAMA, "model.layers", {[ROLE_UP_W] = "mlp.c_fc", [ROLE_DOWN_W] = "mlp.c_proj"}};
+static const struct tensor_names QWEN2_MOE = {&LLAMA,
+                                              "model.layers",
+                                              {[ROLE_SHARED_GATE_W] = "mlp.shared_expert.gate_proj",
+                                               [ROLE_SHARED_UP_W] = "mlp.shared_expert.up_proj",
+                                               [ROLE_SHARED_DOWN_W] = "mlp.shared_expert.down_proj",
+                                               [ROLE_SHARED_SCALE_W] = "mlp.shared_expert_gate"}};
+static const struct tensor_names MIXTRAL = {&LLAMA,
+                                            "model.layers",
+                                            {[ROLE_ROUTER_W] = "block_sparse_moe.gate",
+                                             [ROLE_EXPERT_GATE_W] = "block_sparse_moe.experts.*.w1",
+                                             [ROLE_EXPERT_UP_W] = "block_sparse_moe.experts.*.w3",
+                                             [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.experts.*.w2"}};
+static const struct tensor_names GRANITE_MOE = {&LLAMA,
+                                                "model.layers",
+                                                {[ROLE_ROUTER_W] = "block_sparse_moe.router.layer",
+                                                 [ROLE_EXPERT_GATE_W] = "block_sparse_moe.input_linear.weight",
+                                                 [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.output_linear.weight"}};
+static const struct tensor_names GPT_OSS = {&LLAMA,
+                                            "model.layers",
+                                            {[ROLE_SINKS] = "self_attn.sinks",
+                                             [ROLE_ROUTER_W] = "mlp.router",
+                                             [ROLE_EXPERT_GATE_W] = "mlp.experts.gate_up_proj",
+                                             [ROLE_EXPERT_GATE_B] = "mlp.experts.gate_up_proj_bias",
+                                             [ROLE_EXPERT_DOWN_W] = "mlp.experts.down_proj",
+                                             [ROLE_EXPERT_DOWN_B] = "mlp.experts.down_proj_bias"}};
 static const struct tensor_names PHI = {&LLAMA,
                                         "model.layers",
                                         {[ROLE_O_W] = "self_attn.dense",
@@ -260,9 +323,22 @@ static const struct tensor_names BERT = {NULL,
 
 /* The others have Llama's names. */
 static const struct tensor_names *const FAMILY_NAMES[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = &GPT2,    [FAMILY_PHI3] = &PHI3,         [FAMILY_BERT] = &BERT, [FAMILY_GEMMA2] = &GEMMA,
-    [FAMILY_GEMMA3] = &GEMMA, [FAMILY_GEMMA4] = &GEMMA,      [FAMILY_GLM] = &PHI3,  [FAMILY_GLM4] = &GLM4,
-    [FAMILY_GPTJ] = &GPTJ,    [FAMILY_GPT_NEOX] = &GPT_NEOX, [FAMILY_PHI] = &PHI,   [FAMILY_STARCODER2] = &STARCODER2,
+    [FAMILY_GPT2] = &GPT2,
+    [FAMILY_PHI3] = &PHI3,
+    [FAMILY_BERT] = &BERT,
+    [FAMILY_GEMMA2] = &GEMMA,
+    [FAMILY_GEMMA3] = &GEMMA,
+    [FAMILY_GEMMA4] = &GEMMA,
+    [FAMILY_GLM] = &PHI3,
+    [FAMILY_GLM4] = &GLM4,
+    [FAMILY_GPTJ] = &GPTJ,
+    [FAMILY_GPT_NEOX] = &GPT_NEOX,
+    [FAMILY_PHI] = &PHI,
+    [FAMILY_STARCODER2] = &STARCODER2,
+    [FAMILY_QWEN2_MOE] = &QWEN2_MOE,
+    [FAMILY_MIXTRAL] = &MIXTRAL,
+    [FAMILY_GRANITE_MOE] = &GRANITE_MOE,
+    [FAMILY_GPT_OSS] = &GPT_OSS,
 };
 
 static const struct tensor_names *family_names(enum model_family family)
@@ -307,16 +383,22 @@ static int64_t tensor_dim(const struct model_desc *desc, const struct layer_desc
     case DIM_LAYER_V: return desc->layer_vocab;
     case DIM_LAYERS_IN: return desc->num_layers * desc->layer_inputs;
     case DIM_IN: return desc->layer_inputs;
+    case DIM_E: return desc->experts.count;
+    case DIM_I: return desc->experts.inner_size;
+    case DIM_2I: return 2 * desc->experts.inner_size;
+    case DIM_H: return desc->num_heads;
     }
     BUG("dimension %d", (int)dim);
 }
 
 /* layer: NULL outside of the blocks. */
-static int needs_met(const struct model_desc *desc, const struct layer_desc *layer)
+static int64_t needs_met(const struct model_desc *desc, const struct layer_desc *layer)
 {
     const bool delta = layer && layer->delta, own = layer && layer->kv_source == layer - desc->layers;
     const bool inside = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     const bool outside = desc->norm_place == NORM_AFTER || desc->norm_place == NORM_BOTH;
+    const struct experts_desc *experts = &desc->experts;
+    const bool sparse = layer && layer->sparse, dense = !sparse, shared = sparse && experts->shared_size > 0;
     const bool gated = mlp_is_gated(desc->mlp), causal = desc->num_labels == 0 && !desc->bidirectional;
     const struct {
         bool holds;
@@ -336,9 +418,9 @@ static int needs_met(const struct model_desc *desc, const struct layer_desc *lay
         {outside, NORMS_OUTSIDE},
         {desc->norm_place == NORM_AFTER_RESIDUAL, NORMS_RESIDUAL},
         {desc->norm_place != NORM_AFTER_RESIDUAL, FINAL_NORM},
-        {gated && desc->fused_gate_up, FUSED_GATE_UP},
-        {gated && !desc->fused_gate_up, SEPARATE_GATE_UP},
-        {!gated, NO_GATE},
+        {dense && gated && desc->fused_gate_up, FUSED_GATE_UP},
+        {dense && gated && !desc->fused_gate_up, SEPARATE_GATE_UP},
+        {dense && !gated, NO_GATE},
         {desc->mlp_bias, MLP_BIAS},
         {desc->rotary_dim == 0, POSITIONS},
         {desc->num_types > 0, TYPES},
@@ -352,9 +434,18 @@ static int needs_met(const struct model_desc *desc, const struct layer_desc *lay
         {own && !layer->v_is_k, OWN_V},
         {desc->layer_inputs > 0, LAYER_INPUTS},
         {desc->layer_scalar, LAYER_SCALAR},
+        {dense, MLP},
+        {sparse, SPARSE},
+        {sparse && !experts->fused, EXPERTS_APART},
+        {sparse && experts->fused, EXPERTS_FUSED},
+        {sparse && experts->interleaved, EXPERT_BIAS},
+        {sparse && experts->sigmoid, CORRECTED},
+        {shared, SHARED},
+        {shared && experts->shared_gate, SHARED_SCALE},
+        {desc->sinks, SINKS},
     };
-    int met = 0;
-    for (size_t i = 0; i < COUNT_OF(facts); i++) met |= facts[i].holds ? (int)facts[i].need : 0;
+    int64_t met = 0;
+    for (size_t i = 0; i < COUNT_OF(facts); i++) met |= facts[i].holds ? (int64_t)facts[i].need : 0;
     return met;
 }
 
@@ -372,51 +463,75 @@ struct unit_rules {
     const struct layer_desc *layer; /* of a block */
 };
 
+/* Writes the module's name, with the expert's number in place of its star. */
 static void name_tensor(const struct model_desc *desc, const char *prefix, const struct tensor_rule *rule,
-                        struct tensor_info *tensor)
+                        int64_t expert, struct tensor_info *tensor)
 {
-    char plain[sizeof tensor->name];
-    const char *kind = rule->trait == BARE ? "" : rule->role == rule->module ? ".weight" : ".bias";
-    int n = snprintf(plain, sizeof plain, "%s%s%s", prefix, module_name(desc, rule->module), kind);
+    char plain[sizeof tensor->name], number[24];
+    const bool bare = rule->trait == BARE || rule->trait == STACKED;
+    const char *kind = bare ? "" : rule->role == rule->module ? ".weight" : ".bias";
+    const char *module = module_name(desc, rule->module), *star = strchr(module, '*');
+    const int before = star ? (int)(star - module) : (int)strlen(module);
+    snprintf(number, sizeof number, "%lld", (long long)expert);
+    int n = snprintf(plain, sizeof plain, "%s%.*s%s%s%s", prefix, before, module, star ? number : "",
+                     star ? star + 1 : "", kind);
     ASSERT(n > 0 && n < (int)sizeof plain);
     memcpy(tensor->name, plain, sizeof plain);
     if (desc->multimodal) model_multimodal_name(plain, tensor->name, sizeof tensor->name);
 }
 
+static void shape_tensor(const struct model_desc *desc, const struct layer_desc *layer, const struct tensor_rule *rule,
+                         struct tensor_info *tensor)
+{
+    const bool matrix = rule->columns != DIM_1, stacked = rule->trait == STACKED;
+    const bool in_out = matrix && (stacked ? desc->experts.interleaved : layer && desc->weights_in_out);
+    tensor->shape[0] = tensor->shape[1] = tensor->shape[2] = 1;
+    if (stacked) tensor->shape[0] = desc->experts.count;
+    tensor->shape[stacked + in_out] = tensor_dim(desc, layer, rule->rows);
+    if (matrix) tensor->shape[stacked + !in_out] = tensor_dim(desc, layer, rule->columns);
+    tensor->ndim = stacked + matrix + 1;
+    tensor->numel = tensor->shape[0] * tensor->shape[1] * tensor->shape[2];
+    if (rule->columns == DIM_TAPS) { /* as torch.nn.Conv1d: groups of one channel */
+        tensor->ndim = 3;
+        tensor->shape[2] = tensor->shape[1];
+        tensor->shape[1] = 1;
+    }
+}
+
+/* expert: whose it is; else 0. */
+static void add_tensor(struct tensor_table *table, const struct model_desc *desc, const struct unit_rules *rules,
+                       const struct tensor_rule *rule, int64_t expert)
+{
+    struct tensor_info *tensor = &table->tensors[table->num_tensors++];
+    name_tensor(desc, rules->prefix, rule, expert, tensor);
+    shape_tensor(desc, rules->layer, rule, tensor);
+    tensor->role = rule->role;
+    tensor->unit = table->num_units;
+    tensor->joined = rule->trait == JOINED || (rule->trait == EACH && (expert > 0 || rule[-1].trait == EACH));
+    tensor->number = table->num_tensors - 1;
+    const bool offset = rule->init == INIT_ONE && rule->trait < BARE && desc->norm_offset == 1;
+    tensor->init = offset ? INIT_ZERO : rule->init;
+    tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
+    if (rule->trait == RESIDUAL && desc->scale_residual_init) tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
+    tensor->zero_row = rule->role == ROLE_WTE || rule->role == ROLE_LAYER_WTE ? desc->padding_token : -1;
+    table->num_params += tensor->numel;
+    take_tensor(table, &table->units[table->num_units], tensor);
+}
+
 /* Appends a unit and its tensors to the table, which has room for them. */
 static void add_unit(struct tensor_table *table, const struct model_desc *desc, struct unit_rules rules)
 {
-    const int met = needs_met(desc, rules.layer);
+    const int64_t met = needs_met(desc, rules.layer);
     struct unit_info *unit = &table->units[table->num_units];
     snprintf(unit->name, sizeof unit->name, "%s", rules.unit);
     unit->first_tensor = table->num_tensors;
-    for (const struct tensor_rule *rule = rules.rules; rule < rules.rules + rules.count; rule++) {
+    const struct tensor_rule *end = rules.rules + rules.count, *next;
+    for (const struct tensor_rule *rule = rules.rules; rule < end; rule = next) {
+        next = rule + 1;
+        while (rule->trait == EACH && next < end && next->trait == EACH) next++;
         if (rule->needs & ~met) continue;
-        struct tensor_info *tensor = &table->tensors[table->num_tensors++];
-        const bool matrix = rule->columns != DIM_1, in_out = matrix && rules.layer && desc->weights_in_out;
-        name_tensor(desc, rules.prefix, rule, tensor);
-        tensor->role = rule->role;
-        tensor->unit = table->num_units;
-        tensor->ndim = matrix ? 2 : 1;
-        tensor->shape[in_out] = tensor_dim(desc, rules.layer, rule->rows);
-        tensor->shape[!in_out] = tensor_dim(desc, rules.layer, rule->columns);
-        tensor->shape[2] = 1;
-        tensor->numel = tensor->shape[0] * tensor->shape[1];
-        if (rule->columns == DIM_TAPS) { /* as torch.nn.Conv1d: groups of one channel */
-            tensor->ndim = 3;
-            tensor->shape[2] = tensor->shape[1];
-            tensor->shape[1] = 1;
-        }
-        tensor->joined = rule->trait == JOINED;
-        tensor->number = table->num_tensors - 1;
-        const bool offset = rule->init == INIT_ONE && rule->trait < BARE && desc->norm_offset == 1;
-        tensor->init = offset ? INIT_ZERO : rule->init;
-        tensor->init_std = rule->init == INIT_NORMAL ? desc->initializer_range : 0;
-        if (rule->trait == RESIDUAL && desc->scale_residual_init)
-            tensor->init_std /= sqrt(2.0 * (double)desc->num_layers);
-        tensor->zero_row = rule->role == ROLE_WTE || rule->role == ROLE_LAYER_WTE ? desc->padding_token : -1;
-        table->num_params += tensor->numel;
-        take_tensor(table, unit, tensor);
+        for (int64_t expert = 0; expert < (rule->trait == EACH ? desc->experts.count : 1); expert++)
+            for (const struct tensor_rule *of = rule; of < next; of++) add_tensor(table, desc, &rules, of, expert);
     }
     table->num_units++;
 }
@@ -426,7 +541,8 @@ void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, s
     memset(table, 0, sizeof *table);
     table->moment_blocks = moment_blocks;
     size_t units = (size_t)desc->num_layers + 2;
-    size_t tensors = COUNT_OF(EMBEDDING) + (size_t)desc->num_layers * COUNT_OF(BLOCK) + COUNT_OF(HEAD);
+    const size_t of_block = COUNT_OF(BLOCK) + (desc->experts.fused ? 0 : 3 * (size_t)desc->experts.count);
+    const size_t tensors = COUNT_OF(EMBEDDING) + (size_t)desc->num_layers * of_block + COUNT_OF(HEAD);
     table->units = memory_zeroed(units, sizeof *table->units);
     table->tensors = memory_zeroed(tensors, sizeof *table->tensors);
     add_unit(table, desc, (struct unit_rules){"embedding", "", EMBEDDING, COUNT_OF(EMBEDDING), NULL});

@@ -88,13 +88,35 @@ enum tensor_role {
     ROLE_IN_GATE_W,     /* (I, C) of a block, as those that follow */
     ROLE_IN_OUT_W,      /* (C, I) */
     ROLE_POST3_W,       /* (C): the norm of what it adds */
-    ROLE_LAYER_SCALAR,  /* (1): never trained. It has no gradient, as a gap, and no weight decay */
+    ROLE_LAYER_SCALAR,  /* (1): constant */
+    /* of a layer with experts, in place of its MLP's; E experts, I as in experts_desc. Each expert's gate and up follow
+     * one another: gate 0, up 0, gate 1, …; then down 0, down 1, …. One tensor has the same of all: gate_up of Granite
+     * (E, 2I, C); gpt-oss' with in and out exchanged. */
+    ROLE_ROUTER_W,          /* (E, C) */
+    ROLE_ROUTER_B,          /* (E) */
+    ROLE_ROUTER_CORRECTION, /* (E): constant; of the choice */
+    ROLE_EXPERT_GATE_W,     /* (I, C); first of the group of all experts' gate, up */
+    ROLE_EXPERT_UP_W,       /* (I, C) */
+    ROLE_EXPERT_GATE_B,     /* (E, 2I) */
+    ROLE_EXPERT_DOWN_W,     /* (C, I); first of the group of all */
+    ROLE_EXPERT_DOWN_B,     /* (E, C) */
+    ROLE_SHARED_GATE_W,     /* (F, C); first of the fused group gate, up */
+    ROLE_SHARED_UP_W,       /* (F, C) */
+    ROLE_SHARED_DOWN_W,     /* (C, F) */
+    ROLE_SHARED_SCALE_W,    /* (1, C) */
+    ROLE_SINKS,             /* (H) */
     ROLE_COUNT
 };
 
 static inline bool role_is_embedding(enum tensor_role role)
 {
     return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE || role == ROLE_LAYER_WTE;
+}
+
+/* Never trained: it has no gradient, as a gap, and no weight decay. */
+static inline bool role_is_constant(enum tensor_role role)
+{
+    return role == ROLE_LAYER_SCALAR || role == ROLE_ROUTER_CORRECTION;
 }
 
 enum tensor_init {
@@ -218,7 +240,7 @@ static inline bool tensor_has_blocks(const struct tensor_table *table, const str
 /* Whether the optimizer decays the tensor: it has two dimensions, or decay_all; and is trained. */
 static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)
 {
-    return tensor->role != ROLE_LAYER_SCALAR && (decay_all || tensor->ndim >= 2);
+    return !role_is_constant(tensor->role) && (decay_all || tensor->ndim >= 2);
 }
 
 /* Elements [first, first + count) of a tensor's initial values in fp32: a function of seed, tensor and element. */
