@@ -115,11 +115,13 @@ OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(sw
 OPERANDS(route) = {TENSOR(route, logits, IN, DT, M, E), TENSOR(route, bias, IN | SIDE | MAYBE, F32, E),
     TENSOR(route, probs, OUT, F32, M, E), TENSOR(route, experts, OUT | SIDE, INDEX, M, k),
     TENSOR(route, weights, OUT | SIDE, F32, M, k), TENSOR(route, lse, OUT | SIDE | MAYBE, F32, M),
-    TENSOR(route, counted, IN | SIDE | MAYBE, INDEX, M), TENSOR(route, counts, INOUT | SIDE | MAYBE, INDEX, E),
-    TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E), FIXED(route, z_sum, INOUT | SIDE | MAYBE, F64)};
+    TENSOR(route, counts, INOUT | SIDE | MAYBE, INDEX, E),
+    TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E)};
+OPERANDS(sum_experts) = {TENSOR(sum_experts, counts, IN, INDEX, E), TENSOR(sum_experts, prob_sums, INOUT, F64, E),
+    FIXED(sum_experts, aux_sum, INOUT, F64), TENSOR(sum_experts, loads, INOUT, F64, E)};
 OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_bwd, probs, IN | POSITIVE, F32, M, E),
     TENSOR(route_bwd, weights, IN | SIDE, F32, M, k), TENSOR(route_bwd, dweights, IN | SIDE, F32, M, k),
-    TENSOR(route_bwd, experts, IN | SIDE, INDEX, M, k), TENSOR(route_bwd, counted, IN | SIDE | MAYBE, INDEX, M),
+    TENSOR(route_bwd, experts, IN | SIDE, INDEX, M, k),
     TENSOR(route_bwd, counts, IN | SIDE | MAYBE, INDEX, E), TENSOR(route_bwd, lse, IN | SIDE | MAYBE, F32, M),
     FIXED(route_bwd, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),

@@ -438,17 +438,16 @@ struct route_args {
     int32_t *experts;           /* (M, k): the best first */
     float *weights;             /* (M, k) */
     float *lse;                 /* (M) or NULL: log of the sum of the exponentials of a token's logits */
-    /* What the auxiliary losses need is added to: for each expert the number of assignments and the sum of probs, and
-     * the sum of lse². Tokens whose `counted` is 0 are left out (NULL: none is). */
-    const int32_t *counted; /* (M) or NULL */
-    int32_t *counts;        /* (E) or NULL */
-    double *prob_sums;      /* (E) or NULL */
-    double *z_sum;          /* with lse, or NULL */
+    /* What the auxiliary loss needs is added to, for the first `counted` tokens: each expert's number of assignments,
+     * and its sum of probs. */
+    int64_t counted;
+    int32_t *counts;   /* (E) or NULL */
+    double *prob_sums; /* (E) or NULL */
 };
 static const float route_eps = 1e-20f; /* added to the sum of sigmoids (DeepSeek-V3) */
 
 /* dlogits: the gradient of the weights, that of aux_scale · the sum of probs · counts, and that of z_scale · the sum of
- * lse² over the tokens that count. *loss_scale, which dweights have, multiplies both. */
+ * lse² over the first `counted` tokens. *loss_scale, which dweights have, multiplies both. */
 struct route_bwd_args {
     enum dtype dtype;
     int64_t M, E, k;
@@ -456,10 +455,22 @@ struct route_bwd_args {
     float scale;
     void *dlogits; /* dt (M, E) */
     const float *probs, *weights, *dweights;
-    const int32_t *experts, *counted, *counts; /* counts NULL: without that loss */
-    const float *lse;                          /* NULL: without that loss; only of softmax */
+    const int32_t *experts, *counts; /* counts NULL: without that loss */
+    const float *lse;                /* NULL: without that loss; only of softmax */
+    int64_t counted;
     float aux_scale, z_scale;
     const float *loss_scale; /* NULL: 1 */
+};
+
+/* The end of a forward pass: *aux_sum += scale · the sum of counts · prob_sums, loads += counts. Then prob_sums become
+ * 0; backward reads counts. */
+struct sum_experts_args {
+    int64_t E;
+    double scale;
+    const int32_t *counts; /* (E) */
+    double *prob_sums;     /* (E) */
+    double *aux_sum;
+    double *loads; /* (E) */
 };
 
 /* The order of assignments by expert: expert e has the places offsets[e] … offsets[e + 1] - 1; rows[place] is the
@@ -811,7 +822,7 @@ struct muon_update_args {
     X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
     X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
     X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
-    X(route) X(route_bwd) X(permute_experts) X(gather_tokens) X(combine_tokens) X(combine_tokens_bwd) \
+    X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(combine_tokens) X(combine_tokens_bwd) \
     X(grouped_linear_fwd) X(grouped_linear_bwd_input) X(grouped_linear_bwd_weight) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \

@@ -174,14 +174,15 @@ CASES(gate_bwd) = {{.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = 
     {.args.gate_bwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
 /* Softmax; normalized, with sums of tokens that count; sigmoid with groups and a bias; more experts, with a bias. */
 #define ROUTE .dtype = SAME, .M = M, .scale = 1.5f
-#define ROUTE_SUMS .counted = HERE, .counts = HERE, .lse = HERE
+#define ROUTE_SUMS .counted = M - 9, .counts = HERE, .lse = HERE
 CASES(route) = {{.args.route = {ROUTE, .E = 10, .k = 3}, .scale = 3},
-    {.args.route = {ROUTE, .E = 70, .k = 5, .normalize = true, ROUTE_SUMS, .prob_sums = HERE, .z_sum = HERE}, .scale = 3},
+    {.args.route = {ROUTE, .E = 70, .k = 5, .normalize = true, ROUTE_SUMS, .prob_sums = HERE}, .scale = 3},
     {.args.route = {ROUTE, .E = 96, .k = 5, .sigmoid = true, .normalize = true, .groups = 8, .top_groups = 3, .bias = HERE}, .scale = 3},
     {.args.route = {ROUTE, .E = 300, .k = 4, .bias = HERE}}};
 CASES(route_bwd) = {{.args.route_bwd = {ROUTE, .E = 10, .k = 3}},
     {.args.route_bwd = {ROUTE, .E = 71, .k = 5, .normalize = true, ROUTE_SUMS, .loss_scale = HERE, .aux_scale = 0.1f, .z_scale = 20}},
     {.args.route_bwd = {ROUTE, .E = 300, .k = 5, .sigmoid = true, .normalize = true}}};
+CASES(sum_experts) = {{.args.sum_experts = {.E = 70, .scale = 0.5}, .dtypes = ONCE}};
 CASES(permute_experts) = {{.args.permute_experts = {.M = M, .E = 10, .k = 3}, .dtypes = ONCE},
     {.args.permute_experts = {.M = 1000, .E = ROUTE_MAX_EXPERTS, .k = 5}, .dtypes = ONCE}};
 CASES(gather_tokens) = {{.args.gather_tokens = {SAME, .M = M, .k = 3, .C = C}}, {.args.gather_tokens = {SAME, .M = M, .k = 2, .C = C + 3}}};

@@ -71,16 +71,16 @@ static void ref_weights(const struct harness *h, const double *probs, const int3
     for (int64_t j = 0; j < h->c->KV; j++) weights[j] = factor_of(h->c) * probs[experts[j]] / (has(h, RMS) ? sum : 1);
 }
 
-/* A third of the tokens does not count. */
-static const int32_t *counted_in(struct harness *h)
+/* The last third of the tokens does not count. */
+static int64_t counted_of(const struct harness *h)
 {
-    return h->index_c = has(h, TYPES) ? random_ints(h, h->c->M, 3) : NULL;
+    return has(h, TYPES) ? h->c->M - h->c->M / 3 : 0;
 }
 
 static void route_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    const int32_t *counted = counted_in(h);
+    const int64_t counted = counted_of(h);
     h->x = logits_in(h, "logits", h->dtype);
     h->b = has(h, BIAS) ? tensor_in(h, "bias", DTYPE_F32, c->H, 0.2) : NULL;
     h->y = tensor_out(h, "probs", DTYPE_F32, c->M * c->H, false);
@@ -89,7 +89,6 @@ static void route_setup(struct harness *h)
     h->lse = counted ? tensor_out(h, "lse", DTYPE_F32, c->M, false) : NULL;
     h->k = counted ? tensor_ints(h, "counts", c->H) : NULL;
     h->v = counted ? tensor_doubles_in(h, "prob_sums", c->H) : NULL;
-    h->loss = counted ? tensor_double(h, "z_sum", 2) : NULL;
     if (counted) h->v->output = true;
     h->args.route = (struct route_args){.dtype = h->dtype,
                                         .M = c->M,
@@ -106,10 +105,9 @@ static void route_setup(struct harness *h)
                                         .experts = h->o->device,
                                         .weights = h->w->device,
                                         .lse = counted ? h->lse->device : NULL,
-                                        .counted = counted ? device_ints(h, counted, c->M) : NULL,
+                                        .counted = counted,
                                         .counts = counted ? h->k->device : NULL,
-                                        .prob_sums = counted ? h->v->device : NULL,
-                                        .z_sum = counted ? h->loss->device : NULL};
+                                        .prob_sums = counted ? h->v->device : NULL};
 }
 
 static void route_reference(struct harness *h)
@@ -122,10 +120,9 @@ static void route_reference(struct harness *h)
         ref_choose(h, h->x->host + m * c->H, probs, h->b ? h->b->host : NULL, experts);
         ref_weights(h, probs, experts, h->w->expected + m * c->KV);
         for (int64_t j = 0; j < c->KV; j++) h->o->expected[m * c->KV + j] = experts[j];
-        if (!h->index_c) continue;
+        if (!counted_of(h)) continue;
         h->lse->expected[m] = lse;
-        if (!h->index_c[m]) continue;
-        h->loss->expected[0] += lse * lse;
+        if (m >= counted_of(h)) continue;
         for (int64_t j = 0; j < c->KV; j++) h->k->expected[experts[j]]++;
         for (int64_t e = 0; e < c->H; e++) h->v->expected[e] += probs[e];
     }
@@ -134,7 +131,7 @@ static void route_reference(struct harness *h)
 static void route_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    const int32_t *counted = counted_in(h);
+    const int64_t counted = counted_of(h);
     const bool z = counted && !has(h, GELU);
     const float scale = 2;
     int32_t *counts = random_ints(h, c->H, 9);
@@ -168,7 +165,7 @@ static void route_bwd_setup(struct harness *h)
                                                 .weights = h->w->device,
                                                 .dweights = h->dw->device,
                                                 .experts = device_ints(h, h->index_a, c->M * c->KV),
-                                                .counted = counted ? device_ints(h, counted, c->M) : NULL,
+                                                .counted = counted,
                                                 .counts = counted ? device_ints(h, counts, c->H) : NULL,
                                                 .lse = z ? h->lse->device : NULL,
                                                 .aux_scale = (float)(ref_aux / (double)scale),
@@ -184,7 +181,7 @@ static double route_token_loss(struct harness *h, int64_t m, const double *logit
     const double lse = ref_probs(h, logits, probs);
     ref_weights(h, probs, h->index_a + m * c->KV, weights);
     for (int64_t j = 0; j < c->KV; j++) loss += weights[j] * h->dw->host[m * c->KV + j];
-    if (!h->index_c || !h->index_c[m]) return loss;
+    if (m >= counted_of(h)) return loss;
     for (int64_t e = 0; e < c->H; e++) loss += ref_aux * probs[e] * h->index_b[e];
     return loss + (has(h, GELU) ? 0 : ref_z * lse * lse);
 }
@@ -204,7 +201,7 @@ static void route_bwd_reference(struct harness *h)
         double dprobs[1024] = {0}, sum = 0, dot = 0, inner = 0;
         const double *probs = h->y->host + m * c->H, *dw = h->dw->host + m * c->KV;
         const int32_t *experts = h->index_a + m * c->KV;
-        const bool counts = h->index_c && h->index_c[m];
+        const bool counts = m < counted_of(h);
         for (int64_t e = 0; counts && e < c->H; e++) dprobs[e] = ref_aux * h->index_b[e];
         for (int64_t j = 0; j < c->KV; j++) sum += probs[experts[j]];
         for (int64_t j = 0; j < c->KV; j++) dot += dw[j] * probs[experts[j]] / sum;
@@ -244,6 +241,31 @@ static int32_t *random_places(struct harness *h, int32_t **rows)
     *rows = h->timing ? places : ref_permute(h, E, random_ints(h, n, E), NULL, places);
     for (int64_t i = 0; h->timing && i < n; i++) places[i] = (int32_t)(i % h->c->KV * h->c->M + i / h->c->KV);
     return places;
+}
+
+static void sum_experts_setup(struct harness *h)
+{
+    const int64_t E = h->c->H;
+    h->index_a = random_ints(h, E, 9);
+    h->x = tensor_doubles_in(h, "prob_sums", E);
+    h->y = tensor_doubles_in(h, "loads", E);
+    h->loss = tensor_double(h, "aux_sum", 2);
+    h->x->output = h->y->output = true;
+    h->args.sum_experts = (struct sum_experts_args){.E = E,
+                                                    .scale = factor_of(h->c),
+                                                    .counts = device_ints(h, h->index_a, E),
+                                                    .prob_sums = h->x->device,
+                                                    .aux_sum = h->loss->device,
+                                                    .loads = h->y->device};
+}
+
+static void sum_experts_reference(struct harness *h)
+{
+    for (int64_t e = 0; e < h->c->H; e++) {
+        h->loss->expected[0] += factor_of(h->c) * h->index_a[e] * h->x->host[e];
+        h->y->expected[e] += h->index_a[e];
+        h->x->expected[e] = 0;
+    }
 }
 
 static void permute_experts_setup(struct harness *h)
@@ -504,6 +526,7 @@ static void grouped_linear_bwd_weight_reference(struct harness *h)
 
 FORWARD(route);
 BACKWARD(route_bwd, route_loss, input_pairs);
+FORWARD(sum_experts);
 FORWARD(permute_experts);
 FORWARD(gather_tokens);
 FORWARD(combine_tokens);

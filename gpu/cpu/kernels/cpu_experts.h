@@ -71,15 +71,13 @@ static void route_token(const struct route_args *a, int64_t m)
 /* What is added up over tokens, for some of the experts. */
 static void route_sums(const struct route_args *a, struct range experts)
 {
-    for (int64_t m = 0; m < a->M; m++) {
-        if (a->counted && !a->counted[m]) continue;
+    for (int64_t m = 0; m < a->counted; m++) {
         for (int64_t j = 0; a->counts && j < a->k; j++) {
             const int64_t e = a->experts[m * a->k + j];
             if (e >= experts.first && e < experts.end) a->counts[e]++;
         }
         for (int64_t e = experts.first; a->prob_sums && e < experts.end; e++)
             a->prob_sums[e] += (double)a->probs[m * a->E + e];
-        if (a->z_sum && experts.first == 0 && experts.end > 0) *a->z_sum += (double)a->lse[m] * (double)a->lse[m];
     }
 }
 
@@ -100,11 +98,10 @@ static void op_route(struct stream *stream, const struct route_args *a)
 /* The gradient of probs into dprobs. */
 static void route_bwd_probs(const struct route_bwd_args *a, int64_t m, float loss_scale, float *dprobs)
 {
-    const bool counts = !a->counted || a->counted[m];
     const float *probs = a->probs + m * a->E, *w = a->weights + m * a->k, *dw = a->dweights + m * a->k;
     float sum = a->sigmoid ? route_eps : 0, dot = 0;
     for (int64_t e = 0; e < a->E; e++)
-        dprobs[e] = a->counts && counts ? a->aux_scale * loss_scale * (float)a->counts[e] : 0;
+        dprobs[e] = a->counts && m < a->counted ? a->aux_scale * loss_scale * (float)a->counts[e] : 0;
     for (int64_t j = 0; j < a->k; j++) {
         sum += probs[a->experts[m * a->k + j]];
         dot += w[j] * dw[j];
@@ -119,7 +116,7 @@ static ALWAYS_INLINE void route_bwd_token(const struct route_bwd_args *a, int64_
     const float *probs = a->probs + m * a->E;
     route_bwd_probs(a, m, loss_scale, dprobs);
     for (int64_t e = 0; !a->sigmoid && e < a->E; e++) dot += probs[e] * dprobs[e];
-    if (a->lse && (!a->counted || a->counted[m])) dot -= 2 * a->z_scale * loss_scale * a->lse[m];
+    if (a->lse && m < a->counted) dot -= 2 * a->z_scale * loss_scale * a->lse[m];
     for (int64_t e = 0; e < a->E; e += VF) {
         const vf p = vf_get(probs, e, a->E, DTYPE_F32), d = vf_get(dprobs, e, a->E, DTYPE_F32);
         vf_put(at(a->dlogits, m * a->E, dtype), e, a->E, a->sigmoid ? d * p * (1.0f - p) : p * (d - dot), dtype);
@@ -134,6 +131,18 @@ static void route_bwd_rows(const struct route_bwd_args *a, struct range rows)
 }
 
 OP_IN_PARTS(route_bwd, a->M * a->E, a->M, 1, route_bwd_rows(a, part))
+
+static void op_sum_experts(struct stream *stream, const struct sum_experts_args *a)
+{
+    double sum = 0;
+    (void)stream;
+    for (int64_t e = 0; e < a->E; e++) {
+        sum += (double)a->counts[e] * a->prob_sums[e];
+        a->loads[e] += (double)a->counts[e];
+        a->prob_sums[e] = 0;
+    }
+    *a->aux_sum += a->scale * sum;
+}
 
 static void op_permute_experts(struct stream *stream, const struct permute_experts_args *a)
 {

@@ -91,7 +91,7 @@ __device__ __forceinline__ void choose_experts(const struct route_args &a, int64
         if (lane != 0) continue;
         a.experts[m * k + j] = best;
         a.weights[m * k + j] = weight * (a.normalize ? 1 : a.scale);
-        if (a.counts && (!a.counted || a.counted[m])) atomicAdd(&a.counts[best], 1);
+        if (a.counts && m < a.counted) atomicAdd(&a.counts[best], 1);
     }
     for (int j = 0; lane == 0 && a.normalize && j < k; j++) a.weights[m * k + j] = a.weights[m * k + j] / sum * a.scale;
 }
@@ -141,21 +141,29 @@ template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) rout
     });
 }
 
-/* prob_sums, and as column E z_sum: a block adds up SUM_EXPERTS columns. */
+/* prob_sums: a block adds up SUM_EXPERTS columns. */
 __global__ void __launch_bounds__(SUM_EXPERTS *SUM_ROWS) route_sums_kernel(struct route_args a)
 {
     SHARED(double, sums, [SUM_ROWS][SUM_EXPERTS]);
     const int64_t e = blockIdx.x * static_cast<int64_t>(SUM_EXPERTS) + threadIdx.x;
-    double *const to = e < a.E ? (a.prob_sums ? a.prob_sums + e : nullptr) : e == a.E ? a.z_sum : nullptr;
     double sum = 0;
-    for (int64_t m = threadIdx.y; to && m < a.M; m += SUM_ROWS) {
-        const double x = static_cast<double>(e < a.E ? a.probs[m * a.E + e] : a.lse[m]);
-        if (!a.counted || a.counted[m]) sum += e < a.E ? x : x * x;
-    }
+    for (int64_t m = threadIdx.y; e < a.E && m < a.counted; m += SUM_ROWS)
+        sum += static_cast<double>(a.probs[m * a.E + e]);
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     for (int i = 1; threadIdx.y == 0 && i < SUM_ROWS; i++) sum += sums[i][threadIdx.x];
-    if (threadIdx.y == 0 && to) *to += sum;
+    if (threadIdx.y == 0 && e < a.E) a.prob_sums[e] += sum;
+}
+
+__global__ void sum_experts_kernel(struct sum_experts_args a)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < a.E; e++) {
+        sum += static_cast<double>(a.counts[e]) * a.prob_sums[e];
+        a.loads[e] += static_cast<double>(a.counts[e]);
+        a.prob_sums[e] = 0;
+    }
+    *a.aux_sum += a.scale * sum;
 }
 
 /* The chosen experts' gradients are stored over those that all experts have. */
@@ -166,7 +174,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) route_bwd_kerne
     each_item(a.M, [&](int64_t m) {
         const float *probs = a.probs + m * E, *w = a.weights + m * k, *dw = a.dweights + m * k;
         const int32_t *experts = a.experts + m * k;
-        const bool counts = !a.counted || a.counted[m];
+        const bool counts = m < a.counted;
         float sum = 0, inner = 0, dot = 0;
         for (int j = lane; j < k; j += WARP_SIZE) {
             sum += probs[experts[j]];
@@ -260,9 +268,14 @@ void cuda_route(struct stream *stream, const struct route_args *a)
                (a->E <= FEW_SLOTS * WARP_SIZE ? route_kernel<T, FEW_SLOTS> : route_kernel<T, MOST_SLOTS>),
                grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
     });
-    if (a->prob_sums || a->z_sum)
-        LAUNCH(stream, "route", route_sums_kernel, static_cast<unsigned>(ceil_div(a->E + 1, SUM_EXPERTS)),
+    if (a->prob_sums)
+        LAUNCH(stream, "route", route_sums_kernel, static_cast<unsigned>(ceil_div(a->E, SUM_EXPERTS)),
                dim3(SUM_EXPERTS, SUM_ROWS), *a);
+}
+
+void cuda_sum_experts(struct stream *stream, const struct sum_experts_args *a)
+{
+    LAUNCH(stream, "sum_experts", sum_experts_kernel, 1, 1, *a);
 }
 
 void cuda_route_bwd(struct stream *stream, const struct route_bwd_args *a)

@@ -131,14 +131,14 @@ enum {
     X(route_scale, route, a->scale = 1)                                                                    \
     X(route_groups, route, a->groups = 0)                                                                  \
     X(route_bias, route, if (!a->groups) a->bias = NULL)                                                   \
-    X(route_counted, route, a->counted = NULL)                                                             \
+    X(route_counted, route, a->counted = a->M)                                                             \
     X(route_prob_sums, route, a->prob_sums = NULL)                                                         \
-    X(route_z, route, a->z_sum = NULL)                                                                     \
+    X(sum_experts_scale, sum_experts, a->scale = 1)                                                        \
     X(route_many, route, if (a->E > 256) return)                                                           \
     X(route_bwd_sigmoid, route_bwd, a->sigmoid = false)                                                    \
     X(route_bwd_normalize, route_bwd, a->normalize = false)                                                \
     X(route_bwd_counts, route_bwd, a->counts = NULL)                                                       \
-    X(route_bwd_counted, route_bwd, a->counted = NULL)                                                     \
+    X(route_bwd_counted, route_bwd, a->counted = a->M)                                                     \
     X(route_bwd_z, route_bwd, a->lse = NULL)                                                               \
     X(route_bwd_loss_scale, route_bwd, a->loss_scale = NULL)                                               \
     X(permute_blocks, permute_experts, if (a->M > 100) a->M = 100)                                         \
