@@ -117,7 +117,7 @@ OPERANDS(route) = {TENSOR(route, logits, IN, DT, M, E), TENSOR(route, bias, IN |
     TENSOR(route, weights, OUT | SIDE, F32, M, k), TENSOR(route, lse, OUT | SIDE | MAYBE, F32, M),
     TENSOR(route, counts, INOUT | SIDE | MAYBE, INDEX, E),
     TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E)};
-OPERANDS(sum_experts) = {TENSOR(sum_experts, counts, IN, INDEX, E), TENSOR(sum_experts, prob_sums, INOUT, F64, E),
+OPERANDS(sum_experts) = {TENSOR(sum_experts, counts, IN, INDEX, E), TENSOR(sum_experts, prob_sums, IN, F64, E),
     FIXED(sum_experts, aux_sum, INOUT, F64), TENSOR(sum_experts, loads, INOUT, F64, E)};
 OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_bwd, probs, IN | POSITIVE, F32, M, E),
     TENSOR(route_bwd, weights, IN | SIDE, F32, M, k), TENSOR(route_bwd, dweights, IN | SIDE, F32, M, k),

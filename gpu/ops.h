@@ -462,13 +462,12 @@ struct route_bwd_args {
     const float *loss_scale; /* NULL: 1 */
 };
 
-/* The end of a forward pass: *aux_sum += scale · the sum of counts · prob_sums, loads += counts. Then prob_sums become
- * 0; backward reads counts. */
+/* The end of a forward pass: *aux_sum += scale · the sum of counts · prob_sums, loads += counts. */
 struct sum_experts_args {
     int64_t E;
     double scale;
-    const int32_t *counts; /* (E) */
-    double *prob_sums;     /* (E) */
+    const int32_t *counts;   /* (E) */
+    const double *prob_sums; /* (E) */
     double *aux_sum;
     double *loads; /* (E) */
 };

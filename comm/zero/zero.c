@@ -18,7 +18,7 @@
 
 static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)
 {
-    return z->muon.on && tensor->ndim == 2 && tensor->unit > 0 && tensor->unit < z->units - 1;
+    return z->muon.on && tensor_is_matrix(tensor) && tensor->unit > 0 && tensor->unit < z->units - 1;
 }
 
 static bool zero_same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)

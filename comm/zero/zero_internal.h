@@ -488,7 +488,7 @@ static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
 /* Whether a product has added the tensor's gradient to its accumulator. */
 static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
 {
-    return tensor->ndim == 2 && zero_gives_matrix_sums(zero, tensor->unit);
+    return tensor_is_matrix(tensor) && zero_gives_matrix_sums(zero, tensor->unit);
 }
 
 /* Takes the memory of decoded units; zeroes it. */

@@ -37,7 +37,8 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
         const struct tensor_info *tensor = &z->config.table->tensors[t];
         if (tensor->unit == 0 || tensor->unit >= zero_head(z)) continue;
         largest = max64(tensor->numel, largest);
-        side = tensor->ndim == 2 ? max64(min64(tensor->shape[0], tensor->shape[1]), side) : side;
+        const int64_t *shape = &tensor->shape[tensor->ndim > 2];
+        side = tensor_is_matrix(tensor) ? max64(min64(shape[0], shape[1]), side) : side;
     }
     const size_t padded = (size_t)z->muon.room;
     const size_t halves = sizeof *z->muon.updates, square = (size_t)(side * side);
@@ -76,14 +77,16 @@ static void orthogonalize_block(struct zero *z, int unit, struct stream *compute
     const struct unit_info *block = &z->config.table->units[unit];
     for (int t = 0; t < block->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[block->first_tensor + t];
-        if (tensor->ndim != 2) continue;
+        if (!tensor_is_matrix(tensor)) continue;
         struct orthogonalize_args args = z->muon.scratch;
-        args.rows = tensor->shape[0];
-        args.cols = tensor->shape[1];
+        args.rows = tensor->shape[tensor->ndim - 2];
+        args.cols = tensor->shape[tensor->ndim - 1];
         args.steps = (int32_t)z->config.optimizer.ns_steps;
-        args.y = muon_updates(z, unit) + tensor->offset;
-        args.x = args.y;
-        z->device->ops->orthogonalize(compute, &args);
+        for (int64_t m = 0; m < tensor_matrices(tensor); m++) {
+            args.y = muon_updates(z, unit) + tensor->offset + m * args.rows * args.cols;
+            args.x = args.y;
+            z->device->ops->orthogonalize(compute, &args);
+        }
     }
 }
 
@@ -118,7 +121,7 @@ static void muon_deal_out(struct zero *z, int unit, struct stream *compute)
 /* The factor of the learning rate for a matrix. */
 static double muon_adjustment(const struct zero *z, const struct tensor_info *matrix)
 {
-    const double rows = (double)matrix->shape[0], columns = (double)matrix->shape[1];
+    const double rows = (double)matrix->shape[matrix->ndim - 2], columns = (double)matrix->shape[matrix->ndim - 1];
     switch (z->config.optimizer.adjust_lr_fn) {
     case ADJUST_ORIGINAL: break;
     case ADJUST_MATCH_RMS_ADAMW: return 0.2 * sqrt(fmax(rows, columns));

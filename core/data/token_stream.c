@@ -369,6 +369,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
     if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
     if (filler > 0) add_sequence(slot, NULL, NULL, filler);
+    batch->num_filler = filler;
     return STATUS_OK;
 }
 

@@ -58,6 +58,7 @@ struct batch {
     bool last_micro;        /* of the step or of the pass */
     int32_t num_seqs;       /* sequences, filler included */
     int32_t max_seq;        /* length of the longest sequence */
+    int64_t num_filler;     /* tokens of the filler, the last ones */
     int64_t num_tokens;     /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
     int64_t num_targets;    /* targets >= 0 here */
     int64_t step_targets;   /* training: of the global batch, the divisor of a mean; may be 0 */

@@ -237,6 +237,19 @@ static inline bool tensor_has_blocks(const struct tensor_table *table, const str
     return table->moment_blocks && !tensor->frozen && moments_fit_blocks(tensor->offset, tensor->numel);
 }
 
+/* Whether it is the matrix of products, or those of all experts, tensor_matrices() of shape[ndim - 2, ndim - 1]. */
+static inline bool tensor_is_matrix(const struct tensor_info *tensor)
+{
+    const bool stacked = tensor->role == ROLE_EXPERT_GATE_W || tensor->role == ROLE_EXPERT_DOWN_W;
+    const bool bias = tensor->role == ROLE_EXPERT_GATE_B || tensor->role == ROLE_EXPERT_DOWN_B;
+    return tensor->ndim == 3 ? stacked : tensor->ndim == 2 && !bias;
+}
+
+static inline int64_t tensor_matrices(const struct tensor_info *tensor)
+{
+    return tensor->ndim == 3 ? tensor->shape[0] : 1;
+}
+
 /* Whether the optimizer decays the tensor: it has two dimensions, or decay_all; and is trained. */
 static inline bool tensor_decays(const struct tensor_info *tensor, bool decay_all)
 {

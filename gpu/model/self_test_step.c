@@ -197,7 +197,7 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
 {
     const struct param_verbs verbs = {s, test_acquire, test_release, test_grads, test_grads_ready};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
-    const struct train_job job = {s->transformer, &s->batch, {.value = 1.0f / TOKENS}, &verbs, s->loss};
+    const struct train_job job = {s->transformer, &s->batch, {.value = 1.0f / TOKENS}, &verbs, s->loss, NULL};
     TRY(transformer_train(&job, 1, s->stream, err));
     s->device->ops->adam(s->stream, &(struct adam_args){.n = s->numel,
                                                         .master = s->master,

@@ -7,7 +7,7 @@
  *
  * In a micro-batch without tokens no op runs, but units are acquired and gradients handed over in the same order: other
  * ranks wait for these collectives. */
-#include "gpu/model/transformer_unit.h"
+#include "gpu/model/transformer_experts.h"
 
 #include <string.h>
 
@@ -71,6 +71,7 @@ static void pass_start(struct pass *pass, const struct batch *batch)
     pass->M = batch->num_tokens;
     pass->batch = *batch;
     if (!is_loaded(t, batch)) transformer_load(t, 0, &pass->batch, pass->stream, NULL);
+    experts_begin_pass(pass);
 }
 
 /* The passes go through the units side by side, so that each finds the base of a unit where the one before it left it.
@@ -119,7 +120,8 @@ static void pass_of_job(struct pass *pass, const struct train_job *job, struct s
                           .err = err,
                           .training = true,
                           .factor = job->factor,
-                          .loss_sum = job->loss_sum};
+                          .loss_sum = job->loss_sum,
+                          .expert_sums = job->expert_sums};
     ASSERT(job->transformer->config.training);
     pass_start(pass, job->batch);
     ASSERT(!transformer_drops(job->transformer) || pass->batch.numbers || pass->M == 0 ||
@@ -133,6 +135,7 @@ enum status transformer_train(const struct train_job *jobs, int count, struct st
     struct span span = phase_begin(stream, PHASE_FORWARD, UNIT_NONE);
     for (int i = 0; i < count; i++) pass_of_job(&passes[i], &jobs[i], stream, err);
     TRY(body_forward(passes, count, PASS_FORWARD));
+    for (int i = 0; i < count; i++) experts_end_forward(&passes[i]);
     span_end(&span);
     span = phase_begin(stream, PHASE_HEAD, UNIT_NONE);
     for (int i = 0; i < count; i++) TRY(head_train(&passes[i]));

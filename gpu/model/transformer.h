@@ -26,6 +26,7 @@ struct transformer_config {
     struct dropout_rates dropout; /* in training */
     double lora_dropout;          /* the same, of the inputs of adapters */
     uint64_t dropout_seed;
+    double aux_share;    /* 1 / the micro-batches of a step over all ranks: the losses of routers are their mean */
     int64_t logit_chunk; /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
@@ -74,6 +75,9 @@ struct train_job {
     struct loss_factor factor;
     const struct param_verbs *verbs;
     double *loss_sum; /* device scalar: += the sum of the losses of its targets */
+    /* with experts: device (1 + E), += this micro-batch's part of the mean auxiliary loss, and of each expert's number
+     * of tokens in all layers; NULL: not */
+    double *expert_sums;
 };
 
 enum { TRAIN_JOBS = 16 };

@@ -21,6 +21,7 @@
  * not kept again, but for the last block, whose buffers are still filled. */
 #include "gpu/model/block_graphs.h"
 #include "gpu/model/transformer_delta.h"
+#include "gpu/model/transformer_experts.h"
 #include "gpu/model/transformer_inputs.h"
 #include "gpu/model/transformer_layers.h"
 
@@ -439,9 +440,13 @@ bool block_runs_up_again(const struct transformer *t)
 }
 
 /* From inner (M, 2F), which is not computed again, to hidden (M, F), by SwiGLU or GeGLU. */
-static void gated_forward(const struct pass *pass, const struct block_buffers *b)
+static void gated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
+    if (layer_of(t, b)->sparse) {
+        experts_hidden(pass, unit, b);
+        return;
+    }
     struct swiglu_fwd_args args = {
         .dtype = t->dtype,
         .M = pass->M,
@@ -457,11 +462,15 @@ static void gated_forward(const struct pass *pass, const struct block_buffers *b
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
+    if (layer_of(t, b)->sparse) {
+        experts_forward(pass, unit, b, mlp_input(t, b));
+        return;
+    }
     if (transformer_gates(t))
         linear_forward(pass, unit, LINEAR_UP, b->inner, mlp_input(t, b), b->hidden);
     else
         linear_forward(pass, unit, LINEAR_UP, b->hidden, mlp_input(t, b), b->inner);
-    if (transformer_gates_again(t)) gated_forward(pass, b);
+    if (transformer_gates_again(t)) gated_forward(pass, unit, b);
 }
 
 /* From dy (M, C), the gradient of the down matrix's output, to dx (M, C), that of the up matrix's input. */
@@ -469,8 +478,21 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
                          const void *dy, void *dx)
 {
     const struct transformer *t = pass->transformer;
+    if (layer_of(t, b)->sparse) {
+        experts_backward(pass, unit, b, dy, dx, mlp_input(t, b));
+        return;
+    }
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dy, b->hidden, b->inner);
     linear_backward(pass, unit, LINEAR_UP, dx, transformer_gates(t) ? b->inner : t->wide, mlp_input(t, b), NULL);
+}
+
+/* From hidden to y (M, C), what the MLP gives. */
+static void mlp_output(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y)
+{
+    if (layer_of(pass->transformer, b)->sparse)
+        experts_combine(pass, unit, b, y);
+    else
+        linear_forward(pass, unit, LINEAR_DOWN, y, b->hidden, NULL);
 }
 
 /* From attention_input() to hidden: the part of the forward that policy block repeats in backward. */
@@ -498,7 +520,7 @@ static void post_norm_end(const struct pass *pass, const struct unit *unit, cons
     const struct transformer *t = pass->transformer;
     struct norm norm = second_post_norm(t, b);
     norm.y = out;
-    linear_forward(pass, unit, LINEAR_DOWN, t->delta, b->hidden, NULL);
+    mlp_output(pass, unit, b, t->delta);
     drop(pass, DROPOUT_MLP_OUTPUT, unit->index, t->delta, t->delta);
     norm_forward(pass, unit, norm, b->res2, t->delta);
 }
@@ -507,7 +529,7 @@ static void post_norm_end(const struct pass *pass, const struct unit *unit, cons
 static void block_end(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    linear_forward(pass, unit, LINEAR_DOWN, t->norms_after ? b->out2 : t->delta, b->hidden, NULL);
+    mlp_output(pass, unit, b, t->norms_after ? b->out2 : t->delta);
     if (t->norms_after) norm_forward(pass, unit, second_post_norm(t, b), NULL, NULL);
 }
 
@@ -535,7 +557,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
     if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
         mlp_forward(pass, unit, b);
     else if (policy >= RECOMPUTE_MLP)
-        gated_forward(pass, b);
+        gated_forward(pass, unit, b);
 }
 
 static const void *block_scaled_gradient(const struct pass *pass)

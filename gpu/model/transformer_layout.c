@@ -16,6 +16,8 @@
  *     norm2         C s         C         weights of gate, up                                        norms
  *     inner         F or 2F s   4 C       GELU, SwiGLU; a gated unit's gradient is written over it   block; GELU: mlp
  *     hidden        F s         4 C       weights of down                                            mlp
+ *     routed        k C s       -         the weights of the outputs of k experts                    mlp
+ *     probs, …      E, k f      -         routing, and a shared expert's inner and output            block
  *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes)                                         norms
  *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
  *     lse           H f         H f       attention                                                  attention
@@ -39,6 +41,7 @@
  * With activation verbs (gpu/activation_verbs.h) the blocks' inputs take turns in a few buffers: r1 r2 r3 r1 r2 …
  * All blocks share the gradients of activations (struct transformer). The final norm's input and output lie in `wide`,
  * which is free from the end of forward to the start of backward. */
+#include "core/memory.h"
 #include "core/round_up.h"
 #include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_delta.h"
@@ -59,15 +62,22 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
 
 /* Elements of a row of a layer's buffers; 0: it has none. */
 struct layer_widths {
-    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner;
+    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner, shared, routed;
 };
 
 static struct layer_widths widths_of(const struct transformer *t, const struct layer_desc *layer)
 {
     const struct delta_desc *delta = &t->config.desc->delta;
+    const struct experts_desc *experts = &t->config.desc->experts;
     const int64_t heads = t->H * layer->head_dim, F = layer->intermediate_size,
                   KV = transformer_owns_kv(t, layer) ? layer->num_kv_heads : 0, normed = t->config.desc->v_norm ? 2 : 1;
     struct layer_widths widths = {.hidden = F, .inner = transformer_gates(t) ? 2 * F : F};
+    if (layer->sparse) {
+        widths.shared = F;
+        widths.routed = experts->per_token;
+        widths.hidden = experts->per_token * experts->inner_size;
+        widths.inner = 2 * widths.hidden;
+    }
     if (layer->delta) {
         widths.qkv = delta_width(delta);
         widths.att = widths.core = delta_values(delta);
@@ -113,6 +123,44 @@ static void layout_heads(const struct transformer *t, struct arena *arena, const
     b->v_rstd = layout_take_f32(arena, M, widths->v_rstd);
 }
 
+static int32_t *layout_take_ints(struct arena *arena, int64_t count)
+{
+    return arena_take(arena, MEM_ACTIVATIONS, (size_t)count * sizeof(int32_t));
+}
+
+static void layout_experts(const struct transformer *t, struct arena *arena, const struct layer_widths *widths,
+                           struct block_buffers *b)
+{
+    const struct experts_desc *experts = &t->config.desc->experts;
+    const int64_t M = t->config.batch.max_tokens, rows = M * experts->per_token,
+                  scaled = experts->shared_gate && widths->shared ? M : 0;
+    b->probs = layout_take_f32(arena, M, experts->count);
+    b->weights = layout_take_f32(arena, rows, 1);
+    b->router_lse = layout_take_f32(arena, experts->z_coef > 0 ? M : 0, 1);
+    b->choices = layout_take_ints(arena, rows);
+    b->offsets = layout_take_ints(arena, experts->count + 1);
+    b->rows = layout_take_ints(arena, rows);
+    b->places = layout_take_ints(arena, rows);
+    b->shared_inner = take_dt(t, arena, M, 2 * widths->shared);
+    b->shared_out = take_dt(t, arena, scaled, t->C);
+    b->shared_scale = layout_take_f32(arena, scaled, 1);
+}
+
+/* What layers with experts share. */
+static void layout_routers(struct transformer *t, struct arena *arena)
+{
+    const struct experts_desc *experts = &t->config.desc->experts;
+    const int64_t M = experts->count ? t->config.batch.max_tokens : 0, scaled = experts->shared_gate ? M : 0,
+                  E = experts->count;
+    t->router_logits = take_dt(t, arena, M, E);
+    t->dweights = layout_take_f32(arena, t->config.training ? M : 0, experts->per_token);
+    t->correction = layout_take_f32(arena, experts->sigmoid, E);
+    t->counts = layout_take_ints(arena, E);
+    t->prob_sums = arena_take(arena, MEM_ACTIVATIONS, (size_t)E * sizeof *t->prob_sums);
+    t->own_places = layout_take_ints(arena, scaled);
+    t->first_choice = layout_take_ints(arena, scaled);
+}
+
 /* Takes the memory of the buffers that are computed again from `policy` on, and not below it. */
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
                          const struct layer_desc *layer, struct block_buffers *b)
@@ -134,6 +182,8 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, widths.hidden);
+        b->routed = take_dt(t, arena, M * widths.routed, t->C);
+        b->shared_hidden = take_dt(t, arena, M, widths.shared);
         if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
         break;
     case RECOMPUTE_ATTENTION:
@@ -154,6 +204,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->post1_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         b->post2_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         if (!block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
+        if (widths.routed) layout_experts(t, arena, &widths, b);
         b->res3 = t->config.training ? take_dt(t, arena, input, t->C) : b->res2;
         b->in_gate = take_dt(t, arena, M, t->I);
         b->in_act = take_dt(t, arena, M, t->I);
@@ -306,8 +357,9 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes =
-            (size_t)M * (size_t)max64(max64(widths.qkv, widths.hidden), t->L * t->I) * dtype_size(t->dtype);
+        size_t wide_bytes = (size_t)M *
+                            (size_t)max64(max64(widths.qkv, max64(widths.hidden, widths.shared)), t->L * t->I) *
+                            dtype_size(t->dtype);
         size_t least = second + stream_bytes; /* of the final norm's input and output */
         t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes > least ? wide_bytes : least);
         t->final_res = t->wide;
@@ -324,6 +376,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
     layout_encoder(t, arena);
     layout_inputs(t, arena, widths.kv);
+    layout_routers(t, arena);
     adapter_layout(t, arena);
 
     const struct rope_desc *rope = &config->desc->rope;
@@ -368,10 +421,21 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
     return STATUS_OK;
 }
 
+static void fill_own_places(const struct transformer *t, struct stream *stream)
+{
+    const int64_t M = t->config.batch.max_tokens;
+    int32_t *places = memory_alloc((size_t)M * sizeof *places);
+    for (int64_t m = 0; m < M; m++) places[m] = (int32_t)m;
+    stream_copy(stream, t->own_places, places, (size_t)M * sizeof *places);
+    stream_sync(stream);
+    free(places);
+}
+
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
     const struct rope_desc *rope = &t->config.desc->rope;
     if (t->zeros) stream_fill_zero(stream, t->zeros, (size_t)layout_widths(t, NULL).kv * dtype_size(t->dtype));
+    if (t->own_places) fill_own_places(t, stream);
     TRY(fill_rope_table(t, rope, t->rope, 0, stream, err));
     TRY(fill_rope_table(t, rope, t->query_rope, rope->query_beta, stream, err));
     return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, 0, stream, err);

@@ -27,6 +27,13 @@ static void transformer_linear_shapes(const struct model_desc *desc, const struc
     shapes[LINEAR_UP] = (struct linear_shape){gated ? ROLE_GATE_W : ROLE_UP_W, gated ? ROLE_GATE_B : ROLE_UP_B,
                                               gated ? 2 * F : F, C, in_out};
     shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_DOWN_W, ROLE_DOWN_B, C, F, in_out};
+    if (layer->sparse) {
+        shapes[LINEAR_UP] = (struct linear_shape){ROLE_SHARED_GATE_W, ROLE_COUNT, 2 * F, F ? C : 0, false};
+        shapes[LINEAR_DOWN] = (struct linear_shape){ROLE_SHARED_DOWN_W, ROLE_COUNT, F ? C : 0, F, false};
+    }
+    const int64_t E = layer->sparse ? desc->experts.count : 0, scales = layer->sparse && desc->experts.shared_gate;
+    shapes[LINEAR_ROUTER] = (struct linear_shape){ROLE_ROUTER_W, ROLE_ROUTER_B, E, E ? C : 0, false};
+    shapes[LINEAR_SHARED_SCALE] = (struct linear_shape){ROLE_SHARED_SCALE_W, ROLE_COUNT, scales, scales ? C : 0, false};
     shapes[LINEAR_DELTA_IN] =
         (struct linear_shape){ROLE_DELTA_QKV_W, ROLE_COUNT, delta_width(&desc->delta), delta_C, false};
     shapes[LINEAR_DELTA_O] = (struct linear_shape){ROLE_DELTA_O_W, ROLE_COUNT, delta_C, values, false};
@@ -74,6 +81,14 @@ static bool linear_in_unit(const struct model_desc *desc, int unit, int head, in
     return delta ? which != LINEAR_QKV && which != LINEAR_O : which != LINEAR_DELTA_IN && which != LINEAR_DELTA_O;
 }
 
+/* Of the k experts that a token goes to. */
+static double expert_flops(const struct model_desc *desc, const struct tensor_table *table, int unit)
+{
+    const struct experts_desc *experts = &desc->experts;
+    return 2 * linear_passes(table, unit, ROLE_EXPERT_GATE_W) * 3 * (double)experts->per_token *
+           (double)experts->inner_size * (double)desc->hidden_size;
+}
+
 /* Forward, of the delta rule itself. */
 static double delta_flops(const struct model_desc *desc)
 {
@@ -103,6 +118,7 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
             flops += (unit >= first ? 3 : 1) * delta_flops(desc);
         else if (unit > 0 && unit < head) /* forward 2, backward 4 */
             flops += (unit >= first ? 6 : 2) * (desc->bidirectional ? 2 : 1) * heads;
+        if (unit > 0 && unit < head && layer->sparse) flops += expert_flops(desc, table, unit);
         for (int i = 0; i < LINEAR_COUNT; i++) {
             const bool once = i == LINEAR_POOLER || (i == LINEAR_HEAD && desc->pooler); /* for a sample */
             if (!linear_in_unit(desc, unit, head, i)) continue;
@@ -193,6 +209,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->V = desc->vocab_size;
     t->classes = desc->num_labels ? desc->num_labels : desc->vocab_size;
     t->L = desc->num_layers;
+    for (int64_t i = 0; i < t->L; i++) t->sparse_layers += desc->layers[i].sparse;
     t->G = desc->gated_attention ? t->H : 0;
     t->qk_norm = desc->qk_norm != QK_NORM_NONE;
     ASSERT(t->qk_norm || (!desc->gated_attention && !desc->v_norm)); /* q and k lie apart in qkv */

@@ -10,6 +10,7 @@
  *   block_graphs.c           work of a block as graphs that are launched again
  *   transformer_block.c      units 1 … L: one block, forward and backward
  *   transformer_delta.c      a gated delta rule in the place of its attention
+ *   transformer_experts.c    experts in the place of its MLP
  *   transformer_inputs.c     inputs of layers: in unit 0, and what each block makes of its own
  *   transformer_head.c       unit L+1: final norm, pooler, logits and loss in chunks of rows
  *   transformer_adapter.c    LoRA's products
@@ -35,6 +36,8 @@ enum linear {
     LINEAR_LAYER_IN, /* of unit 0, or N = 0, as the next two */
     LINEAR_IN_GATE,
     LINEAR_IN_OUT,
+    LINEAR_ROUTER,       /* of layers with experts, or N = 0; LINEAR_UP and _DOWN are of the shared one there */
+    LINEAR_SHARED_SCALE, /* or N = 0 */
     LINEAR_HEAD,
     LINEAR_POOLER, /* or N = 0 */
     LINEAR_COUNT
@@ -82,6 +85,12 @@ struct block_buffers {
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
+    /* of a layer with experts, else NULL; inner and hidden have k rows of 2 I and I elements for a token there */
+    float *probs, *weights, *router_lse;             /* (M, E), (M, k), (M): the last with z_coef only */
+    int32_t *choices, *offsets, *rows, *places;      /* (M, k), (E + 1), (M · k), (M · k) */
+    void *routed;                                    /* dt (M · k, C) rows of experts: their inputs, then outputs */
+    void *shared_inner, *shared_hidden, *shared_out; /* dt (M, 2F), (M, F), (M, C): the last with shared_gate only */
+    float *shared_scale;                             /* (M) the same */
     void *out1, *out2;    /* dt (M, C) with norms after, else NULL: the inputs of these norms, which are attention's and
                            * the MLP's output, or (NORM_AFTER_RESIDUAL) the residual stream with it */
     float *post1, *post2; /* (M) rstd of these norms */
@@ -111,16 +120,17 @@ struct transformer {
     struct device *device; /* borrowed; device->ops may change between steps (gpu/spans.h) */
     enum dtype dtype, logits_dtype;
     int64_t C, H, V, L;
-    int64_t I;         /* layer_inputs of the description */
-    int64_t classes;   /* what the head chooses from: V tokens, or the labels of a classifier */
-    int64_t G;         /* heads of the gate between q and k: H with gated_attention, else 0 */
-    bool qk_norm;      /* q and k are normed */
-    bool k_bias_free;  /* the gradient of k's bias is 0: transformer_new.c */
-    bool norms_before; /* NORM_BEFORE or NORM_BOTH */
-    bool norms_after;  /* all but NORM_BEFORE */
-    bool post_norm;    /* NORM_AFTER_RESIDUAL */
-    bool parallel;     /* the MLP reads the block's input: res2 is of one block at a time */
-    bool second_norm;  /* norm2 exists: with norms_before, unless the MLP shares norm1 */
+    int64_t I;             /* layer_inputs of the description */
+    int64_t classes;       /* what the head chooses from: V tokens, or the labels of a classifier */
+    int64_t G;             /* heads of the gate between q and k: H with gated_attention, else 0 */
+    int64_t sparse_layers; /* layers with experts */
+    bool qk_norm;          /* q and k are normed */
+    bool k_bias_free;      /* the gradient of k's bias is 0: transformer_new.c */
+    bool norms_before;     /* NORM_BEFORE or NORM_BOTH */
+    bool norms_after;      /* all but NORM_BEFORE */
+    bool post_norm;        /* NORM_AFTER_RESIDUAL */
+    bool parallel;         /* the MLP reads the block's input: res2 is of one block at a time */
+    bool second_norm;      /* norm2 exists: with norms_before, unless the MLP shares norm1 */
     float eps;
     float embedding_scale;
     const struct tensor_info **tensors;    /* (L + 2, ROLE_COUNT) owned: transformer_tensor() */
@@ -134,16 +144,24 @@ struct transformer {
     void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
-    void *dconv;                  /* dt (M, delta_channels) gradient of conv, or NULL */
-    void *dkv;                    /* dt (M, 2 KV D) with v_norm: gradients of k | v */
-    void *zeros;                  /* dt (D) the weight of v's norm, whose offset is 1 */
-    void *layer_in;               /* dt (M, L I) the inputs of layers; backward writes their gradients over them */
-    void *projected;              /* dt (M, L I) the product in them, before its norm; evaluation: wide */
-    float *projected_rstd;        /* (M, L) */
-    void *dres;                   /* dt (M, C) gradient of the residual stream; training only */
-    float *dres_sums; /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
-                       * before; where a norm gives it, else NULL */
-    void *dbranch;    /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
+    /* with experts, else NULL */
+    void *router_logits;   /* dt (M, E), and their gradients */
+    float *dweights;       /* (M, k) */
+    float *correction;     /* (E) of the layer */
+    int32_t *counts;       /* (E) of the micro-batch */
+    double *prob_sums;     /* (E) */
+    int32_t *own_places;   /* (M) 0, 1, …: with shared_gate */
+    int32_t *first_choice; /* (M) 0: the same */
+    void *dconv;           /* dt (M, delta_channels) gradient of conv, or NULL */
+    void *dkv;             /* dt (M, 2 KV D) with v_norm: gradients of k | v */
+    void *zeros;           /* dt (D) the weight of v's norm, whose offset is 1 */
+    void *layer_in;        /* dt (M, L I) the inputs of layers; backward writes their gradients over them */
+    void *projected;       /* dt (M, L I) the product in them, before its norm; evaluation: wide */
+    float *projected_rstd; /* (M, L) */
+    void *dres;            /* dt (M, C) gradient of the residual stream; training only */
+    float *dres_sums;      /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
+                            * before; where a norm gives it, else NULL */
+    void *dbranch;         /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
     void *final_res, *final_norm; /* dt (M, C) input and output of the final norm; with post_norm final_norm is the
                                    * last block's output, and the others are not used */
     float *final_mean, *final_rstd;

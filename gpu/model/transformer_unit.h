@@ -23,6 +23,7 @@ struct pass {
     struct error *err;
     struct loss_factor factor; /* training */
     double *loss_sum;          /* device scalar */
+    double *expert_sums;       /* device (1 + E), or NULL */
     /* evaluation of a classifier: the batch's targets, and where the logits of rows with a target go; else NULL */
     const int32_t *host_targets;
     float *host_logits;

@@ -139,7 +139,6 @@ static void op_sum_experts(struct stream *stream, const struct sum_experts_args 
     for (int64_t e = 0; e < a->E; e++) {
         sum += (double)a->counts[e] * a->prob_sums[e];
         a->loads[e] += (double)a->counts[e];
-        a->prob_sums[e] = 0;
     }
     *a->aux_sum += a->scale * sum;
 }

@@ -161,7 +161,6 @@ __global__ void sum_experts_kernel(struct sum_experts_args a)
     for (int64_t e = 0; e < a.E; e++) {
         sum += static_cast<double>(a.counts[e]) * a.prob_sums[e];
         a.loads[e] += static_cast<double>(a.counts[e]);
-        a.prob_sums[e] = 0;
     }
     *a.aux_sum += a.scale * sum;
 }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transformer_experts.h: experts in the place of a layer's MLP. b: the buffers of a layer that has them. */
+#pragma once
+
+#include "gpu/model/transformer_unit.h"
+
+/* From x (M, C) to hidden and routed: what each expert gives for its rows. */
+void experts_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *x);
+
+/* The same from inner on. */
+void experts_hidden(const struct pass *pass, const struct unit *unit, const struct block_buffers *b);
+
+/* y (M, C): what the experts of a token give, by their weights, and the shared one. */
+void experts_combine(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y);
+
+/* From dy (M, C) to dx (M, C), the gradient of x; x as in forward. */
+void experts_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *dy,
+                      void *dx, const void *x);
+
+/* Before and after the blocks of a forward pass: the sums of the routers' numbers begin at 0, and are added to those of
+ * the step. */
+void experts_begin_pass(const struct pass *pass);
+void experts_end_forward(const struct pass *pass);
