@@ -359,6 +359,10 @@ class Case:
             out[name] = tensor
         return out
 
+    def round_otherwise(self):
+        """Makes models that add in another order."""
+        self.kernels = "eager" if self.family == "gpt_oss" else "sdpa", "batched_mm"
+
     @property
     def coefficient(self):
         """Of the auxiliary loss in what is minimized; 0: without that loss."""
@@ -670,7 +674,7 @@ def make(name):
     exact, single, half = (train(case, d) for d in (torch.float64, torch.float32, torch.bfloat16))
     runs = {"fp32": [single], "bf16": [half]}
     if exact["routing"].chosen:  # which tokens go elsewhere in bf16 is a matter of chance
-        case.kernels = "eager" if case.family == "gpt_oss" else "sdpa", "batched_mm"
+        case.round_otherwise()
         runs["bf16"].append(train(case, torch.bfloat16))
     for run in (exact, *sum(runs.values(), [])):
         run |= {kind: case.stored(model, run[kind]) for kind in ("grads", "final")}
