@@ -504,6 +504,7 @@ static void test_real_keys(void **state)
         char keys[sizeof REAL_KEYS], *rest = keys;
         memcpy(keys, REAL_KEYS, sizeof keys);
         for (char *key; (key = strsep(&rest, " "));) json_object_set_new(config, key, json_null());
+        if (family == FAMILY_GLM4_MOE) json_object_set_new(config, "head_dim", json_integer(128));
         struct model_desc desc;
         struct error err;
         if (model_desc_from_spec(config, &desc, &err) != STATUS_OK) fail_msg("%s", err.text);
