@@ -68,6 +68,7 @@ ADAPTERS = {
     "granitemoe": ("granitemoe", {"r": 4, "target_modules": "all-linear"}),
     "gpt_oss": ("gpt-oss", {"r": 4, "target_modules": "all-linear"}),
     "glm4_moe": ("glm4-moe", {"r": 4, "target_modules": QV}),
+    "experts-aux": ("qwen3-moe-aux", {"r": 4, "target_modules": QV}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),
     "bert": ("classify-bert", {"r": 4}),
@@ -271,7 +272,7 @@ def make(name):
         "tensors": {file_name(n): list(t.shape) for n, t in exact["final"].items()},
         # merging the adapter of a tied matrix changes the other one in PEFT
         "merged": adapter.merged() if not name.endswith("-tied") and not adapter.quantized else {},
-    }
+    } | ({"aux_loss": short(exact["aux"])} if any(exact["aux"]) else {})
     tensors = {f"{name}/{kind}/{file_name(n)}": t.float().contiguous()
                for kind, values in (("grad", exact["grads"]), ("final", exact["final"])) for n, t in values.items()}
     print(f"{name:18s} {len(entry['tensors']):3d} tensors  loss {exact['loss'][0]:.4f} -> {exact['loss'][-1]:.4f}  "
