@@ -91,7 +91,13 @@ OPERANDS(attention_decode) = {ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M,
     ROWS(attention_decode, k, IN, DT, ld_k, M, KV, D), ROWS(attention_decode, v, IN, DT, ld_v, M, KV, D),
     TENSOR(attention_decode, k_cache, INOUT, DT, KV, capacity, D),
     TENSOR(attention_decode, v_cache, INOUT, DT, KV, capacity, D),
-    ROWS(attention_decode, out, OUT | MAYBE, DT, ld_o, M, H, D)};
+    ROWS(attention_decode, out, OUT | MAYBE, DT, ld_o, M, H, D),
+    TENSOR(attention_decode, sinks, IN | SIDE | MAYBE, DT, H)};
+OPERANDS(attention_sink_fwd) = {ROWS(attention_sink_fwd, out, INOUT, DT, ld_o, M, H, D),
+    TENSOR(attention_sink_fwd, lse, INOUT | SIDE, F32, H, M), TENSOR(attention_sink_fwd, sinks, IN | SIDE, DT, H)};
+OPERANDS(attention_sink_bwd) = {ROWS(attention_sink_bwd, out, IN, DT, ld_o, M, H, D),
+    ROWS(attention_sink_bwd, dout, IN, DT, ld_o, M, H, D), TENSOR(attention_sink_bwd, lse, IN | SIDE, F32, H, M),
+    TENSOR(attention_sink_bwd, sinks, IN | SIDE, DT, H), TENSOR(attention_sink_bwd, dsinks, INOUT | SIDE, F32, H)};
 OPERANDS(causal_conv_fwd) = {FIXED(causal_conv_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
     ROWS(causal_conv_fwd, y, OUT, DT, ld_y, M, C), ROWS(causal_conv_fwd, x, IN, DT, ld_x, M, C),
     TENSOR(causal_conv_fwd, weight, IN | SIDE, DT, C, K), TENSOR(causal_conv_fwd, state, INOUT | MAYBE, DT, num_seqs, K, C)};

@@ -261,6 +261,28 @@ static inline struct attention_fwd_args attention_forward_of(const struct attent
     return forward;
 }
 
+/* A sink, a learned logit of each head, joins the softmax of a query as a key without a value does: the weights of the
+ * other keys add up to less than 1 (gpt-oss). The op follows attention_fwd: out becomes out · exp(lse) / (exp(lse) +
+ * exp(sink)), and lse becomes log(exp(lse) + exp(sink)). attention_bwd takes both as they are then. */
+struct attention_sink_fwd_args {
+    enum dtype dtype;
+    int64_t M, H, D, ld_o;
+    void *out;         /* dt (M, H, D), in place */
+    float *lse;        /* (H, M), in place */
+    const void *sinks; /* dt (H) */
+};
+
+/* dsinks = sum over tokens of -exp(sink - lse) · (out · dout); out and lse are what attention_bwd takes. */
+struct attention_sink_bwd_args {
+    enum dtype dtype;
+    int64_t M, H, D, ld_o; /* of out and dout */
+    const void *out, *dout;
+    const float *lse;
+    const void *sinks;
+    float *dsinks; /* (H) */
+    bool accumulate;
+};
+
 /* Whether M tokens of sequences fill enough of as many places of T tokens for cuDNN, which would compute all places, to
  * be faster than ztrain's kernels, which compute the sequences at about half of the speed. */
 enum { ATTENTION_QUARTERS_FILLED = 3 };
@@ -284,6 +306,7 @@ struct attention_decode_args {
     const void *k, *v;       /* dt (M, KV, D) of the new tokens */
     void *k_cache, *v_cache; /* dt (KV, capacity, D) */
     void *out;               /* dt (M, H, D), with q */
+    const void *sinks;       /* dt (H), that join the softmax as in attention_sink_fwd, or NULL */
 };
 
 /* y[t, c] = silu(sum of weight[c, j] · x[t - K + 1 + j, c]), a convolution of each channel over K (1 … CONV_TAPS)
@@ -821,6 +844,7 @@ struct muon_update_args {
     X(embedding_fwd) X(embedding_bwd) X(norm_fwd) X(norm_bwd) \
     X(linear_fwd) X(linear_bwd_input) X(linear_bwd_weight) X(head_norm_fwd) X(head_norm_bwd) \
     X(rope) X(swap_heads) X(attention_fwd) X(attention_bwd) X(attention_decode) \
+    X(attention_sink_fwd) X(attention_sink_bwd) \
     X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
     X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
     X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(combine_tokens) X(combine_tokens_bwd) \

@@ -131,16 +131,23 @@ CASES(swap_heads) = {{.args.swap_heads = {.dtype = SAME, .M = M, .outer = H, .in
 CASES(attention_fwd) = {ATTENTION_CASES(attention_fwd, ATTENTION)};
 CASES(attention_bwd) = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
 
-/* Plain; with a window; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time; the
+/* Plain; with a window and sinks; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time; the
  * largest heads. */
 #define DECODE(size, held, room) .dtype = SAME, .M = 3, .H = H, .KV = KV, .D = size, .ld_q = H * (size), \
     .ld_o = H * (size), .ld_k = KV * (size), .ld_v = KV * (size), .scale = 0.25f, .start = held, .capacity = room
 CASES(attention_decode) = {{.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE}},
-    {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .window = 5}},
+    {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .window = 5, .sinks = HERE}},
     {.args.attention_decode = {DECODE(D, 21, 29), .q = HERE, .out = HERE, .softcap = 2}},
     {.args.attention_decode = {DECODE(D, 21, 29)}},
     {.args.attention_decode = {DECODE(4 * D + 8, 84, 116), .q = HERE, .out = HERE}},
     {.args.attention_decode = {DECODE(CUDA_MAX_HEAD_DIM, 21, 29), .q = HERE, .out = HERE}}};
+
+/* Vectors; none, and more rows than a block has threads. */
+#define SINKS(rows, size, ld) .dtype = SAME, .M = rows, .H = H, .D = size, .ld_o = ld
+CASES(attention_sink_fwd) = {{.args.attention_sink_fwd = {SINKS(M, D, H * D + GAP)}},
+    {.args.attention_sink_fwd = {SINKS(300, D - 1, H * D)}}};
+CASES(attention_sink_bwd) = {{.args.attention_sink_bwd = {SINKS(M, D, H * D + GAP)}},
+    {.args.attention_sink_bwd = {SINKS(300, D - 1, H * D), .accumulate = true}}};
 
 /* Two sequences. Channels that vectors do not divide, without and with a state; rows with something between them. */
 #define CONV .dtype = SAME, .M = M, .num_seqs = 2

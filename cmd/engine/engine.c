@@ -84,6 +84,9 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     TRY(engine_apply_task(spec, desc, err));
     if (spec->model.dropout >= 0) model_desc_set_dropout(desc, spec->model.dropout);
     desc->trains_padding = spec->model.train_pad_token == SPEC_ON;
+    const enum spec_switch aux = spec->model.output_router_logits;
+    TRY(model_desc_set_router_losses(desc, aux == SPEC_AUTO ? -1 : aux == SPEC_ON, spec->model.router_aux_loss_coef,
+                                     spec->model.router_z_loss_coef, err));
     if (notices) engine_log_model(spec, desc);
     if (spec->data.seq_length <= model_desc_longest(desc)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",
@@ -99,6 +102,7 @@ static void engine_streams(struct engine *t)
         .vocab_size = t->desc.vocab_size,
         .classification = t->desc.num_labels > 0,
         .label_first = t->desc.pooler,
+        .last_tokens = t->desc.experts.has_aux,
         .padding_token = model_desc_padding(&t->desc),
         .seed = spec->run.seed,
         .rank = t->rank,
@@ -110,6 +114,7 @@ static void engine_streams(struct engine *t)
     };
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
+    t->validation_config.last_tokens = false;
     const bool limited = spec->train.eval_batches <= INT64_MAX / spec->train_batch_size; /* otherwise: all samples */
     t->validation_config.max_samples = limited ? spec->train.eval_batches * spec->train_batch_size : 0;
 }
@@ -182,6 +187,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
+    t->extra_sums = t->desc.experts.count ? 1 + (int)t->desc.experts.count : 0;
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
@@ -210,6 +216,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .dropout = t->desc.dropout,
         .lora_dropout = spec->adapter.on ? spec->adapter.lora_dropout : 0,
         .dropout_seed = spec->run.seed,
+        .aux_share = (double)spec->train_micro_batch_size_per_gpu / (double)spec->train_batch_size,
         .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
         .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
@@ -284,6 +291,7 @@ static enum status engine_build_one(struct engine *t, int threads, struct error 
         .ordered = spec->train.virtual_ranks > 0,
         .tied = t->desc.tied,
         .training = true,
+        .extra_sums = t->extra_sums,
         .scaler = spec->loss_scaler,
         .aio = spec->aio,
         .disk = t->simulation.disk,

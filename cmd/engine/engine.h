@@ -106,7 +106,8 @@ struct engine {
     bool host_is_ordinary;        /* not pinned, on a GPU: pin_memory is false */
     int turns;                    /* spec_turns(): virtual ranks that this rank stands for, else 1 */
     int64_t micros;               /* spec_micros(): of a step of this rank; micro-batch i is of turn i % turns */
-    double *loss_sum;             /* in the arena (turns): losses of this rank's targets, one step or one evaluation */
+    double *loss_sum;             /* in the arena (turns): losses of this rank's targets, one step or one evaluation; */
+    int extra_sums;               /* with experts: then (turns, extra_sums) of train_job.expert_sums */
     float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
     struct train_sources sources; /* data.train */
     struct mixture mixture;       /* of the sources; order.count is 0 if data.train names one source */
@@ -117,6 +118,18 @@ struct engine {
     bool probed, found_mask; /* data.document_mask was auto: whether data.train has loss masks */
     int64_t steps_per_epoch, total_steps;
 };
+
+/* Of loss_sum, with extra_sums. */
+static inline size_t engine_sums_bytes(const struct engine *t)
+{
+    return (size_t)t->turns * (1 + (size_t)t->extra_sums) * sizeof *t->loss_sum;
+}
+
+/* Those of a turn, for train_job.expert_sums. */
+static inline double *engine_expert_sums(const struct engine *t, int64_t turn)
+{
+    return t->extra_sums ? t->loss_sum + t->turns + turn * t->extra_sums : NULL;
+}
 
 /* Reads the config of the spec's model. notices: logs what ztrain ignores. The caller always releases *desc. */
 enum status engine_describe_model(const struct run_spec *spec, bool notices, struct model_desc *desc,

@@ -23,8 +23,8 @@ static void lay_out_engine(struct engine *t, struct arena *local, struct arena *
     void *inputs = transformer_inputs(t->transformer, &input_bytes);
     if (t->upload) input_upload_layout(t->upload, inputs, input_bytes, local, host);
     if (t->samples) generator_layout(t->samples->generator, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, (size_t)t->turns * sizeof *t->loss_sum + sizeof *t->grad_scale);
-    t->grad_scale = t->loss_sum ? (float *)(t->loss_sum + t->turns) : NULL;
+    t->loss_sum = arena_take(local, MEM_WORKSPACE, engine_sums_bytes(t) + sizeof *t->grad_scale);
+    t->grad_scale = t->loss_sum ? (float *)((char *)t->loss_sum + engine_sums_bytes(t)) : NULL;
 }
 
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)

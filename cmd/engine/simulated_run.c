@@ -158,7 +158,7 @@ static void walk_begin(struct simulated_run *w, struct engine *t, struct batch *
         transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
         input_upload_send(t->upload, t->compute);
     }
-    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+    stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
 }
 
 static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
@@ -171,7 +171,8 @@ static enum status walk_micro(struct engine *first, struct batch *batches, bool 
                                          .batch = &batches[count],
                                          .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
                                          .verbs = zero_verbs(t->zero),
-                                         .loss_sum = t->loss_sum};
+                                         .loss_sum = t->loss_sum,
+                                         .expert_sums = engine_expert_sums(t, 0)};
     }
     return transformer_train(jobs, count, first->compute, err);
 }

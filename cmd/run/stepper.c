@@ -96,7 +96,8 @@ static struct train_job stepper_job(struct engine *t, const struct batch *batch,
                                          .step = loaded ? t->grad_scale : NULL,
                                          .scaler = zero_loss_scale(t->zero)},
                               .verbs = zero_verbs(t->zero),
-                              .loss_sum = t->loss_sum + batch->micro % t->turns};
+                              .loss_sum = t->loss_sum + batch->micro % t->turns,
+                              .expert_sums = engine_expert_sums(t, batch->micro % t->turns)};
 }
 
 void stepper_keep_up(struct stepper *s)
@@ -148,7 +149,7 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
     bool stop = false;
     for (int i = 0; i < count; i++) {
         struct engine *t = steps[i].stepper->engine;
-        stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+        stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
         most = t->micros > most ? t->micros : most;
     }
     for (int64_t micro = 0; micro < most && !stop; micro++) {
@@ -214,7 +215,7 @@ static enum status load_all(struct train_step *step, struct error *err)
 static enum status run_loaded(struct stepper *s, struct error *err)
 {
     struct engine *t = s->engine;
-    stream_fill_zero(t->compute, t->loss_sum, (size_t)t->turns * sizeof *t->loss_sum);
+    stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
     for (int64_t i = 0; i < t->micros; i++) {
         flight_micro(i + 1);
         const struct train_job job = stepper_job(t, &s->batches[i], true);

@@ -93,9 +93,12 @@ static enum status zero_new_events(struct zero *z, struct error *err)
     TRY(zero_event_new(z, &z->updated, err));
     TRY(zero_event_new(z, &z->drained, err));
     for (int i = 0; i < ZERO_STEPS; i++) TRY(zero_event_new(z, &z->done[i], err));
-    void *records;
+    void *records, *extra = NULL;
     TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
     z->records = records;
+    const size_t extra_bytes = ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records;
+    if (extra_bytes) TRY(device_alloc_host(z->device, extra_bytes, &extra, err));
+    z->extra_records = extra;
     for (int u = 0; u < z->units; u++) {
         TRY(zero_event_new(z, &z->reduced[u], err));
         TRY(zero_event_new(z, &z->fetched[u], err));
@@ -190,6 +193,9 @@ void zero_free(struct zero *z)
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
     if (z->records) device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
+    if (z->extra_records)
+        device_free_host(z->device, z->extra_records,
+                         ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records);
     free(z->reduced);
     free(z->fetched);
     free(z->open);
@@ -349,6 +355,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE,
                        (size_t)(z->world * config->layout->parts) * ((size_t)z->units + 1) * sizeof *z->reports);
+        z->extra = arena_take(read_by_peers, MEM_WORKSPACE, (size_t)zero_extra_count(z) * sizeof *z->extra);
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);

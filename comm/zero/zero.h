@@ -60,6 +60,7 @@ struct zero_config {
     struct loss_scaler_rules scaler;       /* of fp16 */
     struct aio_settings aio;               /* of what is offloaded to nvme */
     const struct disk *disk;               /* borrowed; of it; NULL: local_disk */
+    int extra_sums;                        /* beside the loss, sums over all ranks of a step */
     struct zero *base; /* borrowed: keeps the frozen units for this one as well; their layout is the same; or NULL */
 };
 
@@ -135,6 +136,7 @@ struct stream *zero_stream(struct zero *zero);
 
 struct zero_result {
     double loss_sum;                      /* over all ranks */
+    const double *extra_sums;             /* (config.extra_sums) the same; valid until the next step ends */
     double grad_norm;                     /* unscaled, before clipping */
     double lr, loss_scale;                /* used in this step */
     bool skipped;                         /* a value was not finite: nothing was updated */
@@ -155,7 +157,7 @@ void zero_set_position(struct zero *zero, int64_t optimizer_step, const struct l
 const float *zero_loss_scale(const struct zero *zero);
 
 /* Enqueues a step's end: reductions, norm, clipping, update, gathers. loss_sum (device, layout->parts): this rank's,
- * turn by turn. Collective. */
+ * turn by turn; then those of extra_sums (layout->parts, extra_sums). Collective. */
 enum status zero_finish_step(struct zero *zero, const double *loss_sum, struct stream *compute, struct error *err);
 
 /* Enqueues the copy of the step's results to the host, and checks whether anything has failed so far. */
@@ -165,7 +167,7 @@ enum status zero_end_step(struct zero *zero, struct stream *compute, struct erro
 enum status zero_collect(struct zero *zero, struct zero_result *result, struct error *err);
 
 /* Bytes that this rank gathers and reduces in one step by theory, as comm_stats counts them: (N-1)/N of the data,
- * padding included. At every stage the reports (a double for each unit, and the loss) are gathered too.
+ * padding included. At every stage the reports (a double for each unit, the loss, extra_sums) are gathered too.
  *
  *   stage 0   reduce the gradients in comm_dtype and gather the sums in grad_dtype (the all-reduce)
  *   stage 1   gather all parameters; reduce all gradients

@@ -457,7 +457,7 @@ void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes,
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
     int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches) : own;
-    int64_t reports = z->config.layout->parts * (z->units + 1) * (int64_t)sizeof(double);
+    int64_t reports = z->config.layout->parts * (z->units + 1 + z->config.extra_sums) * (int64_t)sizeof(double);
     const bool each_micro = z->config.zero.stage >= 2 || zero_ordered(z);
     int64_t updates = 0; /* bytes of Muon's */
     for (int u = 1; z->muon.on && u < zero_head(z); u++)

@@ -159,6 +159,8 @@ struct zero {
     void *inbox;                    /* see data_op.inbox; NULL: unused */
     int64_t inbox_numel;            /* elements of config.comm_dtype */
     double *reports;                /* device, (world × parts, units + 1): see decide_step; read by peers */
+    double *extra;                  /* the same, (world × parts, extra_sums); or NULL */
+    double *extra_records;          /* pinned, (ZERO_STEPS) copies of it; or NULL */
     struct step_state *step;        /* device */
     struct step_schedule *schedule; /* device */
     int64_t *bad_index;             /* device: the first non-finite element of grads in a skipped step */
@@ -581,6 +583,12 @@ void zero_muon_copy_seconds(struct zero *zero, int unit, int64_t first, int64_t 
 
 /* Stage 0: gathers a sparse unit's second moments. */
 void zero_muon_gather_seconds(struct zero *zero, int unit);
+
+/* Elements of `extra`. */
+static inline int64_t zero_extra_count(const struct zero *zero)
+{
+    return zero->config.layout->parts * zero->config.extra_sums * (int64_t)zero->world;
+}
 
 /* This rank's reports, of canonical slice `part`: (units + 1). */
 static inline double *zero_report(const struct zero *zero, int part)

@@ -72,16 +72,23 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     }
     for (int part = 0; part < parts; part++)
         stream_copy(compute, &zero_report(z, part)[z->units], &loss_sum[part], sizeof *loss_sum);
+    const size_t extra = (size_t)parts * (size_t)z->config.extra_sums;
+    double *own_extra = z->extra + (size_t)z->rank * extra;
+    if (extra) stream_copy(compute, own_extra, loss_sum + parts, extra * sizeof *loss_sum);
     if (!zero_parallel(z)) return;
     zero_follow_compute(z, compute);
     const size_t doubles = (size_t)parts * ((size_t)z->units + 1);
-    const struct data_op op = {.send = zero_report(z, 0),
-                               .recv = z->reports,
-                               .count = doubles * (sizeof(double) / sizeof(float)),
-                               .dtype = DTYPE_F32,
-                               .purpose = COMM_REPORTS,
-                               .unit = -1};
-    comm_all_gather(z->comm, &op, z->stream);
+    struct data_op ops[2] = {{.send = zero_report(z, 0),
+                              .recv = z->reports,
+                              .count = doubles * (sizeof(double) / sizeof(float)),
+                              .dtype = DTYPE_F32,
+                              .purpose = COMM_REPORTS,
+                              .unit = -1}};
+    ops[1] = ops[0];
+    ops[1].send = own_extra;
+    ops[1].recv = z->extra;
+    ops[1].count = extra * (sizeof(double) / sizeof(float));
+    comm_all_gather_group(z->comm, ops, extra ? 2 : 1, z->stream);
     zero_follow_comm(z, compute); /* peers have read the own slices, so these may change */
 }
 
@@ -199,6 +206,9 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
     int slot = (int)(z->ended % ZERO_STEPS);
     stream_copy(compute, &z->records[slot].state, z->step, sizeof *z->step);
     stream_copy(compute, &z->records[slot].bad_index, z->bad_index, sizeof *z->bad_index);
+    if (z->extra)
+        stream_copy(compute, z->extra_records + slot * zero_extra_count(z), z->extra,
+                    (size_t)zero_extra_count(z) * sizeof *z->extra);
     event_record(z->done[slot], compute);
     z->ended++;
     TRY(comm_status(z->comm, err)); /* first: a failed job may have made the device fail */
@@ -258,6 +268,20 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     return STATUS_OK;
 }
 
+/* The step's extra sums over all virtual ranks, in their order; in place of the first row. */
+static const double *step_extra_sums(const struct zero *z, int slot)
+{
+    const int parts = z->config.layout->parts, count = z->config.extra_sums;
+    double *rows = z->extra_records + slot * zero_extra_count(z);
+    for (int i = 0; i < count; i++) {
+        double sum = 0;
+        for (int row = 0; row < parts * z->world; row++)
+            sum += rows[(row % z->world * parts + row / z->world) * count + i];
+        rows[i] = sum;
+    }
+    return rows;
+}
+
 enum status zero_collect(struct zero *z, struct zero_result *result, struct error *err)
 {
     ASSERT(z->collected < z->ended);
@@ -271,6 +295,7 @@ enum status zero_collect(struct zero *z, struct zero_result *result, struct erro
     const struct step_record *record = &z->records[slot];
     const struct step_state *state = &record->state;
     *result = (struct zero_result){.loss_sum = state->loss_sum,
+                                   .extra_sums = z->extra ? step_extra_sums(z, slot) : NULL,
                                    .grad_norm = state->grad_norm,
                                    .lr = state->lr,
                                    .loss_scale = (double)state->used_loss_scale,

@@ -76,15 +76,16 @@ struct batch_limits token_stream_limits(const struct token_stream_config *config
     ASSERT(count > 0 && count < INT32_MAX && length > 0);
     if (masked && !config->classification) { /* a sequence has two tokens at least */
         const int64_t tokens = cuts ? length + 1 : length;
-        limits.max_tokens = round_up(count * (tokens - 1), multiple);
-        limits.max_seqs = (int32_t)(count * (tokens / 2) + (multiple > 1));
+        limits.max_tokens = round_up(count * (config->last_tokens ? length : tokens - 1), multiple);
+        limits.max_seqs = (int32_t)(count * (config->last_tokens ? tokens : tokens / 2) + (multiple > 1));
     } else if (cuts) {
         limits.max_tokens = count * length;
         limits.max_seqs = (int32_t)count;
     } else {
         /* `count` sequences of at most T tokens; a filler follows if the inputs may be no multiple of `multiple` */
-        const int64_t inputs = config->classification ? length : length - 1;
-        const bool filler = multiple > 1 && (config->classification || length > 2 || count % multiple != 0);
+        const bool whole = config->classification || config->last_tokens;
+        const int64_t inputs = whole ? length : length - 1;
+        const bool filler = multiple > 1 && (whole || length > 2 || count % multiple != 0);
         ASSERT(multiple > 0 && multiple <= length);
         limits.max_tokens = round_up(count * inputs, multiple);
         limits.max_seqs = (int32_t)count + filler;
@@ -162,13 +163,13 @@ static void token_stream_sequence_end(struct slot *slot, int64_t length)
     slot->seq_start[batch->num_seqs] = (int32_t)batch->num_tokens;
 }
 
-/* Adds a sequence of `length` inputs: tokens (length + 1), NULL: filler. Target i counts if mask[i + 1] (NULL: all). */
-static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t *mask, int64_t length)
+/* Adds a sequence of `length` inputs, NULL: filler. Target i of `targets` counts if mask[i + 1] (NULL: all). */
+static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t *mask, int64_t length, int64_t targets)
 {
     struct batch *batch = &slot->batch;
     int64_t start = batch->num_tokens;
     for (int64_t i = 0; i < length; i++) {
-        bool counts = tokens && (!mask || mask[i + 1]);
+        const bool counts = i < targets && (!mask || mask[i + 1]);
         slot->tokens[start + i] = tokens ? tokens[i] : 0;
         slot->targets[start + i] = counts ? tokens[i + 1] : -1;
         slot->positions[start + i] = (int32_t)i;
@@ -249,11 +250,13 @@ static void mix_from(struct token_stream *stream, int64_t place)
 
 static void add_sample(const struct token_stream *stream, struct slot *slot)
 {
+    const int64_t most = stream->config.data.seq_length;
     for (int s = 0, begin = 0; s < stream->reader.num_ends; begin = stream->reader.ends[s++]) {
-        const int32_t *tokens = stream->reader.tokens + begin;
-        if (stream->reader.ends[s] - begin >= 2)
-            add_sequence(slot, tokens, stream->reader.mask ? stream->reader.mask + begin : NULL,
-                         stream->reader.ends[s] - begin - 1);
+        const int64_t targets = stream->reader.ends[s] - begin - 1;
+        const int64_t inputs = stream->config.last_tokens ? min64(targets + 1, most - begin) : targets;
+        if (inputs > 0)
+            add_sequence(slot, stream->reader.tokens + begin, stream->reader.mask ? stream->reader.mask + begin : NULL,
+                         inputs, targets);
     }
 }
 
@@ -368,7 +371,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
     bool varies = !token_stream_cuts(config) || token_stream_masks(config);
     int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
     if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
-    if (filler > 0) add_sequence(slot, NULL, NULL, filler);
+    if (filler > 0) add_sequence(slot, NULL, NULL, filler, 0);
     batch->num_filler = filler;
     return STATUS_OK;
 }

@@ -37,6 +37,7 @@ struct token_stream_config {
     struct token_source source;    /* borrowed */
     bool classification;           /* the targets are the documents' labels; packing must be false */
     bool label_first;              /* classification: a document's first token has the target, else its last one */
+    bool last_tokens;              /* a document's last token is an input too, without a target: routers count it */
     int64_t padding_token;         /* classification: the last token is the last one that is not this one; -1: none */
     int64_t vocab_size;            /* ids are checked against it as they are read */
     uint64_t seed;

@@ -176,6 +176,21 @@ static json_t *sources_to_json(const struct step_metrics *m)
     return all;
 }
 
+/* {"load":[…],"entropy":…,"dropped":0}: each expert's share of the choices, and the entropy of these shares, which is
+ * log(experts) if all get as many. No choice is ever dropped. */
+static json_t *experts_to_json(const struct step_metrics *m)
+{
+    json_t *load = json_array();
+    double total = 0, entropy = 0;
+    for (int e = 0; e < m->num_experts; e++) total += m->loads[e];
+    for (int e = 0; e < m->num_experts; e++) {
+        const double share = total > 0 ? m->loads[e] / total : 0;
+        if (share > 0) entropy -= share * log(share);
+        json_array_append_new(load, json_real(share));
+    }
+    return json_pack("{sosfsi}", "load", load, "entropy", entropy, "dropped", 0);
+}
+
 static void put_field(FILE *out, const struct step_metrics *m, enum step_field_index field)
 {
     const struct step_field *f = &step_fields[field];
@@ -207,6 +222,10 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     }
     fputs("}", out); /* of the last object */
     if (m->hashed) fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
+    if (m->num_experts > 0) {
+        metrics_put_real(out, "aux_loss", m->aux_loss, EXACT);
+        metrics_put_json(out, ",", "experts", experts_to_json(m));
+    }
     if (m->num_sources > 0) metrics_put_json(out, ",", "sources", sources_to_json(m));
     return line_end(metrics, err);
 }

@@ -27,6 +27,11 @@ struct step_metrics {
     bool hashed;
     uint64_t hash; /* of the parameters after the step (train.hash_interval_steps), if hashed */
     int64_t memory_device, memory_host;
+    /* with experts: the mean auxiliary loss of the micro-batches (NAN: the routers have none), and the number of tokens
+     * that each expert got in all layers (borrowed) */
+    double aux_loss;
+    const double *loads;
+    int num_experts;                      /* else 0 */
     const struct source_metrics *sources; /* (num_sources) borrowed */
     int num_sources;                      /* of a mixture; else 0 */
     struct {

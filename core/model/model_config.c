@@ -371,7 +371,7 @@ static void config_refuse_type(struct config_reader *reader, const char *type)
 {
     static const char *const encoders[] = {"roberta",    "xlm-roberta", "distilbert", "albert",
                                            "deberta-v2", "electra",     "camembert",  "modernbert"};
-    char list[256];
+    char list[512];
     for (size_t i = 0; i < COUNT_OF(encoders); i++)
         if (strcmp(type, encoders[i]) == 0)
             reader_fail(

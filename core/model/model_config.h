@@ -273,6 +273,11 @@ void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
 /* Sets all rates that the family has; the notices no longer speak of dropout. */
 void model_desc_set_dropout(struct model_desc *desc, double rate);
 
+/* What a run says about its routers' losses in place of config.json: aux 1: there is the auxiliary loss, 0: there is
+ * none, -1: as the config says; aux_coef < 0: as it says. STATUS_USAGE: the model does not have such a loss. */
+enum status model_desc_set_router_losses(struct model_desc *desc, int aux, double aux_coef, double z_coef,
+                                         struct error *err);
+
 /* "gpt2", "llama", …: config.json's model_type */
 const char *model_family_name(enum model_family family);
 

@@ -77,3 +77,21 @@ void model_experts_read(struct config_reader *reader, struct model_desc *desc)
                     reader_show(coef, text));
     experts->has_aux = reader_bool(reader, "output_router_logits", false);
 }
+
+enum status model_desc_set_router_losses(struct model_desc *desc, int aux, double aux_coef, double z_coef,
+                                         struct error *err)
+{
+    struct experts_desc *experts = &desc->experts;
+    const char *key = aux > 0        ? "output_router_logits"
+                      : aux_coef > 0 ? "router_aux_loss_coef"
+                      : z_coef > 0   ? "router_z_loss_coef"
+                                     : NULL;
+    if (key && (!experts->count || experts->sigmoid))
+        return error_set(err, STATUS_USAGE, "model.%s: %s", key,
+                         experts->count ? "routers with sigmoids (GLM-4) have no such loss"
+                                        : "the model has no experts");
+    if (aux >= 0) experts->has_aux = aux;
+    if (aux_coef >= 0) experts->aux_coef = aux_coef;
+    experts->z_coef = z_coef;
+    return STATUS_OK;
+}

@@ -48,9 +48,12 @@ struct run_spec {
         char *folder;           /* where pretrained or config_path is: a folder, or a file; NULL: a mapping */
         char *tokenizer_folder; /* where tokenizer is, or else `folder` if it is one; NULL: there is none */
         enum model_task task;
-        int64_t num_labels;                        /* sequence_classification; 0: unset */
-        double dropout;                            /* < 0: as config.json says */
-        enum spec_switch train_pad_token;          /* AUTO: off, or as a resumed run began */
+        int64_t num_labels;                    /* sequence_classification; 0: unset */
+        double dropout;                        /* < 0: as config.json says */
+        enum spec_switch train_pad_token;      /* AUTO: off, or as a resumed run began */
+        enum spec_switch output_router_logits; /* AUTO: as config.json says, as the next */
+        double router_aux_loss_coef;           /* < 0: unset */
+        double router_z_loss_coef;
         char *adapter;                             /* a PEFT folder to start the adapter from, or NULL */
         bool load_in_4bit;                         /* matrices of the base are quantized when they are read, … */
         struct quantization_settings quantization; /* … like this; its list is in the spec's arena */

@@ -147,6 +147,22 @@ static void add_compared_sizes(json_t *config, const struct model_desc *d)
     json_object_set_new(config, "vocab_size_per_layer_input", json_integer(d->layer_vocab));
 }
 
+static void add_compared_experts(json_t *config, const struct model_desc *d)
+{
+    const struct experts_desc *e = &d->experts;
+    json_t *dense = json_array();
+    for (int64_t i = 0; i < d->num_layers; i++)
+        if (!d->layers[i].sparse) json_array_append_new(dense, json_integer(i));
+    json_t *keys =
+        json_pack("{so,sI,sI,sI,sI,sb,sf,sI,sI,sf,sf}", "mlp_only_layers", dense, "num_experts", (json_int_t)e->count,
+                  "num_experts_per_tok", (json_int_t)e->per_token, "moe_intermediate_size", (json_int_t)e->inner_size,
+                  "shared_expert_intermediate_size", (json_int_t)e->shared_size, "norm_topk_prob", e->normalize,
+                  "routed_scaling_factor", e->scale, "n_group", (json_int_t)e->groups, "topk_group",
+                  (json_int_t)e->top_groups, "swiglu_limit", e->limit, "swiglu_alpha", e->alpha);
+    json_object_update(config, keys);
+    json_decref(keys);
+}
+
 /* The same under the keys of all others. */
 static json_t *compared_config(const struct model_desc *d)
 {
@@ -177,6 +193,7 @@ static json_t *compared_config(const struct model_desc *d)
     json_object_set_new(config, "pad_token_id",
                         d->padding_token < 0 ? json_null() : json_sprintf("%lld", (long long)d->padding_token));
     if (d->family == FAMILY_GEMMA4) add_compared_sizes(config, d);
+    if (d->experts.count) add_compared_experts(config, d);
     add_compared_rope(config, &d->rope, "", "rope_scaling.factor");
     add_compared_rope(config, &d->local_rope, "sliding_attention.", "factor");
     return config;

@@ -161,6 +161,14 @@ const struct spec_key spec_keys[] = {
         "model.train_pad_token", SWITCH, spec.model.train_pad_token, "auto", ERROR,
         "true: the embedding of config.json's pad_token_id is trained like the others; false: it gets no gradient from "
         "the input, as in transformers (a tied head still trains it); auto: false, or as the resumed run began")},
+    {USED("model.output_router_logits", SWITCH, spec.model.output_router_logits, "auto", NOTICE,
+          "true: router_aux_loss_coef times the auxiliary loss of a mixture of experts is a part of what is minimized, "
+          "as in transformers; auto: as config.json says")},
+    {USED("model.router_aux_loss_coef", REAL(0, 1e6), spec.model.router_aux_loss_coef, NULL, NOTICE,
+          "the factor of the auxiliary loss, which keeps the experts' loads even; default: as config.json says")},
+    {USED("model.router_z_loss_coef", REAL(0, 1e6), spec.model.router_z_loss_coef, "0", NOTICE,
+          "the factor of the mean square of log(sum of exp(logits)) of the routers, which is a part of what is "
+          "minimized")},
     {USED("model.adapter", PLACE, spec.model.adapter, NULL, NOTICE,
           "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
           "gives peft, which must not say otherwise")},

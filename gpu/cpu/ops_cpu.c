@@ -18,8 +18,8 @@ const struct ops_cpu *ops_cpu_of(enum cpu_isa isa)
 size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
 {
     size_t threads = (size_t)device->threads, bytes = 0;
-    size_t widest = max_size(max_size((size_t)l->C, (size_t)l->D), (size_t)l->max_head_norm) + SUMS_GRAIN;
-    bytes = max_size(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd */
+    size_t widest = (size_t)max64(max64(l->C, l->D), max64(l->max_head_norm, l->H)) + SUMS_GRAIN;
+    bytes = max_size(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd, attention_sink_bwd */
     bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
         size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);

@@ -92,7 +92,7 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         delta_workspace(limits),
         permute_workspace(limits),
         cuda_scratch_size(tokens * sizeof(double)),                    /* cross_entropy: a double for each row */
-        cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention: the sums of out * dout */
+        cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention, sinks: the sums of out * dout */
         cuda_scratch_size(CUDA_SUM_PARTS * sizeof(double))};
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) most = max_size(sizes[i], most);

@@ -75,6 +75,16 @@ CONV = [*ALL, {"target_modules": ["c_proj"], "r": 2}, {"target_modules": ["mlp.c
         {"target_modules": ["wte", "wpe", "c_attn"]}, {"target_modules": r"transformer\.h\.\d+\.attn\.c_.*"},
         {"target_modules": ["attn"]}, {"target_modules": ["c_attn"], "modules_to_save": ["ln_f", "mlp"]},
         {"target_modules": ["c_attn"], "modules_to_save": ["ln_1"], "rank_pattern": {"h.0.attn.c_attn": 3}}]
+# Of mixtures of experts, targets that are no experts; where a family is not among PLAIN_EXPERTS, PEFT makes of the names of an expert's
+# matrices, and of all-linear, adapters on the parameters of all experts.
+EXPERTS = {"qwen3_moe": dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=6, mlp_only_layers=[0]),
+           "qwen2_moe": dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=6, shared_expert_intermediate_size=6),
+           "mixtral": dict(num_local_experts=3), "olmoe": dict(num_experts=3, num_experts_per_tok=2),
+           "granitemoe": dict(num_local_experts=3), "gpt_oss": dict(num_local_experts=3, num_experts_per_tok=2),
+           "glm4_moe": dict(n_routed_experts=3, num_experts_per_tok=2, moe_intermediate_size=6, num_nextn_predict_layers=0)}
+PLAIN_EXPERTS = {"qwen2_moe", "granitemoe", "gpt_oss"}
+BESIDE_EXPERTS = [{"target_modules": ["q_proj", "v_proj"], "r": 4}, {"target_modules": r".*\.[ko]_proj"},
+                  {"target_modules": ["q_proj"], "modules_to_save": ["norm"]}]
 HEADS = [*ALL, {"target_modules": ["dense"]}, {"target_modules": ["query"], "modules_to_save": ["pooler"]},
          {"target_modules": ["query", "classifier"]}, {"target_modules": "all-linear", "modules_to_save": ["LayerNorm"]},
          {"target_modules": ["value", "key"], "layers_to_transform": [1]}, {"target_modules": ["word_embeddings", "query"]}]
@@ -93,6 +103,7 @@ MODELS = [
            layer_types=["linear_attention", "full_attention"]), ALL),
     (llama("gemma4_text", True, hidden_size_per_layer_input=4, vocab_size_per_layer_input=20, global_head_dim=8, num_kv_shared_layers=1,
            num_hidden_layers=3, layer_types=["sliding_attention", "full_attention", "full_attention"]), ALL),
+    *((llama(name, **experts), [*(ALL if name in PLAIN_EXPERTS else [{}]), *BESIDE_EXPERTS]) for name, experts in EXPERTS.items()),
 ]
 
 

@@ -61,6 +61,14 @@ ADAPTERS = {
     "gemma4_text": ("gemma4", {"r": 4, "target_modules": "all-linear"}),
     "gemma4-kv": ("gemma4-kv", {"r": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
     "seed_oss": ("seed-oss", {"r": 4, "target_modules": QV}),
+    "qwen3_moe": ("qwen3-moe", {"r": 4, "target_modules": QV}),
+    "qwen2_moe": ("qwen2-moe", {"r": 4, "target_modules": "all-linear"}),
+    "mixtral": ("mixtral", {"r": 4, "target_modules": QV}),
+    "olmoe": ("olmoe", {"r": 4, "target_modules": QV}),
+    "granitemoe": ("granitemoe", {"r": 4, "target_modules": "all-linear"}),
+    "gpt_oss": ("gpt-oss", {"r": 4, "target_modules": "all-linear"}),
+    "glm4_moe": ("glm4-moe", {"r": 4, "target_modules": QV}),
+    "experts-aux": ("qwen3-moe-aux", {"r": 4, "target_modules": QV}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),
     "bert": ("classify-bert", {"r": 4}),
@@ -202,7 +210,8 @@ class Adapter:
         """adapter_config.json as PEFT writes it for training to go on."""
         config = self.adapted().peft_config["default"].to_dict()
         config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-        return json.loads(json.dumps(config | {"peft_type": "LORA"}))
+        none = {"target_parameters": config["target_parameters"] or None}  # a mixture of experts has an empty list
+        return json.loads(json.dumps(config | none | {"peft_type": "LORA"}))
 
     def merged(self):
         """{dtype: {tensor of the whole model that an adapter changes: beginning of its bytes' SHA-256}}"""
@@ -245,10 +254,16 @@ def train(adapter, dtype):
 def make(name):
     adapter = Adapter(name)
     exact, single, half = (train(adapter, dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
-    strays = {kind: make_golden.rounding(run, exact) | {
+    runs = {"fp32": [single], "bf16": [half]}
+    if exact["routing"].chosen:
+        adapter.case.round_otherwise()
+        runs["bf16"].append(train(adapter, torch.bfloat16))
+        flips = make_golden.routing(adapter.case, exact, runs)["routing"]
+        assert not flips["flips"]["fp32"], (name, flips)
+    strays = {kind: make_golden.furthest([make_golden.rounding(run, exact) | {
         "norm": max(abs(a / b - 1) for a, b in zip(run["norm"], exact["norm"])),
-        "eval": max(abs(run["eval"][step] - loss) for step, loss in exact["eval"].items())}
-        for kind, run in (("fp32", single), ("bf16", half))}
+        "eval": max(abs(run["eval"][step] - loss) for step, loss in exact["eval"].items())} for run in made])
+        for kind, made in runs.items()}
     entry = {
         "name": name, "case": adapter.base, "peft": {"peft_type": "LORA", **adapter.peft},
         "quantization_config": adapter.quantized, "config": adapter.config(),
@@ -257,7 +272,7 @@ def make(name):
         "tensors": {file_name(n): list(t.shape) for n, t in exact["final"].items()},
         # merging the adapter of a tied matrix changes the other one in PEFT
         "merged": adapter.merged() if not name.endswith("-tied") and not adapter.quantized else {},
-    }
+    } | ({"aux_loss": short(exact["aux"])} if any(exact["aux"]) else {})
     tensors = {f"{name}/{kind}/{file_name(n)}": t.float().contiguous()
                for kind, values in (("grad", exact["grads"]), ("final", exact["final"])) for n, t in values.items()}
     print(f"{name:18s} {len(entry['tensors']):3d} tensors  loss {exact['loss'][0]:.4f} -> {exact['loss'][-1]:.4f}  "

@@ -11,8 +11,12 @@ A case is a tiny model, a few steps of training, and what came out, computed in 
     run.yaml                           the run spec, to be used from the repository's root
     expected.json                      losses, norms, rates, evaluations; `rounding`: how far the same run strays from
                                        them in float32, and in bf16 with float32 master weights
-    grads_step1.safetensors            gradient of step 1's mean loss, before clipping
+    grads_step1.safetensors            gradient of what step 1 minimizes, before clipping
     final.safetensors                  the weights after the last step
+
+Mixtures of experts also have in expected.json, under `routing`, how often a router chose, how close its closest choice
+was, and how many choices are others in float32 and in bf16. With output_router_logits a step minimizes loss +
+router_aux_loss_coef · aux_loss, where aux_loss is the mean over the step's micro-batches of `micro_batch` samples.
 
 Sizes are odd on purpose (heads of 5, vocabularies of 101), so that the remainders of every loop are met. Everything
 follows from the seeds, for one version of the packages.
@@ -27,6 +31,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.core_model_loading import revert_weight_conversion
 
 HERE = pathlib.Path(__file__).resolve().parent
 NULL = object()  # a key of config.json whose value is null
@@ -58,6 +63,12 @@ def gemma4(**changes):
                      FULL: rope("proportional", 1e3, partial_rotary_factor=0.5), SLIDING: rope("default", 50.0)}) | changes
 
 
+def experts(count, chosen, **changes):
+    return llama(num_attention_heads=4, num_key_value_heads=2, num_experts=count, num_experts_per_tok=chosen,
+                 moe_intermediate_size=10) | changes
+
+
+YARN = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, truncate=False)
 LONGROPE = llama(num_attention_heads=3, num_key_value_heads=1, pad_token_id=NULL, rope_theta=None, tie_word_embeddings=True,
                  original_max_position_embeddings=16, rope_parameters=rope(
                      "longrope", 1e4, short_factor=[1.0, 1.2, 1.5], long_factor=[1.3, 2.5, 4.0], partial_rotary_factor=0.75,
@@ -183,13 +194,45 @@ CASES = {
     "gemma4-kv": dict(family="gemma4_text", T=24, micro=2, seed=760, eps=1e-6, scale_mean=0.8, scalars=[0.75, 1.25, 0.875], config=gemma4(
         num_hidden_layers=3, layer_types=[SLIDING, FULL, FULL], attention_k_eq_v=True, num_global_key_value_heads=1,
         global_head_dim=16, hidden_size_per_layer_input=0, attention_bias=True, use_bidirectional_attention="vision")),
+    "qwen3-moe": dict(family="qwen3_moe", T=16, micro=2, seed=10364, eps=1e-6, style=4, config=experts(
+        8, 3, head_dim=8, norm_topk_prob=True)),
+    "qwen3-moe-aux": dict(family="qwen3_moe", T=16, micro=1, seed=1135, eps=1e-6, config=experts(
+        None, 2, num_local_experts=9, num_hidden_layers=4, decoder_sparse_step=2, head_dim=6, output_router_logits=True,
+        router_aux_loss_coef=0.02)),
+    "qwen2-moe": dict(family="qwen2_moe", T=16, micro=3, seed=1233, eps=1e-6, style=4, config=experts(
+        10, 4, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], shared_expert_intermediate_size=14,
+        qkv_bias=True, tie_word_embeddings=True)),
+    "mixtral": dict(family="mixtral", T=16, micro=2, seed=1318, eps=1e-6, config=experts(
+        None, 2, num_local_experts=8, moe_intermediate_size=None, intermediate_size=12, num_key_value_heads=1)),
+    "olmoe": dict(family="olmoe", T=16, micro=4, seed=1425, eps=1e-6, style=4, config=experts(
+        16, 4, moe_intermediate_size=None, intermediate_size=6, pad_token_id=1)),
+    "granitemoe": dict(family="granitemoe", T=16, micro=2, seed=1529, eps=1e-6, config=experts(
+        None, 3, num_local_experts=8, moe_intermediate_size=None, intermediate_size=10, tie_word_embeddings=True,
+        embedding_multiplier=6.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=2.0)),
+    "granitemoe-aux": dict(family="granitemoe", T=18, micro=3, seed=1620, eps=1e-6, padded=True, style=4, config=experts(
+        None, 2, num_local_experts=8, moe_intermediate_size=None, intermediate_size=10, embedding_multiplier=3.0,
+        attention_multiplier=0.4, residual_multiplier=0.7, logits_scaling=0.5, output_router_logits=True,
+        router_aux_loss_coef=0.02)),
+    "gpt-oss": dict(family="gpt_oss", T=24, micro=3, seed=1740, eps=1e-6, style=4, wider={"sinks": 5.0}, config=experts(
+        None, 3, num_local_experts=8, moe_intermediate_size=None, intermediate_size=10, head_dim=8, sliding_window=5,
+        swiglu_limit=0.8, rope_theta=None, rope_parameters=YARN)),
+    "gpt-oss-aux": dict(family="gpt_oss", T=24, micro=2, seed=1840, eps=1e-6, wider={"sinks": 5.0}, config=experts(
+        None, 4, num_local_experts=9, moe_intermediate_size=None, intermediate_size=10, head_dim=6, sliding_window=7,
+        swiglu_limit=1.1, swiglu_alpha=1.3, attention_bias=False, layer_types=[FULL, SLIDING], rope_theta=None,
+        rope_parameters=YARN | {"truncate": True}, output_router_logits=True, router_aux_loss_coef=0.02)),
+    "glm4-moe": dict(family="glm4_moe", T=16, micro=2, seed=1948, eps=1e-6, style=4, config=experts(
+        None, 3, n_routed_experts=12, num_hidden_layers=3, head_dim=8, first_k_dense_replace=1, n_group=2, topk_group=1,
+        routed_scaling_factor=1.5, n_shared_experts=1, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=0,
+        partial_rotary_factor=0.5)),
 }
 DEFAULTS = dict(lr=2e-3, betas=[0.9, 0.999], eps=1e-8, decay=0.1, clip=1.0, schedule=dict(type="Constant"),
                 padded=False, hub_names=False, store=torch.bfloat16, shards=1, style=5, decay_all=False, masked=False, apart=False,
-                scale_mean=1, rename={}, scalars=[])
+                scale_mean=1, rename={}, scalars=[], wider={})
 
 
 class Case:
+    kernels = "eager", "eager"  # of attention and experts; the latter's loop multiplies each expert's rows by its matrix
+
     def __init__(self, name):
         self.name = name
         self.seed = 100 + 10 * list(CASES).index(name)
@@ -266,7 +309,13 @@ class Case:
 
     def views(self, documents, first, count):
         """What transformers takes so that the documents of a window do not see each other: the mask of attention
-        (count, 1, T, T) and positions (count, T) that begin anew in each."""
+        (count, 1, T, T) and positions (count, T) that begin anew in each. Of padded samples with an auxiliary loss: the
+        tokens that it counts (count, T)."""
+        if self.coefficient and self.padded:
+            lengths = torch.tensor([len(document) for document in documents[first:first + count]])
+            return dict(attention_mask=(torch.arange(self.T) < lengths[:, None]).long())
+        if not self.apart:
+            return {}
         mask = torch.full((count, 1, self.T, self.T), float("-inf"))
         positions = torch.zeros(count, self.T, dtype=torch.long)
         for row in range(count):
@@ -281,26 +330,43 @@ class Case:
         """Weights well above the usual 0.02, so that every bias, norm and gate shows in the loss."""
         torch.manual_seed(self.seed)
         config = transformers.AutoConfig.for_model(self.family, **self.config)
-        config._attn_implementation = "eager"
+        config._attn_implementation, config._experts_implementation = self.kernels
         model = self.auto_class().from_config(config).float().eval()
         random = torch.Generator().manual_seed(self.seed)
         for name, p in model.named_parameters():
             normal = torch.randn(p.shape, generator=random)
             scale = p.dim() == 1 and name.endswith("weight")
+            normal *= self.wider.get(name.split(".")[-1], 1.0)
             p.data = (self.scale_mean + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
-        for value, buffer in zip(self.scalars, self.buffers(model).values()):
-            buffer.fill_(value)
+        buffers = self.buffers(model)
+        for value, buffer in zip(self.scalars or [None] * len(buffers), buffers.values()):
+            buffer.copy_(torch.tensor(value) if value else 0.1 * torch.randn(buffer.shape, generator=random))
         return model
 
     def buffers(self, model):
-        """The scalars of layers, which are not trained."""
-        return {n: b for n, b in model.named_buffers() if n.endswith("layer_scalar")}
+        """What is stored but not trained: the scalars of layers, and the biases by which experts are chosen."""
+        return {n: b for n, b in model.named_buffers() if n.endswith(("layer_scalar", "e_score_correction_bias"))}
 
-    def stored(self, name):
-        """The name of a parameter in files, where transformers renames it while it loads."""
-        for inside, outside in self.rename.items():
-            name = name.replace(inside, outside)
-        return name
+    def stored(self, model, tensors):
+        """Tensors of the model's parameters by their names in files, where transformers renames them while it loads; the
+        experts of a layer are one parameter, and most families' files have one tensor of each."""
+        if "num_experts_per_tok" in self.config:
+            return {n: t.contiguous().clone() for n, t in revert_weight_conversion(model, tensors).items()}
+        out = {}
+        for name, tensor in tensors.items():
+            for inside, outside in self.rename.items():
+                name = name.replace(inside, outside)
+            out[name] = tensor
+        return out
+
+    def round_otherwise(self):
+        """Makes models that add in another order."""
+        self.kernels = "eager" if self.family == "gpt_oss" else "sdpa", "batched_mm"
+
+    @property
+    def coefficient(self):
+        """Of the auxiliary loss in what is minimized; 0: without that loss."""
+        return self.config.get("router_aux_loss_coef", 0) if self.config.get("output_router_logits") else 0
 
     def auto_class(self):
         return transformers.AutoModelForCausalLM
@@ -317,6 +383,21 @@ class Case:
         return least + (self.lr - least) * left
 
 
+def model_in(case, dtype):
+    """The case's model in `dtype`, but what transformers keeps in float32 in a model in bf16."""
+    model = case.model()
+    kept = {n: t.data.clone() for n, t in (*model.named_parameters(), *model.named_buffers()) if stays_wide(model, n)}
+    model.to(dtype)
+    for name, value in kept.items() if dtype == torch.bfloat16 else ():
+        place, _, last = name.rpartition(".")
+        getattr(model.get_submodule(place), last).data = value
+    return model
+
+
+def stays_wide(model, name):
+    return any(part in name for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+
+
 class Doubles:
     """torch for a module in a run in float64: what it computes in float32 by name is computed in float64."""
     float32 = float = torch.float64
@@ -325,7 +406,8 @@ class Doubles:
         return getattr(torch, name)
 
 
-NARROW = {"qwen3_5_text": "qwen3_5", "gemma4_text": "gemma4"}
+NARROW = {"qwen3_5_text": "qwen3_5", "gemma4_text": "gemma4"} | {name: name for name in (
+    "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss", "glm4_moe")}
 
 
 def keep_doubles(model):
@@ -341,7 +423,8 @@ FLOAT = torch.Tensor.float
 def loss_sum(model, x, y, views=None):
     keep_doubles(model)
     more = {n: t.to(model.dtype) if t.is_floating_point() else t for n, t in (views or {}).items()}
-    logits = model(input_ids=x, use_cache=False, **more).logits
+    out = model(input_ids=x, use_cache=False, **more)
+    logits, model.aux_loss = out.logits, getattr(out, "aux_loss", None)
     if logits.dtype == torch.bfloat16:
         logits = logits.float()
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum", ignore_index=NO_TARGET)
@@ -354,10 +437,43 @@ def check_loss(case, model, x, y, targets, loss, views):
     for i in range(0, BATCH, case.micro):
         rows = y[i:i + case.micro]
         theirs += model(input_ids=x[i:i + case.micro], labels=rows, shift_labels=rows, use_cache=False,
-                        **{n: t[i:i + case.micro].to(x.dtype if n == "position_ids" else model.dtype)
+                        **{n: t[i:i + case.micro].to(model.dtype if t.is_floating_point() else x.dtype)
                            for n, t in views.items()},
                         num_items_in_batch=torch.tensor(targets)).loss.item()
     assert abs(theirs - loss) < 1e-5, (theirs, loss)
+
+
+class Routing:
+    """What the routers of a model choose: the experts of each token, in order, and the smallest distance of the last
+    one that is chosen, or of the last group, from the next."""
+
+    def __init__(self, model):
+        self.chosen, self.gap, self.counts = {}, math.inf, True
+        for name, module in model.named_modules():
+            if type(module).__name__.lower().endswith("topkrouter"):
+                module.register_forward_hook(lambda router, _, out, name=name: self.note(name, router, out))
+
+    def note(self, name, router, out):
+        logits, _, experts = out
+        if not self.counts:
+            return
+        self.chosen.setdefault(name, []).append(experts.sort().values)
+        choice = logits.detach()
+        if hasattr(router, "e_score_correction_bias"):
+            choice = choice.sigmoid() + router.e_score_correction_bias
+            groups = choice.view(len(choice), router.num_group, -1)
+            ranked = groups.topk(2).values.sum(-1).sort(descending=True)
+            if router.topk_group < router.num_group:
+                self.keep_gap(ranked.values, router.topk_group)
+            rows = torch.arange(len(choice))[:, None]
+            choice = groups[rows, ranked.indices[:, :router.topk_group]].flatten(1)
+        self.keep_gap(choice.sort(descending=True).values, router.top_k)
+
+    def keep_gap(self, ranked, count):
+        self.gap = min(self.gap, (ranked[:, count - 1] - ranked[:, count]).min().item())
+
+    def decisions(self):
+        return torch.cat([torch.cat(rows) for rows in self.chosen.values()]) if self.chosen else torch.zeros(0, 1)
 
 
 def adamw(case, step, master, grads, m, v):
@@ -373,27 +489,33 @@ def adamw(case, step, master, grads, m, v):
 
 def train(case, dtype):
     """The run in one precision: parameters and activations in `dtype`, master weights in float32 at least."""
-    model = case.model().to(dtype)
+    model = model_in(case, dtype)
+    routing = Routing(model)
     high = torch.float64 if dtype == torch.float64 else torch.float32
     params = dict(model.named_parameters())
     master = {n: p.detach().to(high).clone() for n, p in params.items()}
     m = {n: torch.zeros_like(w) for n, w in master.items()}
     v = {n: torch.zeros_like(w) for n, w in master.items()}
-    micro = case.micro if dtype == torch.bfloat16 else BATCH
-    out = dict(loss=[], norm=[], rate=[], eval={})
+    micro = case.micro if dtype == torch.bfloat16 or case.coefficient else BATCH
+    out = dict(loss=[], norm=[], rate=[], eval={}, aux=[])
     for step in range(1, STEPS + 1):
         x, y = case.samples(case.train, (step - 1) * BATCH, BATCH)
-        views = case.views(case.train, (step - 1) * BATCH, BATCH) if case.apart else {}
+        views = case.views(case.train, (step - 1) * BATCH, BATCH)
         targets = int((y != NO_TARGET).sum())
         grads = {n: torch.zeros_like(w) for n, w in master.items()}
-        loss = 0.0
+        loss = aux = 0.0
         for i in range(0, BATCH, micro):
             part = loss_sum(model, x[i:i + micro], y[i:i + micro], {n: t[i:i + micro] for n, t in views.items()}) / targets
             loss += part.item()
+            if case.coefficient:
+                aux += model.aux_loss.item() * micro / BATCH
+                part = part + case.coefficient * model.aux_loss * micro / BATCH
             for (n, _), g in zip(params.items(), torch.autograd.grad(part, list(params.values()))):
                 grads[n] += g
-        if case.masked and dtype == torch.float64:
-            check_loss(case, model, x, y, targets, loss, views)
+        if (case.masked or case.coefficient) and dtype == torch.float64:
+            routing.counts = False
+            check_loss(case, model, x, y, targets, loss + case.coefficient * aux * BATCH / micro, views)
+            routing.counts = True
         norm = math.sqrt(sum(g.double().square().sum().item() for g in grads.values()))
         if step == 1:
             out["grads"] = {n: g.clone() for n, g in grads.items()}
@@ -405,12 +527,13 @@ def train(case, dtype):
                 p.copy_(master[n])
             out["loss"].append(loss)
             out["norm"].append(norm)
+            out["aux"].append(aux)
             out["rate"].append(case.rate(step))
             if step % EVAL_EVERY == 0:
                 x, y = case.samples(case.validation, 0, EVAL_SAMPLES)
-                views = case.views(case.validation, 0, EVAL_SAMPLES) if case.apart else {}
+                views = case.views(case.validation, 0, EVAL_SAMPLES)
                 out["eval"][step] = loss_sum(model, x, y, views).item() / int((y != NO_TARGET).sum())
-    return out | dict(final=master)
+    return out | dict(final=master, routing=routing)
 
 
 def relative(a, b):
@@ -418,14 +541,31 @@ def relative(a, b):
     far = {n: (a[n].double() - b[n].double()).norm().item() for n in b}
     size = {n: b[n].double().norm().item() for n in b}
     together = math.hypot(*far.values()) / math.hypot(*size.values())
-    return max(far[n] / max(size[n], 1e-30) for n in b), together
+    return max(far[n] / size[n] for n in b if size[n]), together
 
 
 def rounding(run, exact):
     loss = [abs(a - b) for a, b in zip(run["loss"], exact["loss"])]
     grad, grad_all = relative(run["grads"], exact["grads"])
-    return dict(loss=max(loss), loss_1=loss[0], loss_mean=sum(loss) / len(loss), grad_1=grad, grad_1_all=grad_all,
-                final=relative(run["final"], exact["final"])[0])
+    strays = dict(loss=max(loss), loss_1=loss[0], loss_mean=sum(loss) / len(loss), grad_1=grad, grad_1_all=grad_all,
+                  final=relative(run["final"], exact["final"])[0])
+    aux = [abs(a - b) for a, b in zip(run["aux"], exact["aux"])]
+    return strays | (dict(aux_loss=max(aux)) if any(exact["aux"]) else {})
+
+
+def furthest(strays):
+    """The largest of several runs' figures."""
+    return {key: max(one[key] for one in strays) for key in strays[0]}
+
+
+def routing(case, exact, runs):
+    """What expected.json has of the choices and the auxiliary loss of a mixture of experts."""
+    chosen = exact["routing"].decisions()
+    if not len(chosen):
+        return {}
+    flips = {dtype: max(int((run["routing"].decisions() != chosen).any(1).sum()) for run in made) for dtype, made in runs.items()}
+    out = {"routing": {"choices": len(chosen), "gap": exact["routing"].gap, "flips": flips}}
+    return out | (dict(aux_loss=exact["aux"], micro_batch=case.micro) if case.coefficient else {})
 
 
 def write_tokens(prefix, documents):
@@ -460,7 +600,8 @@ def write_config(case, model, folder):
 
 def write_model(case, model, folder):
     named = dict(model.named_parameters()) | case.buffers(model)
-    tensors = {case.stored(n): p.detach().to(case.store).contiguous() for n, p in named.items()}
+    tensors = case.stored(model, {n: p.detach().to(torch.float32 if stays_wide(model, n) else case.store).contiguous()
+                                  for n, p in named.items()})
     if case.hub_names:  # as the first GPT-2 files are: without prefix, with the causal mask as a tensor
         P = case.config["n_positions"]
         tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}
@@ -531,15 +672,21 @@ def make(name):
         write_mask(folder / "validation", case.masks[id(case.validation)])
     write_spec(case, folder)
     exact, single, half = (train(case, d) for d in (torch.float64, torch.float32, torch.bfloat16))
+    runs = {"fp32": [single], "bf16": [half]}
+    if exact["routing"].chosen:  # which tokens go elsewhere in bf16 is a matter of chance
+        case.round_otherwise()
+        runs["bf16"].append(train(case, torch.bfloat16))
+    for run in (exact, *sum(runs.values(), [])):
+        run |= {kind: case.stored(model, run[kind]) for kind in ("grads", "final")}
     expected = {
         "case": name, "torch": torch.__version__, "transformers": transformers.__version__,
         "loss": exact["loss"], "grad_norm": exact["norm"], "lr": exact["rate"], "eval_loss": exact["eval"],
-        "rounding": {"fp32": rounding(single, exact), "bf16": rounding(half, exact)},
-        "grad_norms_1": {case.stored(n): g.norm().item() for n, g in exact["grads"].items()},
-    }
+        "rounding": {dtype: furthest([rounding(run, exact) for run in made]) for dtype, made in runs.items()},
+        "grad_norms_1": {n: g.norm().item() for n, g in exact["grads"].items()},
+    } | routing(case, exact, runs)
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
     for kind, file in (("grads", "grads_step1"), ("final", "final")):
-        tensors = {case.stored(n): t.float().contiguous() for n, t in exact[kind].items()}
+        tensors = {n: t.float().contiguous() for n, t in exact[kind].items()}
         if kind == "final":
             tensors |= {n: t.float() for n, t in case.buffers(model).items()}
         save_file(tensors, folder / f"{file}.safetensors", metadata={"format": "pt"})

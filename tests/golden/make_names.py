@@ -6,7 +6,8 @@
 
 Each file is a list of cases: a config as it may stand in a config.json (keys left out, both dialects), and what
 transformers makes of it: names and shapes of all parameters, RoPE's inverse frequencies, the sliding window of each
-layer, the norm's epsilon, whether the head is tied, soft caps. Models are built on the meta device: no weights are computed.
+layer, the norm's epsilon, whether the head is tied, soft caps; layers with experts, how many experts there are and how
+many a token goes to, and names and shapes that these have in files. Models are built on the meta device: no weights are computed.
 """
 import json
 import os
@@ -15,12 +16,15 @@ import sys
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, CONFIG_MAPPING
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 CASES = 10
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "bert", "gemma2",
             "gemma3_text", "glm", "glm4", "ministral3", "gptj", "gpt_neox", "phi", "cohere", "cohere2", "starcoder2", "exaone4",
-            "seed_oss", "qwen3_5_text", "gemma4_text")
+            "seed_oss", "qwen3_5_text", "gemma4_text", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss",
+            "glm4_moe")
+EXPERTS = FAMILIES[-7:]
 LAYER_NORM = {"gptj": "layer_norm_epsilon", "gpt_neox": "layer_norm_eps", "phi": "layer_norm_eps", "cohere": "layer_norm_eps",
               "cohere2": "layer_norm_eps", "starcoder2": "norm_epsilon"}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
@@ -83,7 +87,7 @@ def llama_like(r, i, family):
               "vocab_size": r.randint(50, 600), "num_key_value_heads": kv,
               "tie_word_embeddings": bool(i % 2), "max_position_embeddings": r.choice([64, 100, 256])}
     if i % 5 == 4 and family not in ("mistral", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "ministral3", "qwen3_5_text", "starcoder2",
-                                        "exaone4"):
+                                        "exaone4", "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss", "glm4_moe"):
         config["num_key_value_heads"] = None
     if i % 4 == 1:
         del config["tie_word_embeddings"]
@@ -119,6 +123,10 @@ def llama_like(r, i, family):
         config[LAYER_NORM[family]] = 1e-6
     if family in ("cohere", "cohere2", "exaone4", "phi", "gpt_neox", "starcoder2"):
         config.pop("head_dim", None)
+    if family in EXPERTS:
+        experts(i, family, config)
+        rope(r, i, family, config)
+        return config
     own = {"glm": glm, "glm4": glm, "ministral3": ministral3, "gpt_neox": gpt_neox, "phi": phi, "cohere": cohere,
            "cohere2": cohere, "starcoder2": starcoder2, "exaone4": exaone4, "seed_oss": seed_oss, "qwen3_5_text": qwen3_5,
            "gemma4_text": gemma4}.get(family)
@@ -220,6 +228,39 @@ def gemma4(i, config):
                    ][i % 3])
 
 
+def experts(i, family, config):
+    """Both names of the number of experts, layers with and without experts, and what families have of their own."""
+    layers, chosen = config["num_hidden_layers"], {"num_experts_per_tok": [1, 2, 3][i % 3]}
+    named = {"granitemoe": "num_local_experts", "glm4_moe": "n_routed_experts", "qwen2_moe": "num_experts"}.get(family)
+    config.update(chosen | {named or ["num_experts", "num_local_experts"][i % 2]: [3, 4, 6][i // 2 % 3]})
+    if family in ("qwen3_moe", "qwen2_moe"):
+        config.update([{}, {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, {"mlp_only_layers": [1], "decoder_sparse_step": 1},
+                       {"decoder_sparse_step": 3, "mlp_only_layers": None}][i % 5], moe_intermediate_size=[10, 13][i % 2])
+    if family == "qwen3_moe":
+        config.update([{}, {"use_sliding_window": True, "sliding_window": 9}, {"sliding_window": 9}, {"attention_bias": True}][i % 4])
+    elif family == "qwen2_moe":
+        config.update([{}, {"use_sliding_window": True, "sliding_window": 9}, {"qkv_bias": False},
+                       {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2},
+                       {"use_sliding_window": True, "sliding_window": 9, "layer_types": ["sliding_attention"] * layers}][i % 5],
+                      shared_expert_intermediate_size=[12, 17][i % 2])
+    elif family == "mixtral":
+        config.update([{"head_dim": None}, {"sliding_window": None}, {"sliding_window": 7}, {"head_dim": 10}][i % 4])
+    elif family == "olmoe":
+        config.pop("head_dim", None)
+        config.update([{}, {"attention_bias": True}, {"pad_token_id": None}][i % 3])
+    elif family == "granitemoe":
+        config.update([{"attention_multiplier": 0.015625}, {}, {"attention_bias": True}][i % 3])
+    elif family == "gpt_oss":
+        config.update([{"sliding_window": 9}, {"attention_bias": False}, {"layer_types": ["full_attention"] * layers},
+                       {"layer_types": ["full_attention"] + ["sliding_attention"] * (layers - 1)}][i % 4])
+    else:
+        config.update([{}, {"attention_bias": True}, {"partial_rotary_factor": 0.25}, {"partial_rotary_factor": 1.0}][i % 4],
+                      head_dim=[16, 8, 24][i % 3], moe_intermediate_size=10, n_shared_experts=[1, 2][i % 2])
+        config.update([{}, {"use_qk_norm": True}, {"first_k_dense_replace": 0}, {"first_k_dense_replace": 2}][i // 2 % 4])
+        if i % 3 == 1:
+            config.update(n_group=2, topk_group=1, n_routed_experts=6)
+
+
 def seed_oss(i, config):
     config.update(pad_token_id=None)
     config.update([{}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True}][i % 4])
@@ -306,6 +347,12 @@ def case(family, config):
     out = {"config": config, "tied": cfg.tie_word_embeddings and family != "bert",
            "tensors": {n: list(p.shape)
                        for n, p in model.named_parameters()}}     # tied ones are there once
+    if family in EXPERTS:
+        state = {n: t for n, t in (*model.named_parameters(), *model.named_buffers()) if not n.endswith("inv_freq")}
+        out["tensors"] = {n: list(t.shape) for n, t in revert_weight_conversion(model, state).items()}
+        mlps = [getattr(layer, "mlp", None) or layer.block_sparse_moe for layer in model.model.layers]
+        out["sparse"] = [hasattr(mlp, "experts") for mlp in mlps]
+        out["experts"] = [cfg.num_local_experts if hasattr(cfg, "num_local_experts") else cfg.num_experts, cfg.num_experts_per_tok]
     if family == "gemma4_text":
         out["tensors"] |= {n: [1] for n, _ in model.named_buffers() if n.endswith("layer_scalar")}
     if family == "gpt2":
@@ -331,7 +378,8 @@ def case(family, config):
             out["no_rope"] = [kind == "full_attention" for kind in cfg.layer_types]
         if family == "cohere":
             return out
-        window = cfg.sliding_window if family not in ("llama", "granite", "olmo2", "glm", "glm4", "phi", "seed_oss") else None
+        window = cfg.sliding_window if family not in ("llama", "granite", "olmo2", "glm", "glm4", "phi", "seed_oss", "olmoe",
+                                                      "granitemoe", "glm4_moe") else None
         types = getattr(cfg, "layer_types", None)
         out["windows"] = [window if types is None or types[i] == "sliding_attention" else None
                           for i in range(cfg.num_hidden_layers)]
@@ -346,6 +394,8 @@ def main():
         configs = [own(r, i) if own else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults
         configs.append({"n_layer": 1} if family in ("gpt2", "gptj") else {"num_hidden_layers": 1})
+        if family == "glm4_moe":  # by default its heads have 42 2/3 elements
+            configs[-1]["head_dim"] = 128
         configs += [dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=20, vocab_size=50,
                          max_position_embeddings=5000, pad_token_id=None, **more) for more in BEYOND.get(family, ())]
         if family == "bert":

@@ -53,6 +53,7 @@ enum case_flags {
     PAIRS = 1 << 25,            /* rope: neighbours are turned */
     ADDED = 1 << 24,            /* linear ops: y, or dx, is added to */
     NARROW = 1 << 22,           /* in bf16: dw in bf16, with ACCUMULATE added to there; dbias in fp32 is overwritten */
+    SINKS = 1 << 26,            /* of attention */
     FP32_READS_AGAIN = 1 << 23, /* the same as READS_AGAIN in fp32 alone, whose rows are the longer ones */
 };
 
@@ -199,6 +200,7 @@ struct ref_attention {
     /* the factor of dropout for query and key `q` and `k` of a sequence that starts at row `start`; NULL: none */
     double (*kept)(int64_t start, int64_t q, int64_t k, int64_t h);
     bool bidirectional;
+    const double *sinks; /* (H) or NULL */
 };
 void ref_attention(const struct ref_attention *a, double *out, double *lse);
 /* dq, dk and dv are overwritten; their rows are as far apart as those of q, k and v. */

@@ -72,7 +72,7 @@ static struct ref_attention attention_of(struct harness *h)
                                   c->H * c->D + c->pad,
                                   c->KV * c->D + c->pad,
                                   c->KV * c->D + 2 * c->pad,
-                                  c->H * c->D,
+                                  c->H * c->D + c->gap,
                                   c->window,
                                   1 / sqrt((double)c->D),
                                   c->cap,
@@ -82,7 +82,8 @@ static struct ref_attention attention_of(struct harness *h)
                                   h->k->host,
                                   h->v->host,
                                   has(h, L2) ? attention_kept : NULL,
-                                  has(h, BIDIRECTIONAL)};
+                                  has(h, BIDIRECTIONAL),
+                                  h->w ? h->w->host : NULL};
 }
 
 static void attention_inputs(struct harness *h)
@@ -91,6 +92,17 @@ static void attention_inputs(struct harness *h)
     h->q = tensor_in(h, "q", h->dtype, c->M * (c->H * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
     h->k = tensor_in(h, "k", h->dtype, c->M * (c->KV * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
     h->v = tensor_in(h, "v", h->dtype, c->M * (c->KV * c->D + 2 * c->pad), 1);
+    h->w = has(h, SINKS) ? tensor_in(h, "sinks", h->dtype, c->H, has(h, EXTREME) ? 90 : 2) : NULL;
+}
+
+/* out and lse become those of attention. */
+static void attention_results(struct harness *h, const struct ref_attention *r)
+{
+    if (h->timing) return;
+    double *out = host_memory(h, (size_t)(h->o->n + h->lse->n) * sizeof *out), *lse = out + h->o->n;
+    ref_attention(r, out, lse);
+    for (int64_t i = 0; i < h->o->n; i++) tensor_set(h->o, i, out[i]);
+    for (int64_t i = 0; i < h->lse->n; i++) tensor_set(h->lse, i, lse[i]);
 }
 
 /* Announces them, too. */
@@ -151,9 +163,7 @@ static void attention_decode_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     const int64_t cache = c->KV * c->K * c->D;
-    h->q = tensor_in(h, "q", h->dtype, c->M * (c->H * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
-    h->k = tensor_in(h, "k", h->dtype, c->M * (c->KV * c->D + c->pad), has(h, EXTREME) ? 6 : 1.5);
-    h->v = tensor_in(h, "v", h->dtype, c->M * (c->KV * c->D + 2 * c->pad), 1);
+    attention_inputs(h);
     h->dk = tensor_out(h, "k_cache", h->dtype, cache, true);
     h->dv = tensor_out(h, "v_cache", h->dtype, cache, true);
     h->dk->exact = h->dv->exact = true;
@@ -178,7 +188,8 @@ static void attention_decode_setup(struct harness *h)
                                                               .v = h->v->device,
                                                               .k_cache = h->dk->device,
                                                               .v_cache = h->dv->device,
-                                                              .out = h->o ? h->o->device : NULL};
+                                                              .out = h->o ? h->o->device : NULL,
+                                                              .sinks = h->w ? h->w->device : NULL};
 }
 
 /* The cache with the new tokens, and a row for each token as ordinary attention has it. */
@@ -221,7 +232,8 @@ static void attention_decode_reference(struct harness *h)
                                     .seq_start = seq_start,
                                     .q = q,
                                     .k = k,
-                                    .v = v};
+                                    .v = v,
+                                    .sinks = h->w ? h->w->host : NULL};
     ref_attention(&r, out, NULL);
     for (int64_t i = 0; h->o && i < c->M * heads; i++) h->o->expected[i] = out[c->P * heads + i];
 }
@@ -244,12 +256,7 @@ static void attention_bwd_setup(struct harness *h)
             t->tolerance = h->dtype == DTYPE_BF16 ? 4e-2 : h->dtype == DTYPE_F16 ? 5e-3 : 1e-4;
     }
     struct ref_attention r = attention_of(h);
-    if (!h->timing) {
-        double *out = host_memory(h, (size_t)(h->o->n + h->lse->n) * sizeof *out), *lse = out + h->o->n;
-        ref_attention(&r, out, lse);
-        for (int64_t i = 0; i < h->o->n; i++) tensor_set(h->o, i, out[i]);
-        for (int64_t i = 0; i < h->lse->n; i++) tensor_set(h->lse, i, lse[i]);
-    }
+    attention_results(h, &r);
     struct attention_bwd_args args = attention_args(h, &r);
     args.dout = h->dout->device;
     args.dq = h->dq->device;
@@ -281,7 +288,61 @@ static int attention_pairs(struct harness *h, struct gradient_pair *pairs)
     return 3;
 }
 
+/* ---- sinks --------------------------------------------------------------- */
+
+/* Rows of out are `gap` apart. */
+static void attention_sink_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    attention_inputs(h);
+    h->o = tensor_in(h, "out", h->dtype, c->M * (c->H * c->D + c->gap), 1);
+    h->lse = tensor_in(h, "lse", DTYPE_F32, c->M * c->H, 1);
+}
+
+/* Of attention without sinks, which becomes that with them. */
+static void attention_sink_fwd_setup(struct harness *h)
+{
+    attention_sink_setup(h);
+    h->o->output = h->lse->output = true;
+    struct ref_attention r = attention_of(h);
+    r.sinks = NULL;
+    attention_results(h, &r);
+    h->args.attention_sink_fwd = (struct attention_sink_fwd_args){h->dtype, h->c->M,      h->c->H,        h->c->D,
+                                                                  r.ld_o,   h->o->device, h->lse->device, h->w->device};
+}
+
+static void attention_sink_fwd_reference(struct harness *h)
+{
+    attention_fwd_reference(h);
+}
+
+static void attention_sink_bwd_setup(struct harness *h)
+{
+    attention_sink_setup(h);
+    h->dout = tensor_in(h, "dout", h->dtype, h->o->n, 1);
+    h->dw = output(h, "dsinks", DTYPE_F32, h->c->H);
+    h->db = NULL;
+    struct ref_attention r = attention_of(h);
+    attention_results(h, &r);
+    h->args.attention_sink_bwd = (struct attention_sink_bwd_args){
+        h->dtype,       h->c->M,      h->c->H,       h->c->D,           r.ld_o, h->o->device, h->dout->device,
+        h->lse->device, h->w->device, h->dw->device, has(h, ACCUMULATE)};
+}
+
+static void attention_sink_bwd_reference(struct harness *h)
+{
+    const struct attention_sink_bwd_args *a = &h->args.attention_sink_bwd;
+    start_sum(h, h->dw);
+    for (int64_t i = 0; i < a->H * a->M; i++) {
+        const int64_t head = i / a->M, row = i % a->M * a->ld_o + head * a->D;
+        h->dw->expected[head] -=
+            exp(h->w->host[head] - h->lse->host[i]) * sum_of_products(h->o->host + row, h->dout->host + row, a->D);
+    }
+}
+
 FORWARD(attention_fwd);
 BACKWARD(attention_bwd, attention_loss, attention_pairs);
 FORWARD(attention_decode);
+FORWARD(attention_sink_fwd);
+BACKWARD(attention_sink_bwd, attention_loss, weight_pairs);
 FORWARD(dropout);

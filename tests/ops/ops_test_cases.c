@@ -97,6 +97,21 @@
     {                                                                                        \
         .op = name, .M = 65536, .N = 1536, .K = 2048, .H = 128, .P = 3, .flags = GPU_PERF    \
     }
+#define SINK_CASES(name, more)                                                                                     \
+    {.op = name, .M = 0, .H = 2, .KV = 2, .D = 64, .flags = SINKS | (more)},                                       \
+        {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}, .flags = SINKS | (more)},                    \
+        {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .gap = 3, .lengths = {17}, .flags = SINKS | (more)},       \
+        {.op = name, .M = 20, .H = 6, .KV = 2, .D = 24, .gap = 8, .lengths = {1, 12, 7}, .flags = SINKS | (more)}, \
+        {.op = name, .M = 9, .H = 3, .KV = 1, .D = 1, .lengths = {9}, .flags = SINKS | (more)},                    \
+        {.op = name, .M = 300, .H = 19, .KV = 1, .D = 64, .lengths = {300}, .window = 9, .flags = SINKS | (more)}, \
+        {.op = name, .M = 40, .H = 3, .KV = 1, .D = 320, .lengths = {40}, .flags = L2 | SINKS | (more)},           \
+        {.op = name, .M = 130, .H = 8, .KV = 1, .D = 64, .lengths = {130}, .flags = EXTREME | SINKS | (more)},     \
+        {.op = name, .M = 70, .H = 40, .KV = 1, .D = 128, .lengths = {70}, .flags = SINKS | COUNTED | (more)},     \
+        {.op = name, .M = 2048, .H = 64, .KV = 8, .D = 64, .lengths = {2048}, .flags = SINKS | PERF | (more)},     \
+    {                                                                                                              \
+        .op = name, .M = 32768, .H = 64, .KV = 8, .D = 64, .lengths = {4096}, .flags = SINKS | GPU_PERF | (more)   \
+    }
+
 #define ATTENTION_CASES(name)                                                                                        \
     {.op = name, .M = 1, .H = 1, .KV = 1, .D = 8, .lengths = {1}},                                                   \
         {.op = name, .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}},                                            \
@@ -434,6 +449,13 @@ const struct op_case op_cases[] = {
 
     ATTENTION_CASES("attention_fwd"),
     ATTENTION_CASES("attention_bwd"),
+    {.op = "attention_bwd", .M = 20, .H = 4, .KV = 2, .D = 16, .lengths = {1, 12, 7}, .pad = 8, .flags = SINKS},
+    {.op = "attention_bwd", .M = 150, .H = 4, .KV = 2, .D = 64, .lengths = {33, 117}, .window = 40, .flags = SINKS},
+    {.op = "attention_bwd", .M = 97, .H = 2, .KV = 1, .D = 64, .lengths = {97}, .flags = EXTREME | SINKS},
+    {.op = "attention_bwd", .M = 17, .H = 7, .KV = 1, .D = 14, .lengths = {17}, .flags = L2 | SINKS},
+    SINK_CASES("attention_sink_fwd", 0),
+    SINK_CASES("attention_sink_bwd", 0),
+    SINK_CASES("attention_sink_bwd", ACCUMULATE),
 
     {.op = "attention_decode", .M = 1, .P = 0, .K = 1, .H = 1, .KV = 1, .D = 8},
     {.op = "attention_decode", .M = 1, .P = 16, .K = 20, .H = 7, .KV = 1, .D = 14},
@@ -453,6 +475,21 @@ const struct op_case op_cases[] = {
     {.op = "attention_decode", .M = 1, .P = 130, .K = 140, .H = 2, .KV = 1, .D = 64, .flags = EXTREME},
     {.op = "attention_decode", .M = 17, .P = 0, .K = 20, .H = 4, .KV = 2, .D = 16, .pad = 8, .flags = LOSS_ONLY},
     {.op = "attention_decode", .M = 3, .P = 5, .K = 20, .H = 4, .KV = 2, .D = 14, .flags = LOSS_ONLY},
+    {.op = "attention_decode", .M = 1, .P = 0, .K = 1, .H = 1, .KV = 1, .D = 8, .flags = SINKS},
+    {.op = "attention_decode", .M = 3, .P = 9, .K = 12, .H = 4, .KV = 2, .D = 14, .pad = 8, .flags = SINKS},
+    {.op = "attention_decode", .M = 2, .P = 1100, .K = 1200, .H = 8, .KV = 1, .D = 64, .flags = SINKS},
+    {.op = "attention_decode",
+     .M = 4,
+     .P = 33,
+     .K = 50,
+     .H = 4,
+     .KV = 2,
+     .D = 64,
+     .window = 20,
+     .cap = 1.5,
+     .flags = SINKS},
+    {.op = "attention_decode", .M = 2, .P = 30, .K = 40, .H = 3, .KV = 1, .D = 320, .flags = SINKS},
+    {.op = "attention_decode", .M = 1, .P = 130, .K = 140, .H = 8, .KV = 1, .D = 64, .flags = EXTREME | SINKS},
     {.op = "attention_decode", .M = 0, .P = 5, .K = 20, .H = 4, .KV = 2, .D = 16},
     {.op = "attention_decode", .M = 1, .P = 1023, .K = 1024, .H = 12, .KV = 12, .D = 64, .flags = PERF},
     {.op = "attention_decode", .M = 1, .P = 8191, .K = 8192, .H = 32, .KV = 8, .D = 128, .flags = PERF},

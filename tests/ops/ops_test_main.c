@@ -46,7 +46,8 @@ static void case_describe(const struct op_case *c, enum dtype dtype, char *text,
                  {L2, "l2"},
                  {EXTREME, "extreme"},
                  {HALVES, "halves"},
-                 {ADDED, "added"}};
+                 {ADDED, "added"},
+                 {SINKS, "sinks"}};
     const struct {
         const char *name;
         int64_t value;

@@ -113,7 +113,7 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
     const double *q = a->q + row * a->ld_q + h * a->D;
     int64_t kv = h / (a->H / a->KV);
     *first = a->window > 0 && row - a->window + 1 > start ? row - a->window + 1 : start;
-    double highest = -INFINITY, sum = 0;
+    double highest = a->sinks ? a->sinks[h] : -INFINITY;
     for (int64_t key = *first; key <= last; key++) {
         const double *k = a->k + key * a->ld_k + kv * a->D;
         double score = 0;
@@ -121,6 +121,7 @@ static double probabilities(const struct ref_attention *a, int64_t start, int64_
         p[key - *first] = capped(a, score);
         highest = fmax(highest, p[key - *first]);
     }
+    double sum = a->sinks ? exp(a->sinks[h] - highest) : 0;
     for (int64_t key = *first; key <= last; key++) sum += exp(p[key - *first] - highest);
     for (int64_t key = *first; key <= last; key++) p[key - *first] = exp(p[key - *first] - highest) / sum;
     return highest + log(sum);

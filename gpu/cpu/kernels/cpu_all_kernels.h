@@ -49,6 +49,7 @@
 #include "gpu/cpu/kernels/cpu_muon.h"
 #include "gpu/cpu/kernels/cpu_attention.h"
 #include "gpu/cpu/kernels/cpu_attention_decode.h"
+#include "gpu/cpu/kernels/cpu_attention_sink.h"
 #include "gpu/cpu/kernels/cpu_causal_conv.h"
 #include "gpu/cpu/kernels/cpu_delta_rule.h"
 #include "gpu/cpu/kernels/cpu_gemm_rates.h"

@@ -62,7 +62,7 @@ static ALWAYS_INLINE void decode_head(const struct attention_decode_args *a, int
     const int64_t padded = round_up(a->D, VF), head = h / (a->H / a->KV) * a->capacity * a->D;
     const int64_t position = a->start + m;
     float *scores = room, *q = scores + DECODE_KEYS;
-    struct decode_sums sums = {-INFINITY, 0, q + padded};
+    struct decode_sums sums = {a->sinks ? dtype_load(a->sinks, h, t) : -INFINITY, a->sinks != NULL, q + padded};
     for (int64_t j = 0; j < a->D; j += VF)
         vf_put(q, j, a->D, vf_get(at(a->q, m * a->ld_q + h * a->D, t), j, a->D, t), DTYPE_F32);
     memset(sums.values, 0, (size_t)padded * sizeof *sums.values);

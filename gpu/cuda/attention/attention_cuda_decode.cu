@@ -2,7 +2,10 @@
 /* attention_cuda_decode.cu: attention of a few new tokens over a cache of keys and values, without a gradient. A first
  * kernel stores the new keys and values. In the second one a block computes one head of one query. Its warps take KEYS
  * keys in turn, each with a softmax of its own; lanes share the elements of a head, so that reads are contiguous. At
- * the end the block adds up the warps' sums, in their order. */
+ * the end the block adds up the warps' sums, in their order.
+ *
+ * The sinks are those of attention of any kind. A row is what a head has of a token. blockDim.x neighbours in a warp
+ * share it, and a block has blockDim.y. */
 #include "gpu/cuda/cuda_kernels.cuh"
 
 namespace
@@ -105,7 +108,9 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(struct attention_decode
     const int64_t first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
     struct decode_sums<SLOTS> sums = {
     };
-    sums.highest = -INFINITY;
+    const bool sink = a.sinks && warp == 0;
+    sums.highest = sink ? to_float(static_cast<const T *>(a.sinks)[h]) : -INFINITY;
+    sums.sum = sink;
     float query[SLOTS];
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -120,6 +125,75 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(struct attention_decode
         add_keys(&sums, scores, count, values + key * D, D);
     }
     finish(sums, static_cast<T *>(a.out) + row * a.ld_o + h * D, D);
+}
+
+/* ---- sinks --------------------------------------------------------------- */
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) sink_fwd_kernel(struct attention_sink_fwd_args a)
+{
+    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, heads = static_cast<unsigned>(a.H);
+    const int64_t m = row / heads, h = row % heads;
+    const bool mine = m < a.M;
+    const float lse = mine ? a.lse[h * a.M + m] : 0, sink = to_float(static_cast<const T *>(a.sinks)[h]);
+    T *out = static_cast<T *>(a.out) + m * a.ld_o + h * a.D;
+    for (int64_t d = threadIdx.x * V; mine && d < a.D; d += blockDim.x * V) {
+        float x[V];
+        load(out + d, x);
+#pragma unroll
+        for (int v = 0; v < V; v++) x[v] *= sigmoid(lse - sink);
+        store(out + d, x);
+    }
+    __syncwarp();
+    if (mine && threadIdx.x == 0) a.lse[h * a.M + m] = fmaxf(lse, sink) + log1pf(expf(-fabsf(sink - lse)));
+}
+
+/* gradients (H, M): what each row adds to dsinks. */
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) sink_bwd_kernel(struct attention_sink_bwd_args a, float *gradients)
+{
+    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, heads = static_cast<unsigned>(a.H);
+    const int64_t m = row / heads, h = row % heads, first = m * a.ld_o + h * a.D;
+    const bool mine = m < a.M;
+    float sum = 0;
+    for (int64_t d = threadIdx.x * V; mine && d < a.D; d += blockDim.x * V) {
+        float out[V], dout[V];
+        load(static_cast<const T *>(a.out) + first + d, out);
+        load(static_cast<const T *>(a.dout) + first + d, dout);
+#pragma unroll
+        for (int v = 0; v < V; v++) sum = fmaf(out[v], dout[v], sum);
+    }
+    sum = sum_over_lanes(sum, static_cast<int>(blockDim.x));
+    if (mine && threadIdx.x == 0)
+        gradients[h * a.M + m] = -expf(to_float(static_cast<const T *>(a.sinks)[h]) - a.lse[h * a.M + m]) * sum;
+}
+
+/* A block adds up what the rows of a head add. */
+__global__ void __launch_bounds__(THREADS) sink_sum_kernel(struct attention_sink_bwd_args a, const float *gradients)
+{
+    SHARED(float, slots, [WARPS]);
+    float sum = 0, *to = a.dsinks + blockIdx.x;
+    for (int64_t m = threadIdx.x; m < a.M; m += THREADS) sum += gradients[blockIdx.x * a.M + m];
+    sum = block_sum<THREADS>(sum, slots);
+    if (threadIdx.x == 0) *to = a.accumulate ? *to + sum : sum;
+}
+
+/* Calls launch(T(), width<V>(), grid, block). */
+template <typename Args, typename Launch> void dispatch_sinks(const Args *a, const void *dout, Launch launch)
+{
+    ASSERT(a->M * a->H <= INT32_MAX / 2);
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const int64_t size = sizeof(T);
+        auto by = [&](auto V) {
+            const unsigned x = std::min(threads_for(a->D / V.value), static_cast<unsigned>(WARP_SIZE)), y = THREADS / x;
+            if (a->M) launch(type, V, static_cast<unsigned>(ceil_div(a->M * a->H, y)), dim3(x, y));
+        };
+        if (aligned16(a->out, dout, a->ld_o * size, a->D * size))
+            by(width<VECTOR<T>>());
+        else
+            by(width<1>());
+    });
 }
 
 } // namespace
@@ -140,5 +214,23 @@ void cuda_attention_decode(struct stream *stream, const struct attention_decode_
             LAUNCH(stream, "attention_decode", (decode_kernel<T, CUDA_MAX_HEAD_DIM / WARP_SIZE>), queries, THREADS,
                    *args);
     });
+}
+
+void cuda_attention_sink_fwd(struct stream *stream, const struct attention_sink_fwd_args *a)
+{
+    dispatch_sinks(a, nullptr, [&](auto type, auto V, unsigned grid, dim3 block) {
+        LAUNCH(stream, "attention_sink_fwd", (sink_fwd_kernel<decltype(type), decltype(V)::value>), grid, block, *a);
+    });
+}
+
+void cuda_attention_sink_bwd(struct stream *stream, const struct attention_sink_bwd_args *a)
+{
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    float *gradients = cuda_scratch_take<float>(&scratch, a->H * a->M);
+    dispatch_sinks(a, a->dout, [&](auto type, auto V, unsigned grid, dim3 block) {
+        LAUNCH(stream, "attention_sink_bwd", (sink_bwd_kernel<decltype(type), decltype(V)::value>), grid, block, *a,
+               gradients);
+    });
+    LAUNCH(stream, "attention_sink_bwd, sum", sink_sum_kernel, static_cast<unsigned>(a->H), THREADS, *a, gradients);
 }
 CUDA_MODULE(attention_decode, store_kernel<float>)

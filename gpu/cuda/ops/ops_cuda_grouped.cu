@@ -58,7 +58,7 @@ template <bool A_BY_K, bool B_BY_K, typename T>
 __device__ __forceinline__ void multiply_operands(struct tile_sum<T, TILE> *sum, const T *a, const T *b, int depth)
 {
     constexpr int LD_A = OPERAND_LD<T, A_BY_K>, LD_B = OPERAND_LD<T, B_BY_K>;
-    a += first_row_of_warp() * (A_BY_K ? 1 : LD_A);
+    a += warp_of_block() * WARP_ROWS * (A_BY_K ? 1 : LD_A);
     if constexpr (TENSOR_CORES<T>) {
         const int lane = lane_of_warp(), eight = lane / 8 % 2 * 8, sixteen = lane / 16 * 8;
         const T *a_row = A_BY_K ? a + (sixteen + lane % 8) * LD_A + eight : a + lane % 16 * LD_A + sixteen;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store_tile(Y *c, const struct tile_sum<T, TILE> 
 {
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
-        const int row = first_row_of_warp() + tile_row<T>(i);
+        const int row = warp_of_block() * WARP_ROWS + tile_row<T>(i);
         if (row >= rows) continue;
 #pragma unroll
         for (int j = 0; j < TILE / LANES<T>; j++) {
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(THREADS) grouped_kernel(struct grouped g)
         load_operand<A_BY_K>(tile_a, a + done * (A_BY_K ? lda : 1), lda, rows, left, g.vectors);
         load_operand<B_BY_K>(tile_b, b + done * (B_BY_K ? ldb : 1), ldb, columns, left, g.vectors);
         __syncthreads();
-        if (first_row_of_warp() < rows) multiply_operands<A_BY_K, B_BY_K>(&sum, tile_a, tile_b, (left + 15) / 16 * 16);
+        if (warp_of_block() * WARP_ROWS < rows)
+            multiply_operands<A_BY_K, B_BY_K>(&sum, tile_a, tile_b, (left + 15) / 16 * 16);
     }
     const T *bias = g.bias ? static_cast<const T *>(g.bias) + matrix + column : nullptr;
     store_tile<B_BY_K>(static_cast<Y *>(g.c) + ((A_BY_K ? expert * m : first) + row) * g.n + column, sum, bias, g.n,

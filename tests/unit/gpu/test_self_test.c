@@ -115,6 +115,12 @@ enum {
     X(larger_heads_bwd, attention_bwd, if (a->D > 128) return)                                             \
     X(decode_heads, attention_decode, if (a->D > 32) return)                                               \
     X(decode_keys, attention_decode, if (a->start > DECODE_KEYS) a->window = DECODE_KEYS)                  \
+    X(decode_sinks, attention_decode, a->sinks = NULL)                                                     \
+    X(sink_distance, attention_sink_fwd, a->ld_o = a->H * a->D)                                            \
+    X(sink_odd, attention_sink_fwd, if (a->D % 2) return)                                                  \
+    X(sink_bwd_distance, attention_sink_bwd, a->ld_o = a->H * a->D)                                        \
+    X(sink_bwd_odd, attention_sink_bwd, if (a->D % 2) return)                                              \
+    X(sink_added, attention_sink_bwd, a->accumulate = false)                                               \
     X(loss_cap, cross_entropy, a->softcap = 0)                                                             \
     X(loss_scale, cross_entropy, a->loss_scale = NULL)                                                     \
     X(step_scale, cross_entropy, a->step_scale = NULL)                                                     \
