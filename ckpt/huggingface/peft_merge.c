@@ -4,13 +4,14 @@
  *     W + scale · B · A        the product in fp32, each sum in the order of r by fused multiply-adds; then the scale;
  *                              the sum in fp32, rounded once to the dtype of W
  *
- * and of an embedding, the experts and a router, whose update is rounded to the dtype of W first. A tied matrix becomes
+ * and of an embedding and of parameters, whose update is rounded to the dtype of W first. A tied matrix becomes
  * two if the embedding or the head has an adapter. What is trained as a whole comes from the checkpoint.
  *
  * The memory is a piece of a tensor, and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
 #include "core/memory.h"
+#include "core/model/adapter.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,7 +84,7 @@ static enum status read_merge_update(struct peft_merge *merge, int unit, enum te
                   of_b = experts && !in_out ? tensor->shape[tensor->ndim - 2] * r : b->numel / matrices;
     struct merge_update *update = &merge->update;
     *update = (struct merge_update){
-        .r = r, .scale = (float)a->lora_scale, .rounded = embedding || experts || role == ROLE_ROUTER_W};
+        .r = r, .scale = (float)a->lora_scale, .rounded = embedding || adapter_is_parameter(merge->desc, a)};
     float **of = embedding || in_out ? &update->left : &update->right;
     TRY(read_merged_adapter(merge, a, expert * of_a, of_a, of, err));
     of = embedding || in_out ? &update->right : &update->left;

@@ -40,8 +40,9 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
  * A or B of experts or a router that of their base. */
 void adapter_parameter_name(const struct model_desc *desc, const struct tensor_info *tensor, char *name, size_t size);
 
-/* Whether PEFT takes the module's name in target_modules for one that experts had. */
-bool adapter_moves_module(const struct model_desc *desc, const char *name);
+/* Whether PEFT has the A on a parameter, not on a module: of experts, of a router, or of a matrix whose name it takes
+ * for one that experts had, so that target_modules cannot name it. */
+bool adapter_is_parameter(const struct model_desc *desc, const struct tensor_info *a);
 
 /* Whether PEFT doubled r and lora_alpha of experts.gate_up_proj, where target_modules names gate and up. table: with
  * or without the adapter. */

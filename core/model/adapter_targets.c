@@ -332,9 +332,13 @@ static int old_target(const char *const *old, const char *name)
     return old ? k : OLD_COUNT;
 }
 
-bool adapter_moves_module(const struct model_desc *desc, const char *name)
+bool adapter_is_parameter(const struct model_desc *desc, const struct tensor_info *a)
 {
-    return old_target(old_modules(desc->family), name) < OLD_COUNT;
+    char module[sizeof a->name];
+    const char *end = strstr(a->name, ".lora_A.weight");
+    snprintf(module, sizeof module, "%.*s", end ? (int)(end - a->name) : 0, a->name);
+    return role_is_expert(a->role) || a->role == ROLE_ROUTER_W ||
+           old_target(old_modules(desc->family), module) < OLD_COUNT;
 }
 
 /* Adds the last part of a name that the expression matches. */
@@ -620,7 +624,7 @@ static void note_list(const struct target_search *s, const char *key, const stru
         for (int k = 0; k < s->num_modules && !found; k++)
             found = any_end ? is_saved(&one, s->modules[k].name) : is_listed(&one, s->modules[k].name);
         for (int k = 0; k < s->found.count && !found; k++) found = is_listed(&one, s->found.items[k]);
-        found = found || adapter_moves_module(s->desc, list->items[i]);
+        found = found || old_target(old_modules(s->desc->family), list->items[i]) < OLD_COUNT;
         note_unmatched(s, key, list->items[i], found, notices);
     }
 }

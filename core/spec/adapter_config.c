@@ -154,16 +154,12 @@ static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, s
     return true;
 }
 
-/* Writes what target_parameters calls the base of an A. false: target_modules names it. An MLP's matrix cannot be there
- * if PEFT takes its name for that of experts. */
+/* Writes what target_parameters calls the base of an A. false: target_modules names it. */
 static bool parameter_of(const struct model_desc *desc, const struct tensor_info *tensor, char *name, size_t size)
 {
-    const bool parameter = role_is_expert(tensor->role) || tensor->role == ROLE_ROUTER_W;
     const size_t length = target_of(tensor);
-    char module[sizeof tensor->name];
-    snprintf(module, sizeof module, "%.*s", (int)length, tensor->name);
-    if (!length || (!parameter && !adapter_moves_module(desc, module))) return false;
-    if (parameter)
+    if (!length || !adapter_is_parameter(desc, tensor)) return false;
+    if (role_is_expert(tensor->role) || tensor->role == ROLE_ROUTER_W)
         adapter_parameter_name(desc, tensor, name, size);
     else
         snprintf(name, size, "%.*s.weight", (int)length, tensor->name);
@@ -207,9 +203,8 @@ static json_t *list_written_targets(const struct model_desc *desc, const struct 
         const char *name = table->tensors[i].name;
         const size_t length = target_of(&table->tensors[i]);
         size_t start = length;
-        char parameter[sizeof table->tensors->name];
         while (start > 0 && name[start - 1] != '.') start--;
-        if (!length || parameter_of(desc, &table->tensors[i], parameter, sizeof parameter)) continue;
+        if (!length || adapter_is_parameter(desc, &table->tensors[i])) continue;
         char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
         const json_t *enough = json_object_get(leaves, leaf);
         if (!enough) {
@@ -237,22 +232,27 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
     return list ? list : json_null();
 }
 
+static json_t *written_number(double x)
+{
+    return x == floor(x) ? json_integer((json_int_t)x) : json_real(x);
+}
+
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model)
 {
     static const char *const nulls[] = {"auto_mapping", "layers_pattern", "layers_to_transform", "megatron_config",
                                         "revision"};
     const double alpha = settings->lora_alpha;
-    json_t *json = json_pack(
-        "{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
-        "base_model_name_or_path", base_model, "bias", "none", "task_type",
-        desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out, "inference_mode", true,
-        "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout", settings->lora_dropout, "use_rslora",
-        settings->use_rslora, "lora_alpha", alpha == floor(alpha) ? json_integer((json_int_t)alpha) : json_real(alpha),
-        "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
-        "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns), "alpha_pattern",
-        spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns), "loftq_config", "megatron_core",
-        "megatron.core", "use_dora", false);
+    json_t *json =
+        json_pack("{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
+                  "base_model_name_or_path", base_model, "bias", "none", "task_type",
+                  desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
+                  "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
+                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", written_number(alpha),
+                  "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
+                  "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
+                  "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
+                  "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
     ASSERT(json);
     for (size_t i = 0; i < COUNT_OF(nulls); i++) json_object_set_new(json, nulls[i], json_null());
     json_t *parameters = list_written_parameters(desc, table);
@@ -261,7 +261,7 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
     if (adapter_doubles_gate_up(settings, desc, table)) { /* as PEFT writes it, after the patterns that were given */
         static const char gate_up[] = ".*\\.gate_up_proj";
         json_object_set_new(json_object_get(json, "rank_pattern"), gate_up, json_integer(2 * settings->r));
-        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, json_real(2 * alpha));
+        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, written_number(2 * alpha));
     }
     if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
         json_object_set_new(json, "ensure_weight_tying", json_true());
