@@ -277,10 +277,44 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     return args;
 }
 
+/* Attention, and the sinks after it: they change out and lse, of which backward then computes. */
+static void attention_whole(const struct pass *pass, const struct unit *unit, const struct attention_fwd_args *a)
+{
+    const struct transformer *t = pass->transformer;
+    const struct attention_sink_fwd_args sink = {.dtype = t->dtype,
+                                                 .M = a->M,
+                                                 .H = a->H,
+                                                 .D = a->D,
+                                                 .ld_o = a->ld_o,
+                                                 .out = a->out,
+                                                 .lse = a->lse,
+                                                 .sinks = unit_param(t, unit, ROLE_SINKS)};
+    t->device->ops->attention_fwd(pass->stream, a);
+    if (sink.sinks) t->device->ops->attention_sink_fwd(pass->stream, &sink);
+}
+
+static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct attention_bwd_args *a)
+{
+    const struct transformer *t = pass->transformer;
+    const struct attention_sink_bwd_args sink = {.dtype = t->dtype,
+                                                 .M = a->M,
+                                                 .H = a->H,
+                                                 .D = a->D,
+                                                 .ld_o = a->ld_o,
+                                                 .out = a->out,
+                                                 .dout = a->dout,
+                                                 .lse = a->lse,
+                                                 .sinks = unit_param(t, unit, ROLE_SINKS),
+                                                 .dsinks = unit_grad(t, unit, ROLE_SINKS),
+                                                 .accumulate = unit->to.adds};
+    if (sink.dsinks) t->device->ops->attention_sink_bwd(pass->stream, &sink);
+}
+
 /* Stores keys and values in the pass's cache, after norms and RoPE; a layer that reads those of a layer before stores
  * them once more. The attention of the first pass, over the prompt, is the ordinary one; later tokens attend over all
  * that is stored. */
-static void cached_attention(const struct pass *pass, int64_t block, const struct attention_fwd_args *a)
+static void cached_attention(const struct pass *pass, const struct unit *unit, int64_t block,
+                             const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
@@ -303,9 +337,10 @@ static void cached_attention(const struct pass *pass, int64_t block, const struc
                                            .k = a->k,
                                            .v = a->v,
                                            .k_cache = row_at(t, cache->keys, first, 1),
-                                           .v_cache = row_at(t, cache->values, first, 1)};
+                                           .v_cache = row_at(t, cache->values, first, 1),
+                                           .sinks = unit_param(t, unit, ROLE_SINKS)};
     if (cache->held == 0) {
-        t->device->ops->attention_fwd(pass->stream, a);
+        attention_whole(pass, unit, a);
     } else {
         decode.q = a->q;
         decode.out = a->out;
@@ -360,9 +395,9 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     args.out = b->att;
     args.lse = b->lse;
     if (pass->cache)
-        cached_attention(pass, b - t->blocks, &args);
+        cached_attention(pass, unit, b - t->blocks, &args);
     else
-        t->device->ops->attention_fwd(pass->stream, &args);
+        attention_whole(pass, unit, &args);
     const struct gate_fwd_args gate = {.dtype = t->dtype,
                                        .M = pass->M,
                                        .C = t->H * layer->head_dim,
@@ -424,6 +459,7 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     args.dq = dqkv;
     args.dk = t->dkv ? t->dkv : row_at(t, dqkv, t->H + t->G, D);
     args.dv = row_at(t, args.dk, KV, D);
+    sinks_backward(pass, unit, &args);
     t->device->ops->attention_bwd(pass->stream, &args);
     if (t->dkv) block_share_gradient(pass, b);
     rotate(pass, b, dqkv, W, transformer_owns_kv(t, layer) ? args.dk : NULL, args.ld_dk, true);

@@ -482,7 +482,7 @@ def adamw(case, step, master, grads, m, v):
         g, rate = grads[name], case.rate(step)
         m[name] = beta1 * m[name] + (1 - beta1) * g
         v[name] = beta2 * v[name] + (1 - beta2) * g * g
-        if (w.dim() > 1 and not name.endswith("bias")) or case.decay_all:
+        if w.dim() > 1 or case.decay_all:
             w -= rate * case.decay * w
         w -= rate * (m[name] / (1 - beta1 ** step)) / ((v[name] / (1 - beta2 ** step)).sqrt() + case.eps)
 

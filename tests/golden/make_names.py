@@ -394,6 +394,8 @@ def main():
         configs = [own(r, i) if own else llama_like(r, i, family) for i in range(CASES)]
         # almost everything left to the defaults
         configs.append({"n_layer": 1} if family in ("gpt2", "gptj") else {"num_hidden_layers": 1})
+        if family == "glm4_moe":  # by default its heads have 42 2/3 elements
+            configs[-1]["head_dim"] = 128
         configs += [dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=20, vocab_size=50,
                          max_position_embeddings=5000, pad_token_id=None, **more) for more in BEYOND.get(family, ())]
         if family == "bert":

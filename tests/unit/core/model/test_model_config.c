@@ -81,9 +81,13 @@ static void check_case(const json_t *golden)
     for (size_t i = 0; i < json_array_size(windows); i++)
         assert_int_equal(desc.layers[i].window, json_integer_value(json_array_get(windows, i)));
     const json_t *nope = json_object_get(golden, "no_rope"), *delta = json_object_get(golden, "delta");
+    const json_t *sparse = json_object_get(golden, "sparse"), *experts = json_object_get(golden, "experts");
+    assert_int_equal(desc.experts.count, json_integer_value(json_array_get(experts, 0)));
+    assert_int_equal(desc.experts.per_token, json_integer_value(json_array_get(experts, 1)));
     for (int64_t i = 0; i < desc.num_layers; i++) {
         assert_int_equal(desc.layers[i].no_rope, json_is_true(json_array_get(nope, (size_t)i)));
         assert_int_equal(desc.layers[i].delta, json_is_true(json_array_get(delta, (size_t)i)));
+        assert_int_equal(desc.layers[i].sparse, json_is_true(json_array_get(sparse, (size_t)i)));
     }
     if (desc.rope.kind != ROPE_NONE) {
         const json_t *beyond = json_object_get(golden, "beyond"); /* the frequencies of a longer sequence */
@@ -187,7 +191,7 @@ static const struct {
     {"{\"model_type\": \"mamba\"}", STATUS_USAGE,
      "'mamba' is not supported; hint: gpt2, llama, mistral, qwen2, qwen3, phi3, granite, smollm3, olmo2, olmo3, bert, "
      "gemma2, gemma3_text, glm, glm4, ministral3, gptj, gpt_neox, phi, cohere, cohere2, starcoder2, exaone4, "
-     "seed_oss, qwen3_5_text and gemma4_text are"},
+     "seed_oss, qwen3_5_text, gemma4_text, qwen3_moe, qwen2_moe, mixtral, olmoe, granitemoe, gpt_oss and glm4_moe are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
@@ -275,16 +279,30 @@ static const struct {
     {"{" SMOLLM3 ",\"no_rope_layer_interval\":0}", STATUS_DATA, "no_rope_layer_interval is 0"},
     {"{\"model_type\":\"granite\",\"logits_scaling\":0}", STATUS_DATA, "logits_scaling must be a number above 0"},
     /* kinds of models */
-    {"{\"model_type\":\"mixtral\"}", STATUS_USAGE, "'mixtral' is a mixture of experts (MoE), which is not supported"},
+    {"{\"model_type\":\"ernie4_5_moe\"}", STATUS_USAGE, "'ernie4_5_moe' is a mixture of experts (MoE), which is not"},
+    {"{\"model_type\":\"deepseek_v3\"}", STATUS_USAGE,
+     "is a model with multi-head latent attention (MLA), which is not"},
+    {"{\"model_type\":\"olmoe\",\"clip_qkv\":8}", STATUS_USAGE, "clip_qkv 8 is not supported"},
+    {"{\"model_type\":\"mixtral\",\"router_jitter_noise\":0.1}", STATUS_USAGE, "router_jitter_noise 0.1 is not"},
+    {"{\"model_type\":\"mixtral\",\"num_local_experts\":513}", STATUS_DATA, "num_local_experts"},
+    {"{\"model_type\":\"mixtral\",\"num_local_experts\":4,\"num_experts_per_tok\":5}", STATUS_DATA,
+     "num_experts_per_tok"},
+    {"{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[-1]}", STATUS_DATA,
+     "mlp_only_layers must be a list of layers"},
+    {"{\"model_type\":\"qwen3_moe\",\"router_aux_loss_coef\":-1}", STATUS_DATA,
+     "router_aux_loss_coef must be a number, 0"},
+    {"{\"model_type\":\"glm4_moe\",\"head_dim\":128,\"n_group\":3}", STATUS_DATA,
+     "128 experts cannot be in n_group 3 groups"},
+    {"{\"model_type\":\"glm4_moe\",\"head_dim\":128,\"n_group\":32,\"num_experts_per_tok\":5}", STATUS_DATA,
+     "more than the experts of topk_group 1"},
     {"{\"model_type\":\"gemma3\"}", STATUS_DATA, "text_config must be an object with the keys of the text model"},
     {"{\"model_type\":\"gemma3\",\"text_config\":{\"hidden_size\":0}}", STATUS_DATA, "text_config: hidden_size is 0"},
-    {"{\"model_type\":\"internvl\",\"text_config\":{\"model_type\":\"mixtral\"}}", STATUS_USAGE,
-     "text_config: model_type 'mixtral' is a mixture of experts"},
+    {"{\"model_type\":\"internvl\",\"text_config\":{\"model_type\":\"llama4\"}}", STATUS_USAGE,
+     "text_config: model_type 'llama4' is a mixture of experts"},
     {"{\"model_type\":\"gemma3n\"}", STATUS_USAGE, "'gemma3n' is a multimodal model, which is not supported"},
     {"{" GEMMA3 ",\"architectures\":[\"Gemma3ForConditionalGeneration\"]}", STATUS_USAGE, "hint: Gemma3ForCausalLM is"},
     {"{" GEMMA3 ",\"architectures\":[\"Gemma3ForSequenceClassification\"]}", STATUS_USAGE,
      "hint: Gemma3ForCausalLM is"},
-    {"{\"model_type\":\"qwen3_moe\"}", STATUS_USAGE, "'qwen3_moe' is a mixture of experts"},
     {"{\"model_type\":\"qwen2_5_vl\",\"architectures\":[\"Qwen2_5_VLForTokenClassification\"]}", STATUS_USAGE,
      "hint: its class …ForConditionalGeneration is"},
     {"{\"model_type\":\"paligemma\"}", STATUS_USAGE, "'paligemma' is a multimodal model, which is not supported"},
@@ -504,7 +522,8 @@ static void test_real_keys(void **state)
         char keys[sizeof REAL_KEYS], *rest = keys;
         memcpy(keys, REAL_KEYS, sizeof keys);
         for (char *key; (key = strsep(&rest, " "));) json_object_set_new(config, key, json_null());
-        if (family == FAMILY_GLM4_MOE) json_object_set_new(config, "head_dim", json_integer(128));
+        if (family == FAMILY_GLM4_MOE) /* by default its heads have 42 2/3 elements */
+            json_object_set_new(config, "head_dim", json_integer(128));
         struct model_desc desc;
         struct error err;
         if (model_desc_from_spec(config, &desc, &err) != STATUS_OK) fail_msg("%s", err.text);

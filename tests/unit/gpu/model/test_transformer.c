@@ -97,6 +97,13 @@ static const struct golden_name {
     {"phi3-longrope", 24, false},
     {"phi3-longrope-short", 16, false},
     {"dynamic-rope", 24, false},
+    {"qwen3-moe", 16, false},
+    {"qwen2-moe", 16, false},
+    {"mixtral", 16, false},
+    {"olmoe", 16, false},
+    {"granitemoe", 16, false},
+    {"gpt-oss", 24, false},
+    {"glm4-moe", 16, false},
 };
 
 /* The verbs over whole units. Every call is recorded; the fail_at-th (from 1) fails. */
@@ -404,7 +411,7 @@ static double worst_gradient(const struct fixture *f, double *together)
     for (int i = 0; i < f->table.num_tensors; i++) {
         const struct tensor_info *tensor = &f->table.tensors[i];
         const float *g = f->whole.grads[tensor->unit] + tensor->offset;
-        const bool untrained = tensor->frozen || tensor->role == ROLE_LAYER_SCALAR;
+        const bool untrained = tensor->frozen || role_is_constant(tensor->role);
         for (int64_t k = 0; k < tensor->numel && untrained; k++) assert_true(isnan(g[k])); /* as before the step */
         if (untrained) continue;
         const float *reference = f->reference[tensor->unit] + tensor->offset;
@@ -743,7 +750,7 @@ static void test_gaps_are_not_written(void **state)
         for (int u = 0; u < f.table.num_units; u++) {
             for (int64_t k = 0; k < f.table.units[u].numel; k++) {
                 const struct tensor_info *tensor = tensor_at(&f.table, u, k);
-                assert_int_equal(isnan(f.whole.grads[u][k]) == 0, tensor && tensor->role != ROLE_LAYER_SCALAR);
+                assert_int_equal(isnan(f.whole.grads[u][k]) == 0, tensor && !role_is_constant(tensor->role));
             }
         }
         fixture_stop(&f);
