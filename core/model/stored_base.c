@@ -46,7 +46,7 @@ static bool stored_is_skipped(const struct quantization_settings *settings, cons
 
 static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
 {
-    return settings->method != QUANTIZATION_NONE && tensor->frozen && stored_is_linear(tensor) &&
+    return settings->method != QUANTIZATION_NONE && !settings->decoded && tensor->frozen && stored_is_linear(tensor) &&
            !stored_is_skipped(settings, tensor);
 }
 
