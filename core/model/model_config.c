@@ -740,6 +740,14 @@ static enum status read_whole_config(const json_t *config, bool spec, const char
     memset(desc, 0, sizeof *desc);
     if (reader.status == STATUS_OK)
         reader.status = read_config(text ? text : config, spec, text ? part : where, desc, err);
+    if (text && reader.status == STATUS_OK && desc->experts.count) {
+        reader.where = part;
+        reader_fail(&reader, STATUS_USAGE,
+                    "model_type '%s' is a mixture of experts (MoE), which is not supported in a multimodal folder; "
+                    "hint: a text model is",
+                    FAMILIES[desc->family].name);
+        model_desc_release(desc);
+    }
     if (text && reader.status == STATUS_OK) {
         desc->multimodal = true;
         json_decref(desc->source);

@@ -213,10 +213,10 @@ CASES = {
         None, 2, num_local_experts=8, moe_intermediate_size=None, intermediate_size=10, embedding_multiplier=3.0,
         attention_multiplier=0.4, residual_multiplier=0.7, logits_scaling=0.5, output_router_logits=True,
         router_aux_loss_coef=0.02)),
-    "gpt-oss": dict(family="gpt_oss", T=24, micro=3, seed=1740, eps=1e-6, style=4, wider={"sinks": 5.0}, config=experts(
+    "gpt-oss": dict(family="gpt_oss", T=24, micro=3, seed=2429, eps=1e-6, style=4, wider={"sinks": 5.0}, config=experts(
         None, 3, num_local_experts=8, moe_intermediate_size=None, intermediate_size=10, head_dim=8, sliding_window=5,
         swiglu_limit=0.8, rope_theta=None, rope_parameters=YARN)),
-    "gpt-oss-aux": dict(family="gpt_oss", T=24, micro=2, seed=1840, eps=1e-6, wider={"sinks": 5.0}, config=experts(
+    "gpt-oss-aux": dict(family="gpt_oss", T=24, micro=2, seed=2063, eps=1e-6, wider={"sinks": 5.0}, config=experts(
         None, 4, num_local_experts=9, moe_intermediate_size=None, intermediate_size=10, head_dim=6, sliding_window=7,
         swiglu_limit=1.1, swiglu_alpha=1.3, attention_bias=False, layer_types=[FULL, SLIDING], rope_theta=None,
         rope_parameters=YARN | {"truncate": True}, output_router_logits=True, router_aux_loss_coef=0.02)),

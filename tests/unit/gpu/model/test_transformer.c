@@ -521,7 +521,8 @@ static struct adapter_choice adapts_all(const struct model_desc *desc, const str
 {
     const bool shared =
         role_is_embedding(tensor->role) && (tensor->role != ROLE_WTE || desc->tied || desc->padding_token >= 0);
-    return tensor->ndim != 2 || shared
+    const bool experts = tensor->role >= ROLE_ROUTER_W && tensor->role <= ROLE_EXPERT_DOWN_B;
+    return tensor->ndim != 2 || shared || experts
                ? (struct adapter_choice){ADAPTER_NONE, 0, 0}
                : (struct adapter_choice){ADAPTER_LORA, 2 + tensor->role % 3, 1 + tensor->role % 2};
 }
