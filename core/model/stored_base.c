@@ -16,10 +16,13 @@ static bool stored_is_head(const struct tensor_info *tensor)
     return tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W;
 }
 
-/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. */
-static bool stored_is_linear(const struct tensor_info *tensor)
+/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. bitsandbytes knows no experts.
+ */
+static bool stored_is_linear(enum quantization_method method, const struct tensor_info *tensor)
 {
-    return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role);
+    const bool of_experts = tensor->role >= ROLE_ROUTER_W && tensor->role <= ROLE_EXPERT_DOWN_B;
+    return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role) &&
+           !(of_experts && method == QUANTIZATION_NF4);
 }
 
 /* As transformers' should_convert_module, of names that are no regular expressions. */
@@ -46,8 +49,8 @@ static bool stored_is_skipped(const struct quantization_settings *settings, cons
 
 static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
 {
-    return settings->method != QUANTIZATION_NONE && !settings->decoded && tensor->frozen && stored_is_linear(tensor) &&
-           !stored_is_skipped(settings, tensor);
+    return settings->method != QUANTIZATION_NONE && !settings->decoded && tensor->frozen &&
+           stored_is_linear(settings->method, tensor) && !stored_is_skipped(settings, tensor);
 }
 
 struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,

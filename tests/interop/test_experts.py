@@ -2,7 +2,7 @@
 """Folders of mixtures of experts in other forms than transformers saves: in MXFP4, with the names of transformers' memory, and with
 a layer for further tokens. test_transformers.py has those that it saves.
 
-Needs torch, transformers and safetensors: .ci/run makes a virtual environment for it.
+Needs torch, transformers, bitsandbytes and safetensors: .ci/run makes a virtual environment for it.
 """
 import json
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from harness import DATA, read_safetensors
+from test_quantized_folders import trained
 from test_transformers import FAMILIES
 
 pytestmark = pytest.mark.interop
@@ -89,6 +90,19 @@ def test_damaged_mxfp4(folder, quantized):
     assert f"tensor '{name}' has a NaN or an infinity" in folder.train(spec, expect=DATA).err
     rewritten(folder, {key: values for key, values in quantized.items() if key != f"{name}_scales"})
     assert f"'{name}': a tensor of the quantized matrix is missing (_scales)" in folder.train(spec, expect=DATA).err
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "granitemoe"])
+def test_bitsandbytes_leaves_experts_alone(folder, family):
+    """Its folder and the unquantized one are the same base."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
+    saved(folder, family, torch.bfloat16, **sizes)
+    settings = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    four = AutoModelForCausalLM.from_pretrained(folder.at("hf"), quantization_config=settings, device_map="cpu")
+    four.save_pretrained(folder.at("four"))
+    quantized = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    targets = {"peft": {"target_modules": ["q_proj", "v_proj"]}}
+    assert trained(folder, "four", targets) == trained(folder, "hf", {**targets, "model": {"quantization_config": quantized}})
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "granitemoe", "glm4_moe"])
