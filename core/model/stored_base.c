@@ -16,13 +16,13 @@ static bool stored_is_head(const struct tensor_info *tensor)
     return tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W;
 }
 
-/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. bitsandbytes knows no experts.
+/* Whether the tensor is a matrix that transformers quantizes: of a linear layer, or, but for bitsandbytes, of experts.
  */
 static bool stored_is_linear(enum quantization_method method, const struct tensor_info *tensor)
 {
-    const bool of_experts = tensor->role >= ROLE_ROUTER_W && tensor->role <= ROLE_EXPERT_DOWN_B;
+    const bool of_experts = tensor->role >= ROLE_EXPERT_GATE_W && tensor->role <= ROLE_EXPERT_DOWN_B;
     return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role) &&
-           !(of_experts && method == QUANTIZATION_NF4);
+           tensor->role != ROLE_ROUTER_W && !(of_experts && method == QUANTIZATION_NF4);
 }
 
 /* As transformers' should_convert_module, of names that are no regular expressions. */
