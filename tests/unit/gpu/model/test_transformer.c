@@ -1138,6 +1138,13 @@ static void test_flops(void **state)
     llama.layers = layers_alike(&llama, layers);
     assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
                 6.0 * (3 * (32 * 80 + 40 * 32 + 3 * 32 * 80) + 3200) + 6.0 * 3 * 40 * 50);
+    llama.experts = (struct experts_desc){.count = 8, .per_token = 2, .inner_size = 16};
+    layers[1].sparse = layers[2].sparse = true; /* layer 2 has a shared expert */
+    layers[1].intermediate_size = 0;
+    layers[2].intermediate_size = 24;
+    const double experts = 8 * 32 + 2 * 3 * 32 * 16; /* the router, and 2 of 8 */
+    assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
+                6.0 * (3 * (32 * 80 + 40 * 32) + 3 * 32 * 80 + 2 * experts + 3 * 32 * 24 + 3200) + 6.0 * 3 * 40 * 50);
 }
 
 int main(void)
