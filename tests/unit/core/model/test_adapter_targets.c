@@ -229,6 +229,34 @@ static void test_unmatched_names(void **unused)
     json_decref(config);
 }
 
+/* Names that experts had as modules match what they are now; patterns match parameters. */
+static void test_names_of_parameters(void **unused)
+{
+    (void)unused;
+    struct model_case c;
+    json_t *config = json_loads(LLAMA, 0, NULL);
+    json_object_set_new(config, "model_type", json_string("mixtral"));
+    json_object_set_new(config, "num_key_value_heads", json_integer(2));
+    build_model(&c, config);
+    assert_int_equal(choose(&c,
+                            "{target_modules: [w1, w3, layers.0.mlp.gate], target_parameters: [experts.down_proj, w9], "
+                            "rank_pattern: {experts.down_proj: 3, w2: 4}}"),
+                     STATUS_OK);
+    assert_int_equal(c.notices.count, 2);
+    assert_non_null(strstr(c.notices.items[0], "'peft.target_parameters': 'w9' matches"));
+    assert_non_null(strstr(c.notices.items[1], "'peft.rank_pattern': 'w2' matches"));
+    adapter_extend_table(&c.table, &c.desc, c.choices, &c.tied_head);
+    const struct tensor_info *a = tensor_find_part(&c.table, 1, ROLE_EXPERT_GATE_W, PART_LORA_A);
+    const struct tensor_info *b = tensor_find_part(&c.table, 1, ROLE_EXPERT_DOWN_W, PART_LORA_B);
+    assert_string_equal(a->name, "model.layers.0.mlp.experts.base_layer.lora_A.weight");
+    assert_string_equal(b->name, "model.layers.0.mlp.experts.lora_B.weight");
+    assert_true(a->ndim == 3 && a->shape[0] == 8 && a->shape[1] == 16 && a->shape[2] == 8);
+    assert_true(b->ndim == 3 && b->shape[0] == 8 && b->shape[1] == 8 && b->shape[2] == 3);
+    spec_free(c.spec);
+    release_model(&c);
+    json_decref(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_family_without_default),
         cmocka_unit_test(test_unmatched_names),
+        cmocka_unit_test(test_names_of_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
