@@ -327,7 +327,8 @@ class Case:
         return dict(attention_mask=mask, position_ids=positions)
 
     def model(self):
-        """Weights well above the usual 0.02, so that every bias, norm and gate shows in the loss."""
+        """Weights well above the usual 0.02, so that every bias, norm and gate shows in the loss. Biases of the choice differ
+        by less than bf16 tells apart there: transformers has them in float32 in each model."""
         torch.manual_seed(self.seed)
         config = transformers.AutoConfig.for_model(self.family, **self.config)
         config._attn_implementation, config._experts_implementation = self.kernels
@@ -340,7 +341,7 @@ class Case:
             p.data = (self.scale_mean + 0.2 * normal if scale else (0.1 if p.dim() == 1 else 0.15) * normal).bfloat16().float()
         buffers = self.buffers(model)
         for value, buffer in zip(self.scalars or [None] * len(buffers), buffers.values()):
-            buffer.copy_(torch.tensor(value) if value else 0.1 * torch.randn(buffer.shape, generator=random))
+            buffer.copy_(torch.tensor(value) if value else 8 + 0.1 * torch.randn(buffer.shape, generator=random))
         return model
 
     def buffers(self, model):
