@@ -191,6 +191,8 @@ const PANELS = [
   {id: 'f1', title: 'F1', unit: 'evaluation', format: 'plain', lines: [['evals', 'f1', 'F1']]},
   {id: 'perplexity', title: 'Perplexity', unit: 'evaluation', log: true, format: 'plain', lines: [['evals', 'perplexity', 'perplexity']]},
   {id: 'lr', title: 'Learning rate', log: true, format: 'plain', exact: true, lines: [['steps', 'lr', 'lr']]},
+  {id: 'aux_loss', title: 'Auxiliary loss', unit: 'of routers', log: false, format: 'plain', lines: [['steps', 'aux_loss', 'aux loss']]},
+  {id: 'max_load', title: 'Largest load', unit: 'share of the choices that one expert gets', log: false, format: 'percent', lines: [['steps', 'max_load', 'largest load']]},
   {id: 'grad_norm', title: 'Gradient norm', unit: 'before clipping', log: true, format: 'plain', lines: [['steps', 'grad_norm', 'norm']]},
   {id: 'rate', title: 'Throughput', unit: 'tokens/s', format: 'si', lines: [['steps', 'tokens_per_s', 'tokens/s']]},
   {id: 'mfu', title: 'MFU', unit: 'of the peak', format: 'percent', lines: [['steps', 'mfu', 'MFU']]},

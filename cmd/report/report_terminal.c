@@ -127,6 +127,8 @@ static const struct {
     {"eval_loss", true, EVAL_LOSS, true, figure_plain},
     {"accuracy", true, EVAL_ACCURACY, false, figure_percent},
     {"f1", true, EVAL_F1, false, figure_plain},
+    {"aux_loss", false, STEP_AUX_LOSS, false, figure_plain},
+    {"largest load", false, STEP_MAX_LOAD, false, figure_percent},
     {"grad_norm", false, STEP_GRAD_NORM, true, figure_plain},
     {"lr", false, STEP_LR, false, figure_plain},
     {"tokens/s", false, STEP_RATE, false, figure_si},

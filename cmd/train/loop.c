@@ -174,6 +174,7 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     m->num_experts = t->extra_sums ? t->extra_sums - 1 : 0;
     m->aux_loss = m->num_experts && !t->desc.experts.sigmoid ? run_number(result->extra_sums[0]) : NAN;
     m->loads = m->num_experts ? result->extra_sums + 1 : NULL;
+    step_metrics_count_loads(m);
     m->lr = result->lr;
     m->loss_scale = result->loss_scale;
     m->tokens = run->position.tokens;

@@ -37,6 +37,7 @@ const struct step_field step_fields[STEP_FIELDS] = {
     [STEP_TARGETS] = {"", "targets", STEP_TYPE_INTEGER, AT(targets), .curve = false},
     [STEP_RATE] = {"", "tokens_per_s", STEP_TYPE_ROUGH, AT(tokens_per_s), .curve = true, .order = 5, .tag = "Train/Samples/tokens_per_s"},
     [STEP_MFU] = {"", "mfu", STEP_TYPE_SHARE, AT(mfu), .curve = true, .order = 6, .tag = "Train/Samples/mfu"},
+    [STEP_AUX_LOSS] = {"", "aux_loss", STEP_TYPE_EXACT, AT(aux_loss), .curve = true, .order = 8, .tag = "Train/Samples/aux_loss", .of_experts = true},
     [STEP_DEVICE] = {"memory_bytes", "device", STEP_TYPE_INTEGER, AT(memory_device), .curve = true},
     [STEP_HOST] = {"memory_bytes", "host", STEP_TYPE_INTEGER, AT(memory_host), .curve = true},
     [STEP_SECONDS] = {"seconds", "step", STEP_TYPE_SECONDS, AT(seconds.step), .curve = true, .order = 7, .tag = "Train/Samples/step_seconds"},
@@ -46,6 +47,8 @@ const struct step_field step_fields[STEP_FIELDS] = {
     [STEP_REDUCE] = {"seconds", "reduce", STEP_TYPE_ROUGH, AT(seconds.reduce), .curve = true},
     [STEP_OPTIMIZER] = {"seconds", "optimizer", STEP_TYPE_ROUGH, AT(seconds.optimizer), .curve = true},
     [STEP_CHECKPOINT] = {"seconds", "checkpoint", STEP_TYPE_ROUGH, AT(seconds.checkpoint), .curve = true},
+    [STEP_ENTROPY] = {"experts", "entropy", STEP_TYPE_ROUGH, AT(load_entropy), .curve = true, .of_experts = true},
+    [STEP_MAX_LOAD] = {"experts", "max_load", STEP_TYPE_ROUGH, AT(max_load), .curve = true, .of_experts = true},
 };
 /* clang-format on */
 
@@ -176,19 +179,32 @@ static json_t *sources_to_json(const struct step_metrics *m)
     return all;
 }
 
-/* {"load":[…],"entropy":…,"dropped":0}: each expert's share of the choices, and the entropy of these shares, which is
- * log(experts) if all get as many. No choice is ever dropped. */
-static json_t *experts_to_json(const struct step_metrics *m)
+static double total_load(const struct step_metrics *m)
+{
+    double total = 0;
+    for (int e = 0; e < m->num_experts; e++) total += m->loads[e];
+    return total > 0 ? total : 1;
+}
+
+void step_metrics_count_loads(struct step_metrics *m)
+{
+    const double total = total_load(m);
+    m->load_entropy = m->max_load = 0;
+    for (int e = 0; e < m->num_experts; e++) {
+        const double share = m->loads[e] / total;
+        if (share > 0) m->load_entropy -= share * log(share);
+        m->max_load = fmax(m->max_load, share);
+    }
+}
+
+/* ,"dropped":0,"load":[…]: each expert's share of the choices, of which none is ever dropped. */
+static void put_loads(FILE *out, const struct step_metrics *m)
 {
     json_t *load = json_array();
-    double total = 0, entropy = 0;
-    for (int e = 0; e < m->num_experts; e++) total += m->loads[e];
-    for (int e = 0; e < m->num_experts; e++) {
-        const double share = total > 0 ? m->loads[e] / total : 0;
-        if (share > 0) entropy -= share * log(share);
-        json_array_append_new(load, json_real(share));
-    }
-    return json_pack("{sosfsi}", "load", load, "entropy", entropy, "dropped", 0);
+    const double total = total_load(m);
+    for (int e = 0; e < m->num_experts; e++) json_array_append_new(load, json_real(m->loads[e] / total));
+    fputs(",\"dropped\":0", out);
+    metrics_put_json(out, ",", "load", load);
 }
 
 static void put_field(FILE *out, const struct step_metrics *m, enum step_field_index field)
@@ -211,6 +227,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     const char *object = "", *before = "{";
     FILE *out = metrics_line_begin(metrics);
     for (int f = 0; f < STEP_FIELDS; f++) {
+        if (step_fields[f].of_experts && !m->num_experts) continue;
         if (strcmp(step_fields[f].object, object) != 0) {
             fprintf(out, "%s,\"%s\":", *object ? "}" : "", step_fields[f].object);
             object = step_fields[f].object;
@@ -220,12 +237,9 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
         put_field(out, m, (enum step_field_index)f);
         before = ",";
     }
+    if (m->num_experts) put_loads(out, m);
     fputs("}", out); /* of the last object */
     if (m->hashed) fprintf(out, ",\"hash\":\"%s\"", hash_digits(m->hash).text);
-    if (m->num_experts > 0) {
-        metrics_put_real(out, "aux_loss", m->aux_loss, EXACT);
-        metrics_put_json(out, ",", "experts", experts_to_json(m));
-    }
     if (m->num_sources > 0) metrics_put_json(out, ",", "sources", sources_to_json(m));
     return line_end(metrics, err);
 }

@@ -27,9 +27,9 @@ struct step_metrics {
     bool hashed;
     uint64_t hash; /* of the parameters after the step (train.hash_interval_steps), if hashed */
     int64_t memory_device, memory_host;
-    /* with experts: the mean auxiliary loss of the micro-batches (NAN: the routers have none), and the number of tokens
-     * that each expert got in all layers (borrowed) */
-    double aux_loss;
+    /* with experts: the mean auxiliary loss of the micro-batches (NAN: the routers have none); the number of tokens
+     * that each expert got in all layers (borrowed), the entropy of their shares, and the largest share */
+    double aux_loss, load_entropy, max_load;
     const double *loads;
     int num_experts;                      /* else 0 */
     const struct source_metrics *sources; /* (num_sources) borrowed */
@@ -117,8 +117,9 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
 /* clang-format off */
 enum step_field_index {
     STEP_NUMBER, STEP_EPOCH, STEP_LOSS, STEP_GRAD_NORM, STEP_LR, STEP_LOSS_SCALE, STEP_SKIPPED, STEP_TOKENS,
-    STEP_TARGETS, STEP_RATE, STEP_MFU, STEP_DEVICE, STEP_HOST, STEP_SECONDS /* and its parts: */, STEP_DATA,
-    STEP_FORWARD, STEP_BACKWARD, STEP_REDUCE, STEP_OPTIMIZER, STEP_CHECKPOINT, STEP_FIELDS
+    STEP_TARGETS, STEP_RATE, STEP_MFU, STEP_AUX_LOSS, STEP_DEVICE, STEP_HOST, STEP_SECONDS /* and its parts: */, STEP_DATA,
+    STEP_FORWARD, STEP_BACKWARD, STEP_REDUCE, STEP_OPTIMIZER, STEP_CHECKPOINT, STEP_ENTROPY, STEP_MAX_LOAD,
+    STEP_FIELDS
 };
 /* clang-format on */
 
@@ -139,13 +140,17 @@ struct step_field {
     bool curve;      /* the report draws it */
     int order;       /* from 1, among the scalars of the monitors; 0: none */
     const char *tag; /* there */
+    bool of_experts; /* only models with experts have it */
 };
-enum { STEP_SCALARS = 7 };
+enum { STEP_SCALARS = 8 };
 
 extern const struct step_field step_fields[STEP_FIELDS];
 
 /* A number of the step. NAN: unknown. */
 double step_field_value(const struct step_metrics *metrics, enum step_field_index field);
+
+/* Fills load_entropy and max_load. */
+void step_metrics_count_loads(struct step_metrics *metrics);
 
 /* A named number of a step, as monitors write it. */
 struct scalar {

@@ -906,6 +906,7 @@ const struct spec_key spec_keys[] = {
     {REFUSED("tensor_parallel", FOREIGN, NULL, "there is no tensor parallelism; hint: use zero_optimization stage 3")},
     {REFUSED("expert_parallel", FOREIGN, NULL,
              "experts are sharded as all weights are (AutoEP); hint: use zero_optimization stage 3")},
+    {SECTION("moe", "mixtures of experts")},
     {REFUSED("moe.expert_parallel_size", INT, "1",
              "there is no expert parallelism yet; hint: zero_optimization.stage: 3 shards the experts' weights")},
     {REFUSED("sequence_parallel_size", INT, "1",

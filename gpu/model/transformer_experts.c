@@ -250,13 +250,13 @@ void experts_hidden(const struct pass *pass, const struct unit *unit, const stru
     const struct swiglu_fwd_args args = experts_swiglu(pass, b);
     t->device->ops->swiglu_fwd(pass->stream, &args);
     grouped_forward(pass, unit, b, down_of(t), b->routed, b->hidden);
-    if (!b->shared_inner || !transformer_gates_again(t)) return;
     const struct swiglu_fwd_args shared = {.dtype = t->dtype,
                                            .M = pass->M,
                                            .F = experts_of(t)->shared_size,
                                            .h = b->shared_hidden,
                                            .gate_up = b->shared_inner};
-    t->device->ops->swiglu_fwd(pass->stream, &shared);
+    if (b->shared_inner && transformer_gates_again(t)) t->device->ops->swiglu_fwd(pass->stream, &shared);
+    if (b->shared_scale) linear_forward(pass, unit, LINEAR_DOWN, b->shared_out, b->shared_hidden, NULL);
 }
 
 void experts_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *x)
@@ -277,9 +277,10 @@ void experts_forward(const struct pass *pass, const struct unit *unit, const str
 void experts_combine(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y)
 {
     const struct transformer *t = pass->transformer;
-    if (b->shared_inner)
-        linear_forward(pass, unit, LINEAR_DOWN, b->shared_scale ? b->shared_out : y, b->shared_hidden, NULL);
-    if (b->shared_scale) combine(pass, y, b->shared_out, 1, b->shared_scale, t->own_places, false);
+    if (b->shared_scale)
+        combine(pass, y, b->shared_out, 1, b->shared_scale, t->own_places, false);
+    else if (b->shared_inner)
+        linear_forward(pass, unit, LINEAR_DOWN, y, b->shared_hidden, NULL);
     combine(pass, y, b->routed, experts_of(t)->per_token, b->weights, b->places, b->shared_inner != NULL);
 }
 

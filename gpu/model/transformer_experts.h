@@ -4,7 +4,7 @@
 
 #include "gpu/model/transformer_unit.h"
 
-/* From x (M, C) to hidden and routed: what each expert gives for its rows. */
+/* From x (M, C) to hidden, routed and shared_out: what each expert gives for its rows. */
 void experts_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *x);
 
 /* The same from inner on. */

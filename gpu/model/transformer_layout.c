@@ -142,7 +142,6 @@ static void layout_experts(const struct transformer *t, struct arena *arena, con
     b->rows = layout_take_ints(arena, rows);
     b->places = layout_take_ints(arena, rows);
     b->shared_inner = take_dt(t, arena, M, 2 * widths->shared);
-    b->shared_out = take_dt(t, arena, scaled, t->C);
     b->shared_scale = layout_take_f32(arena, scaled, 1);
 }
 
@@ -167,6 +166,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
 {
     const struct layer_widths widths = layout_widths(t, layer);
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
+    const int64_t scaled = t->config.desc->experts.shared_gate ? M : 0;
     const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
                   input = t->I ? M : 0;
     const bool layer_norm = t->config.desc->norm == NORM_LAYER;
@@ -184,6 +184,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->hidden = take_dt(t, arena, M, widths.hidden);
         b->routed = take_dt(t, arena, M * widths.routed, t->C);
         b->shared_hidden = take_dt(t, arena, M, widths.shared);
+        b->shared_out = take_dt(t, arena, widths.shared ? scaled : 0, t->C);
         if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
         break;
     case RECOMPUTE_ATTENTION:
