@@ -11,7 +11,7 @@ struct piece_key {
     const void *tokens, *numbers; /* the batch's other arrays lie with its tokens */
     struct unit_params params;
     struct unit_grads to;
-    int64_t M;
+    int64_t M, num_filler;
     int32_t num_seqs, max_seq;
 };
 
@@ -58,6 +58,7 @@ static struct piece_key block_graph_key(const struct pass *pass, const struct un
                               .numbers = pass->batch.numbers,
                               .to = unit->to,
                               .M = pass->M,
+                              .num_filler = pass->batch.num_filler,
                               .num_seqs = pass->batch.num_seqs,
                               .max_seq = pass->batch.max_seq};
 }
@@ -67,7 +68,7 @@ static bool same_block_graph(const struct piece_key *a, const struct piece_key *
     return a->params.trained == b->params.trained && a->params.frozen == b->params.frozen && a->tokens == b->tokens &&
            a->numbers == b->numbers && a->to.grads == b->to.grads && a->to.matrix_sums == b->to.matrix_sums &&
            a->to.adds == b->to.adds && a->to.matrix_adds == b->to.matrix_adds && a->M == b->M &&
-           a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
+           a->num_filler == b->num_filler && a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
 }
 
 /* The entry of the key; NULL: this is its first call, which is noted if an entry has no graph. */
