@@ -92,13 +92,13 @@ struct op_cost op_cost_combine_tokens(const struct combine_tokens_args *a)
 struct op_cost op_cost_grouped_linear_fwd(const struct grouped_linear_fwd_args *a)
 {
     const double size = cost_size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size);
+    return linear_work(a->M, a->N, a->K, size * (1 + a->accumulate), (double)a->E * size, size);
 }
 
 struct op_cost op_cost_grouped_linear_bwd_input(const struct grouped_linear_bwd_input_args *a)
 {
     const double size = cost_size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size);
+    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size * (1 + a->accumulate));
 }
 
 struct op_cost op_cost_grouped_linear_bwd_weight(const struct grouped_linear_bwd_weight_args *a)

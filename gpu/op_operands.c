@@ -143,10 +143,10 @@ OPERANDS(combine_tokens_bwd) = {TENSOR(combine_tokens_bwd, dye, OUT, DT, M, k, C
     TENSOR(combine_tokens_bwd, weights, IN | SIDE, F32, M, k),
     TENSOR(combine_tokens_bwd, dweights, OUT | SIDE, F32, M, k),
     TENSOR(combine_tokens_bwd, places, IN | SIDE, INDEX, M, k)};
-OPERANDS(grouped_linear_fwd) = {TENSOR(grouped_linear_fwd, y, OUT, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
+OPERANDS(grouped_linear_fwd) = {TENSOR(grouped_linear_fwd, y, INOUT, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
     TENSOR(grouped_linear_fwd, w, IN, DT, E, N, K), TENSOR(grouped_linear_fwd, bias, IN | SIDE | MAYBE, DT, E, N),
     FIXED(grouped_linear_fwd, offsets, IN | SIDE, OPERAND_OFFSETS)};
-OPERANDS(grouped_linear_bwd_input) = {TENSOR(grouped_linear_bwd_input, dx, OUT, DT, M, K),
+OPERANDS(grouped_linear_bwd_input) = {TENSOR(grouped_linear_bwd_input, dx, INOUT, DT, M, K),
     TENSOR(grouped_linear_bwd_input, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_input, w, IN, DT, E, N, K),
     FIXED(grouped_linear_bwd_input, offsets, IN | SIDE, OPERAND_OFFSETS)};
 OPERANDS(grouped_linear_bwd_weight) = {

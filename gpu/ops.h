@@ -547,6 +547,7 @@ struct grouped_linear_fwd_args {
     const void *w;          /* dt (E, N, K), or (E, K, N) with weights_in_out */
     const void *bias;       /* dt (E, N) or NULL */
     const int32_t *offsets; /* (E + 1) */
+    bool accumulate;        /* y += */
 };
 
 struct grouped_linear_bwd_input_args {
@@ -557,6 +558,7 @@ struct grouped_linear_bwd_input_args {
     const void *dy; /* dt (M, N) */
     const void *w;
     const int32_t *offsets;
+    bool accumulate; /* dx += */
 };
 
 struct grouped_linear_bwd_weight_args {

@@ -201,9 +201,9 @@ CASES(combine_tokens_bwd) = {{.args.combine_tokens_bwd = {SAME, .M = M, .k = 3, 
 /* Four experts, one without rows; tiles that are not whole, in both layouts of weights; rows of one expert that take
  * several tiles; gradients that are added. */
 #define GROUPED(rows, n, k) .dtype = SAME, .M = rows, .N = n, .K = k, .E = 4
-CASES(grouped_linear_fwd) = {{.args.grouped_linear_fwd = {GROUPED(M, N, C)}},
+CASES(grouped_linear_fwd) = {{.args.grouped_linear_fwd = {GROUPED(M, N, C), .accumulate = true}},
     {.args.grouped_linear_fwd = {GROUPED(200, 133, 37), .weights_in_out = true, .bias = HERE}}};
-CASES(grouped_linear_bwd_input) = {{.args.grouped_linear_bwd_input = {GROUPED(M, N, C)}},
+CASES(grouped_linear_bwd_input) = {{.args.grouped_linear_bwd_input = {GROUPED(M, N, C), .accumulate = true}},
     {.args.grouped_linear_bwd_input = {GROUPED(200, 37, 133), .weights_in_out = true}}};
 CASES(grouped_linear_bwd_weight) = {{.args.grouped_linear_bwd_weight = {GROUPED(M, N, C)}},
     {.args.grouped_linear_bwd_weight = {GROUPED(200, 37, 133), .weights_in_out = true, .dbias = HERE}},

@@ -96,9 +96,9 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
         const struct safetensors_entry *rest = tensor->rest ? &tensor->rest->entry : NULL;
         const int64_t *sizes = rest ? rest->shape : tensor->tensor->shape;
         const int ndim = rest ? rest->ndim : tensor->tensor->ndim;
-        json_t *shape = json_array();
-        for (int d = 0; d < ndim; d++)
-            json_array_append_new(shape, json_integer(sizes[tensor->transposed ? ndim - 1 - d : d]));
+        json_t *shape =
+            tensor->rows ? json_pack("[I, I]", tensor->rows, tensor->tensor->numel / tensor->rows) : json_array();
+        for (int d = 0; d < ndim && !tensor->rows; d++) json_array_append_new(shape, json_integer(sizes[d]));
         json_object_set_new(root, tensor->name,
                             json_pack("{s:s, s:o, s:[I, I]}", "dtype", rest ? rest->dtype_name : DTYPES[tensor->dtype],
                                       "shape", shape, "data_offsets", offset, end));

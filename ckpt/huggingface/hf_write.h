@@ -38,9 +38,9 @@ struct hf_tensor {
     const struct tensor_info *tensor;  /* borrowed: of the table */
     const struct hf_rest_tensor *rest; /* borrowed: it is this one instead; NULL */
     enum dtype dtype;
-    bool transposed;
-    bool head; /* a tied matrix once more, as the head */
-    int file;  /* set by hf_write_folder() */
+    int64_t rows; /* it is (rows, the rest); 0: as in the table */
+    bool head;    /* a tied matrix once more, as the head */
+    int file;     /* set by hf_write_folder() */
 };
 
 /* GPT-NeoX's head in files; transformers 5 and PEFT call the module lm_head. */

@@ -18,10 +18,27 @@
 #define PEFT_PREFIX "base_model.model."
 #define PEFT_HEAD PEFT_PREFIX "lm_head.weight"
 
-/* The A of an embedding is (V, r) in the table, and (r, V) in files. */
+/* The A of an embedding is (V, r) in the table, and (r, V) in files; the B of experts (E, out, r), and (out, r E). */
 static bool peft_transposes(const struct tensor_info *tensor)
 {
-    return tensor->part == PART_LORA_A && role_is_embedding(tensor->role);
+    return tensor->part == PART_LORA_A ? role_is_embedding(tensor->role)
+                                       : tensor->part == PART_LORA_B && tensor->ndim == 3;
+}
+
+/* Where an element of such a tensor is in files. */
+static int64_t peft_place(const struct tensor_info *tensor, int64_t i)
+{
+    const int64_t *shape = tensor->shape, r = shape[tensor->ndim - 1];
+    if (tensor->ndim == 2) return i % r * shape[0] + i / r;
+    return (i / r % shape[1] * r + i % r) * shape[0] + i / (shape[1] * r);
+}
+
+/* Writes the shape in files. */
+static void peft_shape(const struct tensor_info *tensor, int64_t shape[2])
+{
+    const bool turned = peft_transposes(tensor), experts = tensor->ndim == 3 && tensor->part != PART_BASE;
+    shape[0] = experts && !turned ? tensor->shape[0] * tensor->shape[1] : tensor->shape[turned];
+    shape[1] = experts ? tensor->numel / shape[0] : tensor->shape[!turned];
 }
 
 struct peft_import {
@@ -32,7 +49,7 @@ struct peft_import {
     struct safetensors_header header;
     const struct safetensors_entry **entries; /* [num_tensors] owned: of each tensor; NULL: not found */
     const struct safetensors_entry *head;     /* of a tied matrix that is trained; NULL: none */
-    float *row;                               /* owned: of a transposed tensor */
+    float *row;                               /* owned: a transposed tensor, or values of the head */
 };
 
 /* ---- which tensors ------------------------------------------------------- */
@@ -75,9 +92,11 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
         return error_hint(err, "adapter_config.json must be that of the weights, and model.pretrained its base model");
     }
     const struct tensor_info *tensor = &import->table->tensors[i];
-    const bool turned = peft_transposes(tensor);
-    const int64_t shape[2] = {tensor->shape[turned], tensor->shape[!turned]};
-    if (safetensors_expect(entry, import->path, tensor->ndim, shape, ", and the model asks for", err) != STATUS_OK)
+    const bool whole = tensor->part == PART_BASE;
+    int64_t shape[2];
+    peft_shape(tensor, shape);
+    if (safetensors_expect(entry, import->path, whole ? tensor->ndim : 2, whole ? tensor->shape : shape,
+                           ", and the model asks for", err) != STATUS_OK)
         return error_hint(err, "the adapter is of another base, or r of its adapter_config.json is of other weights");
     if (import->desc->tied && !strcmp(entry->name, PEFT_HEAD))
         import->head = entry;
@@ -142,21 +161,14 @@ static enum status read_peft_values(struct peft_import *import, const struct saf
     return hf_files_values(&import->files, &place, first, count, out, err);
 }
 
-/* Elements [first, first + count) of a tensor (V, r) that is (r, V) in the file: r ranges of V. */
+/* Elements [first, first + count) of a transposed tensor, from all of it. */
 static enum status read_peft_transposed(struct peft_import *import, const struct tensor_info *tensor,
                                         const struct safetensors_entry *entry, int64_t first, int64_t count, float *out,
                                         struct error *err)
 {
-    const int64_t rows = tensor->shape[0], r = tensor->shape[1];
-    const int64_t begin = first / r, end = (first + count + r - 1) / r; /* rows of the table's tensor */
-    import->row = memory_resize(import->row, (size_t)(end - begin) * sizeof *import->row);
-    for (int64_t k = 0; k < r; k++) {
-        TRY(read_peft_values(import, entry, k * rows + begin, end - begin, import->row, err));
-        for (int64_t v = begin; v < end; v++) {
-            const int64_t at = v * r + k - first;
-            if (at >= 0 && at < count) out[at] = import->row[v - begin];
-        }
-    }
+    import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
+    TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
+    for (int64_t i = 0; i < count; i++) out[i] = import->row[peft_place(tensor, first + i)];
     return STATUS_OK;
 }
 
@@ -212,19 +224,18 @@ end:
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* A transposed one is (V, r) in the checkpoint. */
+/* A transposed one is as in the table in the checkpoint. */
 static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
                                       struct error *err)
 {
     const struct tensor_info *tensor = entry->tensor;
-    const int64_t rows = tensor->shape[0], r = tensor->shape[1];
-    if (!entry->transposed) return hf_writer_tensor(writer, entry, context, err);
+    if (!peft_transposes(tensor)) return hf_writer_tensor(writer, entry, context, err);
     float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     enum status status = STATUS_OK;
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
         TRY_END(hf_writer_read(writer, tensor, done, &values, &n, err));
-        for (int64_t i = done; i < done + n; i++) all[i % r * rows + i / r] = values[i - done];
+        for (int64_t i = done; i < done + n; i++) all[peft_place(tensor, i)] = values[i - done];
     }
     status = hf_writer_values(writer, all, tensor->numel, err);
 end:
@@ -239,10 +250,12 @@ static int list_peft_tensors(const struct model_desc *desc, const struct tensor_
     int count = 0;
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
+        int64_t shape[2];
         if (tensor->frozen) continue;
         struct hf_tensor *entry = &entries[count++];
         *entry = hf_tensor_of(PEFT_PREFIX, tensor, dtype);
-        entry->transposed = peft_transposes(tensor);
+        peft_shape(tensor, shape);
+        entry->rows = tensor->part == PART_BASE ? 0 : shape[0];
         if (desc->tied && tensor->role == ROLE_WTE && tensor->part == PART_BASE) {
             entries[count] = *entry;
             strcpy(entries[count++].name, PEFT_HEAD);

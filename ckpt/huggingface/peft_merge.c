@@ -4,13 +4,14 @@
  *     W + scale · B · A        the product in fp32, each sum in the order of r by fused multiply-adds; then the scale;
  *                              the sum in fp32, rounded once to the dtype of W
  *
- * and of an embedding, whose update is rounded to the dtype of W first. A tied matrix becomes two if the embedding or
- * the head has an adapter. What is trained as a whole comes from the checkpoint.
+ * and of an embedding and of parameters, whose update is rounded to the dtype of W first. A tied matrix becomes
+ * two if the embedding or the head has an adapter. What is trained as a whole comes from the checkpoint.
  *
  * The memory is a piece of a tensor, and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
 #include "core/memory.h"
+#include "core/model/adapter.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,11 +38,12 @@ struct peft_merge {
 
 /* ---- what is added ------------------------------------------------------- */
 
-static enum status read_merged_adapter(const struct peft_merge *merge, const struct tensor_info *tensor, float **values,
-                                       struct error *err)
+/* count elements of a tensor, from `first` on. */
+static enum status read_merged_adapter(const struct peft_merge *merge, const struct tensor_info *tensor, int64_t first,
+                                       int64_t count, float **values, struct error *err)
 {
-    *values = memory_alloc((size_t)tensor->numel * sizeof **values);
-    return checkpoint_read(merge->checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, *values, err);
+    *values = memory_alloc((size_t)count * sizeof **values);
+    return checkpoint_read(merge->checkpoint, STATE_MASTER, tensor->unit, tensor->offset + first, count, *values, err);
 }
 
 /* A matrix (rows, columns) in place of its transpose. */
@@ -54,20 +56,41 @@ static void transpose_merged(float **matrix, int64_t rows, int64_t columns)
     *matrix = turned;
 }
 
-/* By the tensors of a role in a unit, if it has them. */
-static enum status read_merge_update(struct peft_merge *merge, int unit, enum tensor_role role, struct error *err)
+/* The experts before that of a tensor, or of its matrix `m`. *row: of B where the matrix begins. */
+static int64_t merged_expert(const struct peft_merge *merge, const struct tensor_info *tensor, int64_t m, int64_t *row)
 {
-    const struct tensor_info *a = tensor_find_part(merge->table, unit, role, PART_LORA_A);
-    const struct tensor_info *b = tensor_find_part(merge->table, unit, role, PART_LORA_B);
+    const bool down = tensor->role == ROLE_EXPERT_DOWN_W;
+    *row = tensor->role == ROLE_EXPERT_UP_W ? tensor->shape[0] : 0;
+    if (tensor->ndim == 3) return m;
+    const struct tensor_info *first =
+        tensor_find(merge->table, tensor->unit, down ? ROLE_EXPERT_DOWN_W : ROLE_EXPERT_GATE_W);
+    return (tensor->number - first->number) / (down ? 1 : 2);
+}
+
+/* By the A and B of a role in a unit, if it has them; of a tensor's matrix `m`. */
+static enum status read_merge_update(struct peft_merge *merge, int unit, enum tensor_role role,
+                                     const struct tensor_info *tensor, int64_t m, struct error *err)
+{
+    const bool experts = role_is_expert(role), embedding = role_is_embedding(role);
+    const enum tensor_role owner = role == ROLE_EXPERT_UP_W ? ROLE_EXPERT_GATE_W : role;
+    const struct tensor_info *a = tensor_find_part(merge->table, unit, owner, PART_LORA_A);
+    const struct tensor_info *b = tensor_find_part(merge->table, unit, owner, PART_LORA_B);
     if (!a) return STATUS_OK;
-    const bool embedding = role_is_embedding(role);
-    const bool in_out = merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
+    const bool in_out = experts ? merge->desc->experts.interleaved
+                                : merge->desc->weights_in_out && unit > 0 && unit < tensor_table_head(merge->table);
+    const int64_t r = b->shape[b->ndim - 1], matrices = experts ? a->shape[0] : 1;
+    int64_t row = 0, expert = experts ? merged_expert(merge, tensor, m, &row) : 0;
+    const int64_t of_a = a->numel / matrices,
+                  of_b = experts && !in_out ? tensor->shape[tensor->ndim - 2] * r : b->numel / matrices;
     struct merge_update *update = &merge->update;
-    *update = (struct merge_update){.r = b->shape[1], .scale = (float)a->lora_scale, .rounded = embedding};
-    TRY(read_merged_adapter(merge, embedding || in_out ? a : b, &update->left, err));
-    TRY(read_merged_adapter(merge, embedding || in_out ? b : a, &update->right, err));
-    if (in_out) transpose_merged(&update->left, a->shape[1], update->r);
-    if (in_out || embedding) transpose_merged(&update->right, update->r, b->shape[0]);
+    *update = (struct merge_update){
+        .r = r, .scale = (float)a->lora_scale, .rounded = embedding || adapter_is_parameter(merge->desc, a)};
+    float **of = embedding || in_out ? &update->left : &update->right;
+    TRY(read_merged_adapter(merge, a, expert * of_a, of_a, of, err));
+    of = embedding || in_out ? &update->right : &update->left;
+    TRY(read_merged_adapter(merge, b, expert * (b->numel / matrices) + row * r, of_b, of, err));
+    if (in_out) transpose_merged(&update->left, of_a / r, r);
+    if (in_out || embedding) transpose_merged(&update->right, r, of_b / r);
     return STATUS_OK;
 }
 
@@ -130,17 +153,17 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
 
 /* ---- tensors ------------------------------------------------------------- */
 
+/* A matrix of (rows, columns), from `first` on in the tensor. */
 static enum status write_merged(struct peft_merge *merge, struct hf_writer *writer, const struct hf_tensor *entry,
-                                struct error *err)
+                                int64_t first, int64_t rows, int64_t columns, struct error *err)
 {
     const struct tensor_info *tensor = entry->tensor;
-    const int64_t rows = tensor->shape[0], columns = tensor->numel / rows;
     const int64_t most = columns < PIECE ? PIECE / columns : 1;
     merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
     for (int64_t row = 0, n; row < rows; row += n) {
         n = rows - row < most ? rows - row : most;
-        TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + row * columns, n * columns, merge->values,
-                               err));
+        TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + first + row * columns, n * columns,
+                               merge->values, err));
         if (merge->update.r) merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
         TRY(hf_writer_values(writer, merge->values, n * columns, err));
     }
@@ -162,11 +185,17 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
     const struct tensor_info *tensor = entry->tensor;
     if (!tensor->frozen) return hf_writer_tensor(writer, entry, NULL, err);
     const int unit = entry->head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
-    enum status status = read_merge_update(merge, unit, entry->head ? ROLE_LM_HEAD : tensor->role, err);
-    if (status == STATUS_OK) status = write_merged(merge, writer, entry, err);
-    free(merge->update.left);
-    free(merge->update.right);
-    merge->update = (struct merge_update){.r = 0};
+    const enum tensor_role role = entry->head ? ROLE_LM_HEAD : tensor->role;
+    const int64_t matrices = tensor_is_matrix(tensor) ? tensor_matrices(tensor) : 1, each = tensor->numel / matrices;
+    const int64_t rows = tensor->shape[tensor_is_matrix(tensor) && tensor->ndim == 3];
+    enum status status = STATUS_OK;
+    for (int64_t m = 0; m < matrices && status == STATUS_OK; m++) {
+        status = read_merge_update(merge, unit, role, tensor, m, err);
+        if (status == STATUS_OK) status = write_merged(merge, writer, entry, m * each, rows, each / rows, err);
+        free(merge->update.left);
+        free(merge->update.right);
+        merge->update = (struct merge_update){.r = 0};
+    }
     return status;
 }
 

@@ -16,14 +16,40 @@ static int64_t adapter_inputs(const struct model_desc *desc, const struct tensor
     return base->shape[role_is_embedding(base->role) || in_out ? 0 : 1];
 }
 
-static struct tensor_info adapter_tensor(const struct model_desc *desc, const struct tensor_info *base,
-                                         const struct adapter_choice *choice, enum tensor_part part)
+/* Of all experts. outer: PEFT wraps the module that holds them once more, around the wrapper of gate and up. */
+static struct tensor_info adapter_of_experts(const struct model_desc *desc, const struct tensor_info *base,
+                                             const struct adapter_choice *choice, enum tensor_part part, bool outer)
+{
+    const struct experts_desc *experts = &desc->experts;
+    const bool down = base->role == ROLE_EXPERT_DOWN_W, is_a = part == PART_LORA_A;
+    const int64_t in = down ? experts->inner_size : desc->hidden_size;
+    const int64_t out = down ? desc->hidden_size : 2 * experts->inner_size;
+    struct tensor_info tensor = {.role = base->role,
+                                 .part = part,
+                                 .lora_scale = choice->scale,
+                                 .unit = base->unit,
+                                 .ndim = 3,
+                                 .shape = {experts->count, is_a ? choice->r : out, is_a ? in : choice->r},
+                                 .init = is_a ? INIT_UNIFORM : INIT_ZERO,
+                                 .init_std = 1 / sqrt((double)in)};
+    char name[sizeof tensor.name];
+    adapter_parameter_name(desc, base, name, sizeof name);
+    const int n = snprintf(tensor.name, sizeof tensor.name, "%.*s%s.lora_%s.weight", (int)(strrchr(name, '.') - name),
+                           name, outer ? ".base_layer" : "", is_a ? "A" : "B");
+    ASSERT(n > 0 && n < (int)sizeof tensor.name);
+    return tensor;
+}
+
+static struct tensor_info adapter_of_matrix(const struct model_desc *desc, const struct tensor_info *base,
+                                            const struct adapter_choice *choice, enum tensor_part part)
 {
     static const char SUFFIX[] = ".weight";
-    const int stem = (int)(strlen(base->name) - (sizeof SUFFIX - 1));
+    char name[sizeof base->name];
+    adapter_parameter_name(desc, base, name, sizeof name);
+    const int stem = (int)(strlen(name) - (sizeof SUFFIX - 1));
     const bool embedding = role_is_embedding(base->role), is_a = part == PART_LORA_A;
     const int64_t in = adapter_inputs(desc, base), out = base->shape[0] * base->shape[1] / in;
-    ASSERT(stem > 0 && strcmp(base->name + stem, SUFFIX) == 0 && choice->r > 0);
+    ASSERT(stem > 0 && strcmp(name + stem, SUFFIX) == 0 && choice->r > 0);
     struct tensor_info tensor = {.role = base->role,
                                  .part = part,
                                  .lora_scale = choice->scale,
@@ -37,11 +63,26 @@ static struct tensor_info adapter_tensor(const struct model_desc *desc, const st
                                          : is_a && !embedding ? INIT_UNIFORM
                                                               : INIT_ZERO,
                                  .init_std = embedding ? 1 : 1 / sqrt((double)in)};
-    const int n =
-        snprintf(tensor.name, sizeof tensor.name, embedding ? "%.*s.lora_embedding_%s" : "%.*s.lora_%s.weight", stem,
-                 base->name, is_a ? "A" : "B");
+    const int n = snprintf(tensor.name, sizeof tensor.name,
+                           embedding ? "%.*s.lora_embedding_%s" : "%.*s.lora_%s.weight", stem, name, is_a ? "A" : "B");
     ASSERT(n > 0 && n < (int)sizeof tensor.name);
     return tensor;
+}
+
+/* A table without adapters, and what is chosen for it. */
+struct adapter_base {
+    const struct model_desc *desc;
+    const struct tensor_table *table;
+    const struct adapter_choice *choices;
+};
+
+static struct tensor_info adapter_tensor(const struct adapter_base *b, int i, enum tensor_part part)
+{
+    const struct tensor_info *base = &b->table->tensors[i], *down;
+    if (!role_is_expert(base->role)) return adapter_of_matrix(b->desc, base, &b->choices[i], part);
+    down = tensor_find(b->table, base->unit, ROLE_EXPERT_DOWN_W);
+    const bool outer = down != base && b->choices[down - b->table->tensors].use == ADAPTER_LORA;
+    return adapter_of_experts(b->desc, base, &b->choices[i], part, outer);
 }
 
 static bool is_left_frozen(void *context, const struct tensor_info *tensor)
@@ -53,6 +94,7 @@ static bool is_left_frozen(void *context, const struct tensor_info *tensor)
 void adapter_extend_table(struct tensor_table *table, const struct model_desc *desc,
                           const struct adapter_choice *choices, const struct adapter_choice *tied_head)
 {
+    const struct adapter_base base = {desc, table, choices};
     struct tensor_info *added = memory_zeroed(2 * ((size_t)table->num_tensors + 1), sizeof *added);
     int count = 0;
     for (int first = 0, next; first < table->num_tensors; first = next) { /* a fused group, or one tensor */
@@ -61,21 +103,20 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
             ;
         for (int i = first; i < next; i++) {
             if (choices[i].use != ADAPTER_LORA) continue;
-            added[count] = adapter_tensor(desc, &table->tensors[i], &choices[i], PART_LORA_A);
+            added[count] = adapter_tensor(&base, i, PART_LORA_A);
             added[count++].joined = joined;
             joined = true;
         }
         for (int i = first; i < next; i++)
-            if (choices[i].use == ADAPTER_LORA)
-                added[count++] = adapter_tensor(desc, &table->tensors[i], &choices[i], PART_LORA_B);
+            if (choices[i].use == ADAPTER_LORA) added[count++] = adapter_tensor(&base, i, PART_LORA_B);
     }
     if (tied_head->use == ADAPTER_LORA) {
         struct tensor_info head = {.name = "lm_head.weight",
                                    .role = ROLE_LM_HEAD,
                                    .unit = tensor_table_head(table),
                                    .shape = {desc->vocab_size, desc->hidden_size}};
-        added[count++] = adapter_tensor(desc, &head, tied_head, PART_LORA_A);
-        added[count++] = adapter_tensor(desc, &head, tied_head, PART_LORA_B);
+        added[count++] = adapter_of_matrix(desc, &head, tied_head, PART_LORA_A);
+        added[count++] = adapter_of_matrix(desc, &head, tied_head, PART_LORA_B);
     }
     tensor_table_freeze(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
     table->adapted = true;

@@ -6,7 +6,10 @@
  *
  * A and B lie in the trained part of the unit whose op uses the matrix: those of a tied head in the head. The A of a
  * fused group follow each other in its order: one matrix (sum of r, in). A starts uniform in ±1/sqrt(in), B as zeros;
- * of an embedding A (V, r) as zeros, B (C, r) normal; PEFT's files hold lora_embedding_A as (r, V). */
+ * of an embedding A (V, r) as zeros, B (C, r) normal; PEFT's files hold lora_embedding_A as (r, V).
+ *
+ * Experts have A (E, r, in) and B (E, out, r), of gate and up together; PEFT's files hold them as (E r, in) and
+ * (out, r E), where the expert is the fastest index. */
 #pragma once
 
 #include "core/model/tensor_table.h"
@@ -32,6 +35,19 @@ struct adapter_choice {
 enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,
                            const struct tensor_table *table, struct adapter_choice *choices,
                            struct adapter_choice *tied_head, struct string_list *notices, struct error *err);
+
+/* Writes the name of a tensor of the base in transformers' memory: matrices of experts are one parameter there. For an
+ * A or B of experts or a router that of their base. */
+void adapter_parameter_name(const struct model_desc *desc, const struct tensor_info *tensor, char *name, size_t size);
+
+/* Whether PEFT has the A on a parameter, not on a module: of experts, of a router, or of a matrix whose name it takes
+ * for one that experts had, so that target_modules cannot name it. */
+bool adapter_is_parameter(const struct model_desc *desc, const struct tensor_info *a);
+
+/* Whether PEFT doubled r and lora_alpha of experts.gate_up_proj, where target_modules names gate and up. table: with
+ * or without the adapter. */
+bool adapter_doubles_gate_up(const struct adapter_settings *settings, const struct model_desc *desc,
+                             const struct tensor_table *table);
 
 /* Freezes the table but for modules_to_save, and adds A and B. Once, before anything is derived from the table. */
 void adapter_extend_table(struct tensor_table *table, const struct model_desc *desc,

@@ -23,15 +23,22 @@ struct target_module {
     bool target; /* it gets A and B */
 };
 
+/* What PEFT takes for parameters where transformers 4 had modules: the router, gate, up and down. */
+enum { OLD_GATE = 1, OLD_UP, OLD_COUNT = 4 };
+static const char *const OLD_PARAMETERS[OLD_COUNT] = {"gate.weight", "gate_up_proj", "gate_up_proj", "down_proj"};
+
 struct target_search {
     const struct adapter_settings *settings;
     const struct model_desc *desc;
     const struct tensor_table *table;
     struct target_module *modules;
     int num_modules;
-    struct string_list targets; /* those of the settings, or the family's */
-    struct string_list to_save; /* with the head of a classifier */
-    bool left_out;              /* exclude_modules or modules_to_save leave a module out */
+    struct string_list targets;           /* those of the settings, or the family's */
+    struct string_list parameters, found; /* found: their whole names */
+    bool listed;                          /* targets are all: the settings' expression or all-linear is among them */
+    bool doubled;                         /* r and lora_alpha of experts.gate_up_proj: gate and up are targets */
+    struct string_list to_save;           /* with the head of a classifier */
+    bool left_out;                        /* exclude_modules or modules_to_save leave a module out */
     struct error *err;
 };
 
@@ -102,6 +109,21 @@ static enum status target_match(const struct target_search *s, const struct targ
     return STATUS_OK;
 }
 
+void adapter_parameter_name(const struct model_desc *desc, const struct tensor_info *tensor, char *name, size_t size)
+{
+    const bool granite = desc->family == FAMILY_GRANITE_MOE, routers = granite || desc->family == FAMILY_GPT_OSS;
+    const char *end = tensor->role == ROLE_ROUTER_W        ? routers ? "router.weight" : "gate.weight"
+                      : tensor->role == ROLE_EXPERT_DOWN_W ? "experts.down_proj"
+                      : role_is_expert(tensor->role)       ? "experts.gate_up_proj"
+                                                           : NULL;
+    const char *mlp = strstr(tensor->name, ".mlp."), *at = mlp ? mlp : strstr(tensor->name, ".block_sparse_moe.");
+    if (end)
+        snprintf(name, size, "%.*s%s.%s", (int)(at - tensor->name), tensor->name,
+                 granite ? ".block_sparse_moe" : ".mlp", end);
+    else
+        snprintf(name, size, "%s", tensor->name);
+}
+
 /* ---- modules ------------------------------------------------------------- */
 
 static void add_module(struct target_search *s, const char *name, size_t length, int tensor)
@@ -128,17 +150,19 @@ static void target_list_modules(struct target_search *s)
 {
     static const char suffix[] = ".weight";
     size_t room = 1;
-    const char *previous = "";
+    char name[sizeof s->table->tensors->name], previous[sizeof name] = "";
     for (int i = 0; i < s->table->num_tensors; i++)
         for (const char *c = s->table->tensors[i].name; *c; c++) room += *c == '.';
     s->modules = memory_zeroed(room, sizeof *s->modules);
     for (int i = 0; i < s->table->num_tensors; i++) {
-        const char *name = s->table->tensors[i].name;
+        const struct tensor_info *tensor = &s->table->tensors[i];
+        adapter_parameter_name(s->desc, tensor, name, sizeof name);
         const size_t length = strlen(name) - (sizeof suffix - 1);
-        if (strlen(name) < sizeof suffix || strcmp(name + length, suffix) != 0) continue;
+        const bool module = strlen(name) >= sizeof suffix && strcmp(name + length, suffix) == 0;
+        if (tensor->part != PART_BASE || (!module && !role_is_expert(tensor->role))) continue;
         add_containers(s, name, previous);
-        add_module(s, name, length, i);
-        previous = name;
+        if (module) add_module(s, name, length, i);
+        memcpy(previous, name, sizeof previous);
     }
     if (s->desc->tied) add_module(s, "lm_head", strlen("lm_head"), TIED_HEAD);
 }
@@ -157,7 +181,8 @@ static bool module_is_embedding(const struct tensor_info *tensor)
 static bool module_is_linear(const struct target_search *s, const struct target_module *module)
 {
     const struct tensor_info *tensor = module_tensor(s, module);
-    return module->tensor == TIED_HEAD || (tensor && tensor->ndim == 2 && !module_is_embedding(tensor));
+    return module->tensor == TIED_HEAD ||
+           (tensor && tensor->ndim == 2 && !module_is_embedding(tensor) && tensor->role != ROLE_ROUTER_W);
 }
 
 static bool module_is_head(const struct target_search *s, const struct target_module *module)
@@ -236,6 +261,14 @@ static enum status is_in_block(const struct target_search *s, const char *name, 
     return STATUS_OK;
 }
 
+/* Whether the expression of target_modules matches. */
+static enum status is_match(const struct target_search *s, const char *name, bool *matches)
+{
+    const char *expression = s->settings->target_modules.expression;
+    return target_match(s, &(struct target_expression){"target_modules", expression, "", "", true, NULL}, name,
+                        matches);
+}
+
 static enum status is_target(struct target_search *s, const struct target_module *module, bool *target)
 {
     const struct adapter_settings *settings = s->settings;
@@ -245,16 +278,174 @@ static enum status is_target(struct target_search *s, const struct target_module
         *target = false;
         return STATUS_OK;
     }
-    if (settings->all_linear) {
+    if (settings->all_linear && !s->listed) {
         *target = module_is_linear(s, module) && !module_is_head(s, module);
         return STATUS_OK;
     }
-    if (expression)
-        return target_match(s, &(struct target_expression){"target_modules", expression, "", "", true, NULL},
-                            module->name, target);
+    if (expression && !s->listed) return is_match(s, module->name, target);
     for (int i = 0; i < s->targets.count; i++) *target |= strcmp(s->targets.items[i], module->name) == 0;
     return !*target && is_listed(&s->targets, module->name) ? is_in_block(s, module->name, target) : STATUS_OK;
 }
+
+/* ---- ranks and scales ---------------------------------------------------- */
+
+static enum status pattern_of(const struct target_search *s, const char *key, const struct pattern_value *patterns,
+                              int count, const char *name, double *value)
+{
+    bool found = false;
+    for (int i = 0; i < count && !found; i++) {
+        TRY(target_match(s, &(struct target_expression){key, patterns[i].pattern, "(?:.*\\.)?(?:", ")$", false, NULL},
+                         name, &found));
+        if (found) *value = patterns[i].value;
+    }
+    return STATUS_OK;
+}
+
+static enum status scale_target(const struct target_search *s, const char *name, bool doubled,
+                                struct adapter_choice *choice)
+{
+    const struct adapter_settings *settings = s->settings;
+    const int times = doubled ? 2 : 1;
+    double r = (double)(times * settings->r), alpha = times * settings->lora_alpha;
+    TRY(pattern_of(s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, name, &r));
+    TRY(pattern_of(s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, name, &alpha));
+    *choice = (struct adapter_choice){ADAPTER_LORA, (int64_t)r, alpha / (settings->use_rslora ? sqrt(r) : r)};
+    return STATUS_OK;
+}
+
+/* ---- experts ------------------------------------------------------------- */
+
+/* The names that a family's router, gate, up and down had as modules, if PEFT knows them. */
+static const char *const *old_modules(enum model_family family)
+{
+    static const char *const qwen[OLD_COUNT] = {"gate", "gate_proj", "up_proj", "down_proj"};
+    static const char *const mixtral[OLD_COUNT] = {"gate", "w1", "w3", "w2"};
+    const bool known = family == FAMILY_QWEN3_MOE || family == FAMILY_OLMOE || family == FAMILY_GLM4_MOE;
+    return known ? qwen : family == FAMILY_MIXTRAL ? mixtral : NULL;
+}
+
+/* The number of what a target was. OLD_COUNT: it is none of these. */
+static int old_target(const char *const *old, const char *name)
+{
+    int k = 0;
+    while (old && k < OLD_COUNT && strcmp(name, old[k]) != 0 && !is_suffix(name, old[k])) k++;
+    return old ? k : OLD_COUNT;
+}
+
+bool adapter_is_parameter(const struct model_desc *desc, const struct tensor_info *a)
+{
+    char module[sizeof a->name];
+    const char *end = strstr(a->name, ".lora_A.weight");
+    snprintf(module, sizeof module, "%.*s", end ? (int)(end - a->name) : 0, a->name);
+    return role_is_expert(a->role) || a->role == ROLE_ROUTER_W ||
+           old_target(old_modules(desc->family), module) < OLD_COUNT;
+}
+
+/* Adds the last part of a name that the expression matches. */
+static enum status add_leaf(struct target_search *s, const char *name)
+{
+    bool out, matches = false;
+    TRY(is_left_out(s, name, &out));
+    if (!out) TRY(is_match(s, name, &matches));
+    const char *dot = strrchr(name, '.');
+    if (matches) string_list_add(&s->targets, dot ? dot + 1 : name);
+    return STATUS_OK;
+}
+
+/* PEFT makes a list of an expression and of all-linear: the last parts of the names that match, wherever they are. */
+static enum status list_leaves(struct target_search *s, const char *const *old)
+{
+    char name[sizeof s->table->tensors->name], last[sizeof name] = "", other[sizeof name + 16];
+    for (int k = 0; s->settings->all_linear && k < OLD_COUNT; k++) string_list_add(&s->targets, old[k]);
+    for (int i = 0; i < s->num_modules; i++) {
+        const struct target_module *module = &s->modules[i];
+        const bool linear = module_is_linear(s, module) && !module_is_head(s, module);
+        if (!s->settings->all_linear)
+            TRY(add_leaf(s, module->name));
+        else if (linear)
+            string_list_add(&s->targets, strrchr(module->name, '.') + 1);
+    }
+    for (int i = 0; !s->settings->all_linear && i < s->table->num_tensors; i++) {
+        adapter_parameter_name(s->desc, &s->table->tensors[i], name, sizeof name);
+        if (!role_is_expert(s->table->tensors[i].role) || strcmp(name, last) == 0) continue;
+        memcpy(last, name, sizeof last);
+        TRY(add_leaf(s, name));
+        for (int k = OLD_GATE; k < OLD_COUNT; k++) {
+            if (strcmp(strrchr(name, '.') + 1, OLD_PARAMETERS[k]) != 0) continue;
+            snprintf(other, sizeof other, "%.*s.%s", (int)(strrchr(name, '.') - name), name, old[k]);
+            TRY(add_leaf(s, other));
+        }
+    }
+    s->listed = s->targets.count > 0;
+    return STATUS_OK;
+}
+
+/* Targets that were modules become parameters. */
+static enum status move_targets(struct target_search *s)
+{
+    const char *const *old = old_modules(s->desc->family);
+    bool found[OLD_COUNT] = {false};
+    if (!old) return STATUS_OK;
+    if (s->settings->all_linear || s->settings->target_modules.expression) TRY(list_leaves(s, old));
+    struct string_list given = s->targets;
+    s->targets = (struct string_list){0};
+    for (int i = 0; i < given.count; i++) {
+        const int k = old_target(old, given.items[i]);
+        string_list_add(k < OLD_COUNT ? &s->parameters : &s->targets,
+                        k < OLD_COUNT ? OLD_PARAMETERS[k] : given.items[i]);
+        if (k < OLD_COUNT) found[k] = true;
+    }
+    string_list_release(&given);
+    s->doubled = found[OLD_GATE] && found[OLD_UP];
+    if (found[OLD_GATE] == found[OLD_UP]) return STATUS_OK;
+    return error_set(s->err, STATUS_USAGE,
+                     "'peft.target_modules' has %s without %s, which are one parameter of the experts, gate_up_proj; "
+                     "hint: name both, or neither",
+                     old[found[OLD_GATE] ? OLD_GATE : OLD_UP], old[found[OLD_GATE] ? OLD_UP : OLD_GATE]);
+}
+
+/* Whether the tensor can have A and B as a parameter; else an error. */
+static enum status check_parameter(const struct target_search *s, const struct tensor_info *tensor, const char *name)
+{
+    const struct target_module *module = s->modules;
+    while (module < s->modules + s->num_modules && module_tensor(s, module) != tensor) module++;
+    const bool listed = module < s->modules + s->num_modules;
+    if (s->settings->lora_dropout > 0)
+        return error_set(s->err, STATUS_USAGE,
+                         "'peft.lora_dropout' is for modules, and '%s' is a parameter, as in PEFT: the router and the "
+                         "experts; hint: lora_dropout: 0, or other target_modules",
+                         name);
+    if (listed && module->target)
+        return error_set(s->err, STATUS_USAGE,
+                         "'%s' is both in peft.target_modules and in peft.target_parameters ('%s'); hint: name it in "
+                         "one of them",
+                         module->name, name);
+    if (role_is_expert(tensor->role) || tensor->role == ROLE_ROUTER_W || (listed && module_is_linear(s, module)))
+        return STATUS_OK;
+    return error_set(s->err, STATUS_USAGE,
+                     "'peft.target_parameters' matches '%s', which is not a matrix of products; hint: "
+                     "[experts.gate_up_proj, experts.down_proj]",
+                     name);
+}
+
+/* The last tensors of a unit's experts have the name of the first. */
+static enum status find_parameters(struct target_search *s, struct adapter_choice *choices, int *count)
+{
+    char name[sizeof s->table->tensors->name], last[sizeof name] = "";
+    for (int i = 0; i < s->table->num_tensors; i++) {
+        const struct tensor_info *tensor = &s->table->tensors[i];
+        adapter_parameter_name(s->desc, tensor, name, sizeof name);
+        if (!is_listed(&s->parameters, name) || strcmp(name, last) == 0) continue;
+        memcpy(last, name, sizeof last);
+        TRY(check_parameter(s, tensor, name));
+        string_list_add(&s->found, name);
+        TRY(scale_target(s, name, s->doubled && tensor->role == ROLE_EXPERT_GATE_W, &choices[i]));
+        ++*count;
+    }
+    return STATUS_OK;
+}
+
+/* ---- targets ------------------------------------------------------------- */
 
 /* The family's default, as in PEFT, unless the settings name targets. */
 static enum status list_targets(struct target_search *s)
@@ -276,7 +467,13 @@ static enum status list_targets(struct target_search *s)
     const struct adapter_settings *settings = s->settings;
     for (int i = 0; i < settings->target_modules.list.count; i++)
         string_list_add(&s->targets, settings->target_modules.list.items[i]);
-    if (settings->all_linear || settings->target_modules.expression || s->targets.count) return STATUS_OK;
+    for (int i = 0; i < settings->target_parameters.count; i++)
+        string_list_add(&s->parameters, settings->target_parameters.items[i]);
+    if (s->parameters.count && s->desc->experts.count == 0)
+        return error_set(s->err, STATUS_USAGE,
+                         "'peft.target_parameters' is for models with experts; hint: name modules in target_modules");
+    if (settings->all_linear || settings->target_modules.expression || s->targets.count || s->parameters.count)
+        return move_targets(s);
     const bool known = s->desc->family != FAMILY_GEMMA4 || s->desc->multimodal;
     for (int i = 0; i < 4 && known && defaults[s->desc->family][i]; i++)
         string_list_add(&s->targets, defaults[s->desc->family][i]);
@@ -286,9 +483,8 @@ static enum status list_targets(struct target_search *s)
     return hint_modules(s);
 }
 
-static enum status find_targets(struct target_search *s)
+static enum status find_targets(struct target_search *s, int *count)
 {
-    int count = 0;
     for (int i = 0; i < s->num_modules; i++) {
         struct target_module *module = &s->modules[i];
         const struct tensor_info *tensor = module_tensor(s, module);
@@ -305,12 +501,20 @@ static enum status find_targets(struct target_search *s)
                 "'peft.ensure_weight_tying' is for modules_to_save: '%s' and the matrix that it is tied to "
                 "cannot have one A and B; hint: remove it",
                 module->name);
-        count++;
+        ++*count;
     }
+    return STATUS_OK;
+}
+
+static enum status check_targets(const struct target_search *s, int count)
+{
     if (count > 0) return STATUS_OK;
     error_set(s->err, STATUS_USAGE, "'peft.target_modules' matches no module of the model%s%s",
               s->settings->num_layers_to_transform ? " in the blocks of layers_to_transform and layers_pattern" : "",
               s->left_out ? " but those that exclude_modules and modules_to_save leave out" : "");
+    if (s->parameters.count || s->desc->experts.count > 0)
+        return error_hint(s->err, "experts are parameters: target_parameters: [experts.gate_up_proj, "
+                                  "experts.down_proj]");
     if (s->settings->target_modules.expression)
         return error_hint(s->err, "a text is a regular expression for whole names, or all-linear; a list, such as "
                                   "[q_proj], has their ends");
@@ -358,8 +562,15 @@ static enum status save_module(const struct target_search *s, const struct targe
     for (int i = 0; i < s->table->num_tensors; i++) {
         const struct tensor_info *tensor = &s->table->tensors[i];
         const bool tied = module->tensor == TIED_HEAD && tensor->role == ROLE_WTE;
-        if (tied || (strncmp(tensor->name, module->name, length) == 0 && tensor->name[length] == '.'))
-            choices[i].use = ADAPTER_SAVE;
+        char name[sizeof tensor->name];
+        adapter_parameter_name(s->desc, tensor, name, sizeof name);
+        if (!tied && (strncmp(name, module->name, length) != 0 || name[length] != '.')) continue;
+        if (strcmp(name, tensor->name) != 0 || choices[i].use == ADAPTER_LORA)
+            return error_set(s->err, STATUS_USAGE,
+                             "'peft.modules_to_save' has '%s', which holds '%s': experts and routers are not saved; "
+                             "hint: name others, or the parameter in target_parameters",
+                             module->name, name);
+        choices[i].use = ADAPTER_SAVE;
     }
     return STATUS_OK;
 }
@@ -384,30 +595,6 @@ static enum status find_saved(const struct target_search *s, struct adapter_choi
     for (int i = 0; i < s->num_modules; i++)
         if (is_saved(&s->to_save, s->modules[i].name)) TRY(save_module(s, &s->modules[i], choices));
     return check_groups(s, choices);
-}
-
-/* ---- ranks and scales ---------------------------------------------------- */
-
-static enum status pattern_of(const struct target_search *s, const char *key, const struct pattern_value *patterns,
-                              int count, const char *name, double *value)
-{
-    bool found = false;
-    for (int i = 0; i < count && !found; i++) {
-        TRY(target_match(s, &(struct target_expression){key, patterns[i].pattern, "(?:.*\\.)?(?:", ")$", false, NULL},
-                         name, &found));
-        if (found) *value = patterns[i].value;
-    }
-    return STATUS_OK;
-}
-
-static enum status scale_target(const struct target_search *s, const char *name, struct adapter_choice *choice)
-{
-    const struct adapter_settings *settings = s->settings;
-    double r = (double)settings->r, alpha = settings->lora_alpha;
-    TRY(pattern_of(s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, name, &r));
-    TRY(pattern_of(s, "alpha_pattern", settings->alpha_pattern, settings->num_alpha_patterns, name, &alpha));
-    *choice = (struct adapter_choice){ADAPTER_LORA, (int64_t)r, alpha / (settings->use_rslora ? sqrt(r) : r)};
-    return STATUS_OK;
 }
 
 /* ---- names that match nothing -------------------------------------------- */
@@ -436,6 +623,8 @@ static void note_list(const struct target_search *s, const char *key, const stru
         bool found = is_head_name(s, list->items[i]);
         for (int k = 0; k < s->num_modules && !found; k++)
             found = any_end ? is_saved(&one, s->modules[k].name) : is_listed(&one, s->modules[k].name);
+        for (int k = 0; k < s->found.count && !found; k++) found = is_listed(&one, s->found.items[k]);
+        found = found || old_target(old_modules(s->desc->family), list->items[i]) < OLD_COUNT;
         note_unmatched(s, key, list->items[i], found, notices);
     }
 }
@@ -447,6 +636,8 @@ static void note_patterns(struct target_search *s, const char *key, const struct
         double value = -1;
         for (int k = 0; k < s->num_modules && value < 0; k++)
             if (s->modules[k].target) pattern_of(s, key, &patterns[i], 1, s->modules[k].name, &value);
+        for (int k = 0; k < s->found.count && value < 0; k++)
+            pattern_of(s, key, &patterns[i], 1, s->found.items[k], &value);
         note_unmatched(s, key, patterns[i].pattern, value >= 0, notices);
     }
 }
@@ -455,6 +646,7 @@ static void note_unmatched_names(struct target_search *s, struct string_list *no
 {
     const struct adapter_settings *settings = s->settings;
     note_list(s, "target_modules", &settings->target_modules.list, false, notices);
+    note_list(s, "target_parameters", &settings->target_parameters, false, notices);
     note_list(s, "exclude_modules", &settings->exclude_modules.list, false, notices);
     note_list(s, "modules_to_save", &settings->modules_to_save, true, notices);
     note_patterns(s, "rank_pattern", settings->rank_pattern, settings->num_rank_patterns, notices);
@@ -463,15 +655,28 @@ static void note_unmatched_names(struct target_search *s, struct string_list *no
 
 /* ---- the whole ----------------------------------------------------------- */
 
+static void target_search_end(struct target_search *s)
+{
+    string_list_release(&s->targets);
+    string_list_release(&s->parameters);
+    string_list_release(&s->found);
+    string_list_release(&s->to_save);
+    free(s->modules);
+}
+
 static enum status target_search_run(struct target_search *s, struct adapter_choice *choices,
                                      struct adapter_choice *tied_head)
 {
+    int count = 0;
     TRY(list_targets(s));
-    TRY(find_targets(s));
+    TRY(find_targets(s, &count));
+    TRY(find_parameters(s, choices, &count));
+    TRY(check_targets(s, count));
     for (int i = 0; i < s->num_modules; i++) {
         const struct target_module *module = &s->modules[i];
         if (module->target)
-            TRY(scale_target(s, module->name, module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
+            TRY(scale_target(s, module->name, false,
+                             module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
     }
     return find_saved(s, choices);
 }
@@ -492,8 +697,17 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
     }
     const enum status status = target_search_run(&s, choices, tied_head);
     if (status == STATUS_OK && notices) note_unmatched_names(&s, notices);
-    string_list_release(&s.targets);
-    string_list_release(&s.to_save);
-    free(s.modules);
+    target_search_end(&s);
     return status;
+}
+
+bool adapter_doubles_gate_up(const struct adapter_settings *settings, const struct model_desc *desc,
+                             const struct tensor_table *table)
+{
+    struct error err;
+    struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = &err};
+    target_list_modules(&s);
+    const bool doubles = list_targets(&s) == STATUS_OK && s.doubled;
+    target_search_end(&s);
+    return doubles;
 }

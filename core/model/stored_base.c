@@ -16,10 +16,12 @@ static bool stored_is_head(const struct tensor_info *tensor)
     return tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W;
 }
 
-/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. */
-static bool stored_is_linear(const struct tensor_info *tensor)
+/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. To bitsandbytes experts are
+ * none, and routers never are. */
+static bool stored_is_linear(enum quantization_method method, const struct tensor_info *tensor)
 {
-    return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role);
+    return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role) &&
+           tensor->role != ROLE_ROUTER_W && !(method == QUANTIZATION_NF4 && role_is_expert(tensor->role));
 }
 
 /* As transformers' should_convert_module, of names that are no regular expressions. */
@@ -46,7 +48,7 @@ static bool stored_is_skipped(const struct quantization_settings *settings, cons
 
 static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
 {
-    return settings->method != QUANTIZATION_NONE && tensor->frozen && stored_is_linear(tensor) &&
+    return settings->method != QUANTIZATION_NONE && tensor->frozen && stored_is_linear(settings->method, tensor) &&
            !stored_is_skipped(settings, tensor);
 }
 

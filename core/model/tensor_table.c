@@ -581,8 +581,8 @@ static void add_tensors(struct tensor_table *table, int to, const struct tensor_
         struct tensor_info *tensor = &table->tensors[table->num_tensors++];
         *tensor = added[i];
         tensor->number = number + i;
-        tensor->shape[2] = 1;
-        tensor->numel = tensor->shape[0] * tensor->shape[1];
+        if (tensor->ndim < 3) tensor->shape[2] = 1;
+        tensor->numel = tensor->shape[0] * tensor->shape[1] * tensor->shape[2];
         tensor->zero_row = -1;
         table->num_params += tensor->numel;
         take_tensor(table, &table->units[to], tensor);

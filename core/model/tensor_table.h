@@ -108,6 +108,12 @@ enum tensor_role {
     ROLE_COUNT
 };
 
+/* A matrix of experts. */
+static inline bool role_is_expert(enum tensor_role role)
+{
+    return role == ROLE_EXPERT_GATE_W || role == ROLE_EXPERT_UP_W || role == ROLE_EXPERT_DOWN_W;
+}
+
 static inline bool role_is_embedding(enum tensor_role role)
 {
     return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE || role == ROLE_LAYER_WTE;
@@ -237,12 +243,12 @@ static inline bool tensor_has_blocks(const struct tensor_table *table, const str
     return table->moment_blocks && !tensor->frozen && moments_fit_blocks(tensor->offset, tensor->numel);
 }
 
-/* Whether it is the matrix of products, or those of all experts, tensor_matrices() of shape[ndim - 2, ndim - 1]. */
+/* Whether it is the matrix of products, or those of all experts, tensor_matrices() of shape[ndim - 2, ndim - 1]; also
+ * in an adapter. */
 static inline bool tensor_is_matrix(const struct tensor_info *tensor)
 {
-    const bool stacked = tensor->role == ROLE_EXPERT_GATE_W || tensor->role == ROLE_EXPERT_DOWN_W;
     const bool bias = tensor->role == ROLE_EXPERT_GATE_B || tensor->role == ROLE_EXPERT_DOWN_B;
-    return tensor->ndim == 3 ? stacked : tensor->ndim == 2 && !bias;
+    return tensor->ndim == 3 ? role_is_expert(tensor->role) : tensor->ndim == 2 && !bias;
 }
 
 static inline int64_t tensor_matrices(const struct tensor_info *tensor)

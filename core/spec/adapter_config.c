@@ -4,6 +4,7 @@
 
 #include "core/fsutil.h"
 #include "core/memory.h"
+#include "core/model/adapter.h"
 #include "core/spec/spec_keys.h"
 
 #include <math.h>
@@ -153,16 +154,57 @@ static bool leaf_is_enough(const struct tensor_table *table, const char *leaf, s
     return true;
 }
 
-/* whole: by whole names, because other parts of the model have modules with such ends too. */
-static json_t *list_written_targets(const struct tensor_table *table, bool whole)
+/* Writes what target_parameters calls the base of an A. false: target_modules names it. */
+static bool parameter_of(const struct model_desc *desc, const struct tensor_info *tensor, char *name, size_t size)
 {
+    const size_t length = target_of(tensor);
+    if (!length || !adapter_is_parameter(desc, tensor)) return false;
+    if (role_is_expert(tensor->role) || tensor->role == ROLE_ROUTER_W)
+        adapter_parameter_name(desc, tensor, name, size);
+    else
+        snprintf(name, size, "%.*s.weight", (int)length, tensor->name);
+    return true;
+}
+
+/* By what follows the block's number, if all that end so are targets. */
+static json_t *list_written_parameters(const struct model_desc *desc, const struct tensor_table *table)
+{
+    json_t *names = json_object(), *list;
+    for (int i = 0; i < table->num_tensors; i++) {
+        const struct tensor_info *tensor = &table->tensors[i];
+        char name[sizeof tensor->name];
+        int all = 0, targets = 0, last = -1;
+        if (!parameter_of(desc, tensor, name, sizeof name)) continue;
+        for (int k = 0; k < table->num_tensors; k++) {
+            const struct tensor_info *other = &table->tensors[k];
+            if (other->role != tensor->role) continue;
+            targets += other->part == PART_LORA_A;
+            all += other->part == PART_BASE && other->unit != last;
+            last = other->part == PART_BASE ? other->unit : last;
+        }
+        const char *mlp = strstr(name, ".mlp."), *block = strstr(name, ".block_sparse_moe.");
+        const char *end = mlp ? mlp : block;
+        json_object_set_new(names, targets == all && end ? end + 1 : name, json_null());
+    }
+    list = json_object_size(names) ? json_array() : json_null();
+    const char *key;
+    json_t *value;
+    json_object_foreach (names, key, value) json_array_append_new(list, json_string(key));
+    json_decref(names);
+    return list;
+}
+
+/* Of a multimodal model by whole names, because other parts of it have modules with such ends too. */
+static json_t *list_written_targets(const struct model_desc *desc, const struct tensor_table *table)
+{
+    const bool whole = desc->multimodal;
     json_t *list = json_array(), *leaves = json_object(); /* of each leaf, whether it is enough */
     for (int i = 0; i < table->num_tensors; i++) {
         const char *name = table->tensors[i].name;
         const size_t length = target_of(&table->tensors[i]);
         size_t start = length;
         while (start > 0 && name[start - 1] != '.') start--;
-        if (!length) continue;
+        if (!length || adapter_is_parameter(desc, &table->tensors[i])) continue;
         char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
         const json_t *enough = json_object_get(leaves, leaf);
         if (!enough) {
@@ -190,6 +232,11 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
     return list ? list : json_null();
 }
 
+static json_t *written_number(double x)
+{
+    return x == floor(x) ? json_integer((json_int_t)x) : json_real(x);
+}
+
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model)
 {
@@ -201,14 +248,21 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
                   "base_model_name_or_path", base_model, "bias", "none", "task_type",
                   desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
                   "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
-                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha",
-                  alpha == floor(alpha) ? json_integer((json_int_t)alpha) : json_real(alpha), "target_modules",
-                  list_written_targets(table, desc->multimodal), "modules_to_save", written_saved(settings, desc),
+                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", written_number(alpha),
+                  "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
                   "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
                   "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
                   "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
     ASSERT(json);
     for (size_t i = 0; i < COUNT_OF(nulls); i++) json_object_set_new(json, nulls[i], json_null());
+    json_t *parameters = list_written_parameters(desc, table);
+    if (json_is_array(parameters)) json_object_set(json, "target_parameters", parameters);
+    json_decref(parameters);
+    if (adapter_doubles_gate_up(settings, desc, table)) { /* as PEFT writes it, after the patterns that were given */
+        static const char gate_up[] = ".*\\.gate_up_proj";
+        json_object_set_new(json_object_get(json, "rank_pattern"), gate_up, json_integer(2 * settings->r));
+        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, written_number(2 * alpha));
+    }
     if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
         json_object_set_new(json, "ensure_weight_tying", json_true());
     return json;

@@ -15,6 +15,7 @@ static const struct adapter_name {
     {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT | 1u << CONVERT_FACTORY, "lora_dropout", "peft.lora_dropout", NULL},
     {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT, "lora_target_modules", "peft.target_modules", NULL},
     {1u << CONVERT_FACTORY, "lora_target", "peft.target_modules", "all"},
+    {1u << CONVERT_AXOLOTL, "lora_target_parameters", "peft.target_parameters", NULL},
     {1u << CONVERT_AXOLOTL, "lora_exclude_modules", "peft.exclude_modules", NULL},
     {1u << CONVERT_AXOLOTL | 1u << CONVERT_SFT, "lora_modules_to_save", "peft.modules_to_save", NULL},
     {1u << CONVERT_FACTORY, "additional_target", "peft.modules_to_save", NULL},

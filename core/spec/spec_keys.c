@@ -218,6 +218,10 @@ const struct spec_key spec_keys[] = {
           "the matrices that get A and B: a list of names, each a module's name or its end ([q_proj, v_proj]); or a "
           "regular expression that matches whole names; or all-linear: all but the head; default: those that PEFT has "
           "for the model's family (q_proj and v_proj; c_attn of GPT-2; query and value of BERT)")},
+    {PEFT("target_parameters", STRING_LIST, target_parameters, NULL, ERROR,
+          "parameters of a model with experts that get A and B: a list of names, or of their ends; "
+          "[experts.gate_up_proj, experts.down_proj]: each expert has an A and a B of its own; gate.weight is the "
+          "router (router.weight of Granite and gpt-oss)")},
     {PEFT("exclude_modules", MODULES, exclude_modules, NULL, ERROR,
           "modules that get none: a list of names, or a regular expression")},
     {PEFT("modules_to_save", STRING_LIST, modules_to_save, NULL, ERROR,
@@ -246,7 +250,6 @@ const struct spec_key spec_keys[] = {
     {REFUSED("peft.bias", STRING, "none",
              "the base's biases stay frozen; hint: bias: none, and modules_to_save trains whole modules")},
     {REFUSED("peft.init_lora_weights", ANY, "true", NO_INIT)},
-    {REFUSED("peft.target_parameters", ANY, "[]", "there are no fused experts; hint: name modules in target_modules")},
     {REFUSED("peft.use_dora", BOOL, "false", "there is no DoRA; hint: remove it")},
     {REFUSED("peft.lora_bias", BOOL, "false", "B has no bias; hint: remove it")},
     {REFUSED("peft.trainable_token_indices", ANY, NULL,

@@ -174,11 +174,12 @@ const struct spec_foreign_name spec_foreign_names[] = {
     /* features that ztrain lacks, and what happens instead */
     {UNLISTED(MISSING), "rl reward_model process_reward_model ref_model", NULL, PREFERENCES},
     {UNLISTED(MISSING),
-     "relora peft use_dora peft_use_dora pissa_init peft_layer_replication lora_target_parameters "
+     "relora peft use_dora peft_use_dora pissa_init peft_layer_replication "
      "peft_trainable_token_indices",
      NULL, LORA},
     {UNLISTED(RULE), "peft_init_lora_weights", NULL, LORA},
     {UNLISTED(MISSING), "rank", "peft.r", NULL},
+    {UNLISTED(RULE), "lora_target_parameters", "peft.target_parameters", NULL},
     {UNLISTED(RULE), "lora_exclude_modules", "peft.exclude_modules", NULL},
     {UNLISTED(RULE), "lora_rank_pattern", "peft.rank_pattern", NULL},
     {UNLISTED(RULE), "lora_alpha_pattern", "peft.alpha_pattern", NULL},

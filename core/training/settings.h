@@ -81,6 +81,7 @@ struct adapter_settings {
     bool use_rslora;                                     /* the scale is lora_alpha / sqrt(r), else lora_alpha / r */
     bool all_linear;                                     /* target_modules: all-linear */
     struct module_names target_modules, exclude_modules; /* targets empty: the family's, as in PEFT */
+    struct string_list target_parameters;                /* of experts and routers, which are no modules */
     struct string_list modules_to_save;                  /* trained as a whole */
     struct pattern_value *rank_pattern, *alpha_pattern;
     int num_rank_patterns, num_alpha_patterns;

@@ -19,7 +19,7 @@ static const enum tensor_role GROUPS[LINEAR_COUNT][4] = {
     [LINEAR_O] = {ROLE_O_W, ROLE_COUNT},
     [LINEAR_UP] = {ROLE_GATE_W, ROLE_UP_W, ROLE_SHARED_GATE_W, ROLE_SHARED_UP_W},
     [LINEAR_DOWN] = {ROLE_DOWN_W, ROLE_SHARED_DOWN_W, ROLE_COUNT},
-    [LINEAR_ROUTER] = {ROLE_COUNT},
+    [LINEAR_ROUTER] = {ROLE_ROUTER_W, ROLE_COUNT},
     [LINEAR_SHARED_SCALE] = {ROLE_SHARED_SCALE_W, ROLE_COUNT},
     [LINEAR_DELTA_IN] = {ROLE_DELTA_QKV_W, ROLE_DELTA_Z_W, ROLE_DELTA_B_W, ROLE_DELTA_A_W},
     [LINEAR_DELTA_O] = {ROLE_DELTA_O_W, ROLE_COUNT},
@@ -48,10 +48,9 @@ static void adapter_find_group(struct transformer *t, int unit, enum linear whic
 enum status adapter_find(struct transformer *t, struct error *err)
 {
     const struct tensor_table *table = t->config.table;
-    int64_t most_r = 0;
-    for (int i = 0; i < table->num_tensors; i++)
-        most_r = max64(most_r, table->tensors[i].part == PART_LORA_B ? table->tensors[i].shape[1] : 0);
-    if (most_r == 0) return STATUS_OK;
+    bool any = false;
+    for (int i = 0; i < table->num_tensors; i++) any = any || table->tensors[i].part != PART_BASE;
+    if (!any) return STATUS_OK;
     for (int i = 0; i < table->num_tensors; i++)
         if (table->tensors[i].part != PART_BASE && role_is_embedding(table->tensors[i].role) &&
             table->tensors[i].role != ROLE_WTE)
@@ -240,7 +239,7 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
 }
 
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
-                      const struct linear_bwd_weight_args *product, void *dx)
+                      const struct linear_bwd_weight_args *product, void *dx, bool adds)
 {
     const struct transformer *t = pass->transformer;
     const struct linear_adapter *adapter = &t->adapters[unit->index * LINEAR_COUNT + (int)which];
@@ -259,9 +258,83 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
                                                 .x = piece.in,
                                                 .accumulate = product->accumulate};
         ADAPTER_PRODUCT(pass, bwd_weight, &weight);
-        if (dx) adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, next > 0);
+        if (dx) adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, adds || next > 0);
         next = piece.end;
     }
+}
+
+/* ---- experts ------------------------------------------------------------- */
+
+static const struct tensor_info *experts_adapter(const struct pass *pass, const struct unit *unit,
+                                                 enum tensor_role role, enum tensor_part part)
+{
+    const struct transformer *t = pass->transformer;
+    return t->adapters ? tensor_find_part(t->config.table, unit->index, role, part) : NULL;
+}
+
+/* Fills lora_xa. product: of the experts' matrices; returned as that of A. */
+static struct grouped_linear_fwd_args experts_down(const struct pass *pass, const struct unit *unit,
+                                                   const struct tensor_info *a, struct grouped_linear_fwd_args product)
+{
+    const struct transformer *t = pass->transformer;
+    product.weights_in_out = false;
+    product.bias = NULL;
+    product.N = a->shape[1];
+    product.y = t->lora_xa;
+    product.w = adapter_param(pass, unit, a);
+    t->device->ops->grouped_linear_fwd(pass->stream, &product);
+    adapter_scale(pass, t->lora_xa, product.M * product.N, a->lora_scale);
+    return product;
+}
+
+void adapter_experts_forward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                             const struct grouped_linear_fwd_args *product)
+{
+    const struct tensor_info *a = experts_adapter(pass, unit, role, PART_LORA_A);
+    if (!a) return;
+    struct grouped_linear_fwd_args up = experts_down(pass, unit, a, *product);
+    up.K = up.N;
+    up.N = product->N;
+    up.x = up.y;
+    up.y = product->y;
+    up.w = adapter_param(pass, unit, experts_adapter(pass, unit, role, PART_LORA_B));
+    up.accumulate = true;
+    pass->transformer->device->ops->grouped_linear_fwd(pass->stream, &up);
+}
+
+bool adapter_experts_backward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                              const struct grouped_linear_bwd_weight_args *product, void *dx)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = experts_adapter(pass, unit, role, PART_LORA_A);
+    const struct tensor_info *b = experts_adapter(pass, unit, role, PART_LORA_B);
+    if (!a) return false;
+    const int64_t r = a->shape[1], N = product->N, K = product->K;
+    const struct grouped_linear_fwd_args forward = {
+        .dtype = t->dtype, .M = product->M, .K = K, .E = product->E, .x = product->x, .offsets = product->offsets};
+    struct grouped_linear_bwd_weight_args weight = *product;
+    struct grouped_linear_bwd_input_args input = {
+        t->dtype,         false, product->M, N, r, product->E, t->lora_dxa, product->dy, adapter_param(pass, unit, b),
+        product->offsets, false};
+    experts_down(pass, unit, a, forward);
+    weight.weights_in_out = false;
+    weight.dbias = NULL;
+    weight.K = r;
+    weight.dw = adapter_grad(unit, b);
+    weight.x = t->lora_xa;
+    t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
+    t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
+    adapter_scale(pass, t->lora_dxa, product->M * r, a->lora_scale);
+    weight.N = input.N = r;
+    weight.K = input.K = K;
+    weight.dw = adapter_grad(unit, a);
+    weight.dy = input.dy = t->lora_dxa;
+    weight.x = product->x;
+    input.dx = dx;
+    input.w = adapter_param(pass, unit, a);
+    t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
+    t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
+    return true;
 }
 
 /* ---- the embedding of tokens --------------------------------------------- */
@@ -349,11 +422,17 @@ void adapter_layout(struct transformer *t, struct arena *arena)
         most_r = max64(r, most_r);
         most_in = max64(r > 0 ? t->linears[i].K : 0, most_in);
     }
-    if (most_r == 0) return;
+    int64_t most = most_r; /* elements for a token */
+    for (int i = 0; t->adapters && i < t->config.table->num_tensors; i++) {
+        const struct tensor_info *a = &t->config.table->tensors[i];
+        if (a->part == PART_LORA_A && role_is_expert(a->role))
+            most = max64(a->shape[1] * t->config.desc->experts.per_token, most);
+    }
+    if (most == 0) return;
     const bool training = t->config.training, drops = training && t->config.lora_dropout > 0;
     const size_t rows = (size_t)t->config.batch.max_tokens, size = dtype_size(t->dtype);
-    t->lora_xa = arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_r * size);
-    t->lora_dxa = training ? arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_r * size) : NULL;
+    t->lora_xa = arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most * size);
+    t->lora_dxa = training ? arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most * size) : NULL;
     t->lora_x = drops ? arena_take(arena, MEM_ACTIVATIONS, rows * (size_t)most_in * size) : NULL;
     t->most_lora_rank = most_r;
 }

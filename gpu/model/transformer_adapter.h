@@ -23,9 +23,16 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
                      const struct linear_fwd_args *product);
 
 /* The gradients of A and B (product->accumulate: added) from the product's dy and x, then dx (M, K) = what goes back
- * through them, unless it is NULL. dx may be x if there is one adapter. */
+ * through them, or += with `adds`, unless it is NULL. dx may be x if there is one adapter. */
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
-                      const struct linear_bwd_weight_args *product, void *dx);
+                      const struct linear_bwd_weight_args *product, void *dx, bool adds);
+
+/* The same of the experts' matrices of a role, whose adapters they look for. Backward: whether there are such, and dx
+ * is written; it may be x. */
+void adapter_experts_forward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                             const struct grouped_linear_fwd_args *product);
+bool adapter_experts_backward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                              const struct grouped_linear_bwd_weight_args *product, void *dx);
 
 /* out (M, C) += scale · what the adapter of the token embedding adds; then its gradients from dout. */
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out);

@@ -14,6 +14,7 @@
  * layers. */
 #include "gpu/model/transformer_experts.h"
 
+#include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
 static const struct experts_desc *experts_of(const struct transformer *t)
@@ -73,6 +74,7 @@ static void grouped_forward(const struct pass *pass, const struct unit *unit, co
                                                  .bias = unit_param(t, unit, p.bias),
                                                  .offsets = b->offsets};
     t->device->ops->grouped_linear_fwd(pass->stream, &args);
+    adapter_experts_forward(pass, unit, p.weight, &args);
 }
 
 /* The gradients of weight and bias, unless they are frozen, then dx. */
@@ -96,6 +98,7 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
                                                           .accumulate = sums ? unit->to.matrix_adds : unit->to.adds,
                                                           .accumulate_dbias = unit->to.adds};
     if (weight.dw) t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
+    const bool adapted = adapter_experts_backward(pass, unit, p.weight, &weight, dx);
     const struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
                                                         .weights_in_out = weight.weights_in_out,
                                                         .M = weight.M,
@@ -105,7 +108,8 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
                                                         .dx = dx,
                                                         .dy = dy,
                                                         .w = unit_param(t, unit, p.weight),
-                                                        .offsets = b->offsets};
+                                                        .offsets = b->offsets,
+                                                        .accumulate = adapted};
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
 
@@ -223,6 +227,7 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
     const struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, router.product, pass->M, t->router_logits, x);
     linear_weight_gradient(pass, &weight);
+    if (adapter_of(t, unit->index, router.product)) adapter_backward(pass, unit, router.product, 0, &weight, dx, true);
     struct linear_bwd_input_args input =
         linear_bwd_input_args(t, unit, router.product, pass->M, dx, t->router_logits, NULL);
     input.accumulate = true;

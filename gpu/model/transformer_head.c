@@ -100,7 +100,7 @@ static void head_product_bwd(const struct pass *pass, const struct unit *unit, e
     linear_weight_gradient(pass, &weight);
     input.accumulate = adapter_of(t, unit->index, which);
     weight.accumulate = unit->to.adds || first > 0;
-    if (input.accumulate) adapter_backward(pass, unit, which, first, &weight, input.dx);
+    if (input.accumulate) adapter_backward(pass, unit, which, first, &weight, input.dx, false);
     t->device->ops->linear_bwd_input(pass->stream, &input);
 }
 

@@ -113,7 +113,7 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
     linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
-    if (input.accumulate) adapter_backward(pass, unit, which, 0, &weight, dx);
+    if (input.accumulate) adapter_backward(pass, unit, which, 0, &weight, dx, false);
     if (!dx) return;
     t->device->ops->linear_bwd_input(pass->stream, &input);
     if (input.accumulate && aux && transformer_gates(t)) {

@@ -60,14 +60,16 @@ static int linear_passes(const struct tensor_table *table, int unit, enum tensor
     return 1 + (unit == head || unit >= tensor_table_first_trained(table)) + (tensor && !tensor->frozen);
 }
 
-/* Elements of the matrices of a unit's adapters. */
-static double adapter_parameters(const struct tensor_table *table, int unit)
+/* Elements of the matrices of a unit's adapters; of experts those that a token goes to. */
+static double adapter_parameters(const struct model_desc *desc, const struct tensor_table *table, int unit)
 {
     double sum = 0;
     for (int i = 0; table && i < table->units[unit].num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[table->units[unit].first_tensor + i];
         const bool looked_up = tensor->role == ROLE_WTE && tensor->part == PART_LORA_A;
-        sum += tensor->part != PART_BASE && !looked_up ? (double)tensor->numel : 0;
+        const double share =
+            role_is_expert(tensor->role) ? (double)desc->experts.per_token / (double)desc->experts.count : 1;
+        sum += tensor->part != PART_BASE && !looked_up ? share * (double)tensor->numel : 0;
     }
     return sum;
 }
@@ -113,7 +115,7 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
         const struct layer_desc *layer = layer_of_unit(desc, unit);
         const double heads = (double)(desc->num_heads * layer->head_dim) * (double)seq_length;
         transformer_linear_shapes(desc, layer, shapes);
-        flops += 6 * adapter_parameters(table, unit);
+        flops += 6 * adapter_parameters(desc, table, unit);
         if (unit > 0 && unit < head && layer->delta)
             flops += (unit >= first ? 3 : 1) * delta_flops(desc);
         else if (unit > 0 && unit < head) /* forward 2, backward 4 */

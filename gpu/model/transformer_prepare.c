@@ -47,7 +47,7 @@ static void prepare_matrix(const struct pass *pass, const struct unit *unit, enu
     if (weight->dw) p->bwd_weight[p->num_bwd_weight++] = *weight;
     if (!adapter_of(pass->transformer, unit->index, which)) return;
     adapter_forward(pass, unit, which, 0, fwd);
-    adapter_backward(pass, unit, which, 0, weight, prepare_place());
+    adapter_backward(pass, unit, which, 0, weight, prepare_place(), false);
 }
 
 static void prepare_linear(const struct pass *pass, const struct unit *unit, enum linear which, int64_t M)

@@ -175,7 +175,7 @@ struct transformer {
     void *logits; /* logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
     int64_t most_lora_rank;   /* of the adapters of a matrix together */
-    void *lora_xa, *lora_dxa; /* dt (M, most_lora_rank); lora_dxa: training only */
+    void *lora_xa, *lora_dxa; /* dt (M, most_lora_rank), or (M · k, r) of experts; lora_dxa: training only */
     void *lora_x;             /* dt (M, K) the input of an adapter after dropout, where there is such */
     struct rope_table rope, local_rope;
     struct rope_table query_rope; /* rope times what queries are multiplied by, if that is not 1 everywhere */

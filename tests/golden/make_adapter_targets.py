@@ -5,7 +5,8 @@
     python3 tests/golden/make_adapter_targets.py [FILE]        (packages: torch, transformers, peft)
 
 A list of models, each a config.json and its cases: keys of LoraConfig, and what get_peft_model() makes of them. That is
-"error": true, or the modules with A and B, each with rank and scale, and the parameters that are trained as a whole.
+"error": true, or the modules with A and B, each with rank and scale, and the parameters that are trained as a whole. A
+parameter with A and B (target_parameters) has its own name.
 Names are written with the number of the block as *, if all blocks have the same.
 """
 import json
@@ -82,7 +83,24 @@ EXPERTS = {"qwen3_moe": dict(num_experts=3, num_experts_per_tok=2, moe_intermedi
            "mixtral": dict(num_local_experts=3), "olmoe": dict(num_experts=3, num_experts_per_tok=2),
            "granitemoe": dict(num_local_experts=3), "gpt_oss": dict(num_local_experts=3, num_experts_per_tok=2),
            "glm4_moe": dict(n_routed_experts=3, num_experts_per_tok=2, moe_intermediate_size=6, num_nextn_predict_layers=0)}
-PLAIN_EXPERTS = {"qwen2_moe", "granitemoe", "gpt_oss"}
+ON_EXPERTS = [
+    *({"target_modules": names} for names in (["gate_proj"], ["up_proj", "w1"], ["gate_proj", "up_proj", "down_proj"], ["w1", "w2", "w3"], ["gate"], ["gate", "w3"],
+                                              ["experts"], ["router"], ["down_proj"], ["mlp.down_proj", "model.layers.1.mlp.gate"], ["shared_expert_gate", "q_proj"])),
+    *({"target_modules": expression, "r": 4} for expression in (r".*\.1\.self_attn\.q_proj", r".*experts.*", r".*\.experts\.up_proj|.*gate_proj", r".*proj", r".*(w1|w3)", r".*mlp\..*",
+                                                                r".*gate_up_proj|.*k_proj", "q_proj")),
+    {"target_modules": "all-linear", "r": 4, "lora_alpha": 3, "use_rslora": True, "exclude_modules": ["self_attn.q_proj", "experts"]},
+    {"target_modules": "all-linear", "lora_dropout": 0.1},
+    {"target_modules": ["gate_proj", "up_proj", "q_proj"], "rank_pattern": {"experts.gate_up_proj": 3}},
+    {"target_modules": ["w1", "w3"], "r": 4, "alpha_pattern": {"mlp.experts.gate_up_proj": 5}, "use_rslora": True},
+    *({"target_parameters": names} for names in (["gate_up_proj"], ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], ["model.layers.1.mlp.experts.down_proj", "router.weight"],
+                                                 ["gate.weight"], ["nothing"], ["weight"], ["down_proj.weight", "experts.down_proj"])),
+    {"target_parameters": ["gate_up_proj"], "lora_dropout": 0.1}, {"target_parameters": ["nothing"], "target_modules": ["q_proj"]},
+    {"target_parameters": ["experts.down_proj", "q_proj.weight"], "target_modules": ["k_proj"], "layers_to_transform": [0], "exclude_modules": ["experts"]},
+    {"target_parameters": ["q_proj.weight"], "target_modules": ["q_proj"]},
+    {"target_parameters": ["experts.gate_up_proj", "down_proj"], "r": 6, "lora_alpha": 4, "use_rslora": True,
+     "rank_pattern": {"gate_up_proj": 2, "layers.1.mlp.experts.down_proj": 3}, "alpha_pattern": {"experts.down_proj": 7}},
+    {"target_parameters": ["gate_up_proj"], "modules_to_save": ["experts"]},
+]
 BESIDE_EXPERTS = [{"target_modules": ["q_proj", "v_proj"], "r": 4}, {"target_modules": r".*\.[ko]_proj"},
                   {"target_modules": ["q_proj"], "modules_to_save": ["norm"]}]
 HEADS = [*ALL, {"target_modules": ["dense"]}, {"target_modules": ["query"], "modules_to_save": ["pooler"]},
@@ -103,7 +121,7 @@ MODELS = [
            layer_types=["linear_attention", "full_attention"]), ALL),
     (llama("gemma4_text", True, hidden_size_per_layer_input=4, vocab_size_per_layer_input=20, global_head_dim=8, num_kv_shared_layers=1,
            num_hidden_layers=3, layer_types=["sliding_attention", "full_attention", "full_attention"]), ALL),
-    *((llama(name, **experts), [*(ALL if name in PLAIN_EXPERTS else [{}]), *BESIDE_EXPERTS]) for name, experts in EXPERTS.items()),
+    *((llama(name, **experts), [*ALL, *BESIDE_EXPERTS, *ON_EXPERTS]) for name, experts in EXPERTS.items()),
 ]
 
 
@@ -136,6 +154,8 @@ def outcome(config, case):
     for name, module in model.base_model.model.named_modules():
         ranks = getattr(module, "r", None)
         if isinstance(ranks, dict) and "default" in ranks:
+            if hasattr(module, "parameter_name"):
+                name = name.replace(".base_layer", "") + "." + module.parameter_name
             lora[name] = [ranks["default"], round(module.scaling["default"], 12)]
     for name, parameter in model.base_model.model.named_parameters():
         if parameter.requires_grad and ".modules_to_save.default" in name:

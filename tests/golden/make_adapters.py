@@ -18,6 +18,7 @@ import hashlib
 import json
 import re
 import sys
+import tempfile
 
 import make_classifiers
 import make_dropout
@@ -69,6 +70,15 @@ ADAPTERS = {
     "gpt_oss": ("gpt-oss", {"r": 4, "target_modules": "all-linear"}),
     "glm4_moe": ("glm4-moe", {"r": 4, "target_modules": QV}),
     "experts-aux": ("qwen3-moe-aux", {"r": 4, "target_modules": QV}),
+    # of experts and routers, which are parameters in transformers 5
+    "experts": ("qwen3-moe", {"r": 3, "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}),
+    "experts-beside": ("qwen2-moe", {"r": 3, "target_modules": ["v_proj", "shared_expert.up_proj", "shared_expert_gate"], "use_rslora": True,
+                                     "target_parameters": ["experts.gate_up_proj", "gate.weight"],
+                                     "rank_pattern": {"experts.gate_up_proj": 2}, "alpha_pattern": {"gate.weight": 2}}),
+    "experts-down": ("mixtral", {"r": 4, "target_modules": ["w2", "gate", "q_proj"]}),
+    "experts-stacked": ("granitemoe", {"r": 4, "target_parameters": ["experts.down_proj", "experts.gate_up_proj", "router.weight"]}),
+    "experts-all-linear": ("glm4-moe", {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"}),
+    "experts-turned": ("gpt-oss", {"r": 3, "target_parameters": ["experts.gate_up_proj", "experts.down_proj", "router.weight"]}),
     "gemma2": ("gemma2", {"r": 4}),
     "gemma3": ("gemma3", {"r": 4}),
     "bert": ("classify-bert", {"r": 4}),
@@ -152,6 +162,15 @@ class Dropout(torch.nn.Module):
         return x * make_dropout.mask(self.kind, self.unit, tuple(x.shape), first, self.adapter.T).to(x.dtype)
 
 
+def in_files(model):
+    """The parameters of a model by their names in files: transformers takes the experts' apart."""
+    if not hasattr(model.config, "num_experts_per_tok"):
+        return {n: t.detach() for n, t in model.named_parameters()}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(f"{folder}/model.safetensors")
+
+
 class Adapter:
     """Behaves as the golden case, with an adapter on its model; the case's samples come again after its 8 steps."""
 
@@ -172,7 +191,7 @@ class Adapter:
         return self.case.samples(documents, first % SAMPLES if documents is self.case.train else first, count)
 
     def adapted(self):
-        config = peft.LoraConfig(task_type="SEQ_CLS" if self.classifies else "CAUSAL_LM", **self.peft)
+        config = peft.LoraConfig(task_type="SEQ_CLS" if self.classifies else "CAUSAL_LM", **json.loads(json.dumps(self.peft)))
         model = peft.get_peft_model(self.rounded(self.case.model()), config).eval()
         for name, p in model.named_parameters():
             if p.requires_grad:
@@ -217,12 +236,12 @@ class Adapter:
         """{dtype: {tensor of the whole model that an adapter changes: beginning of its bytes' SHA-256}}"""
         out = {}
         for name, dtype in NARROWER.items():
-            before = dict(self.case.model().to(dtype).named_parameters())
+            before = in_files(self.case.model().to(dtype))
             model = peft.get_peft_model(self.case.model().to(dtype), self.adapted().peft_config["default"])
             state = peft.get_peft_model_state_dict(self.adapted(), save_embedding_layers=False)
             peft.set_peft_model_state_dict(model, state)
-            after = model.merge_and_unload().state_dict()
-            out[name] = {n: hashlib.sha256(t.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+            after = in_files(model.merge_and_unload())
+            out[name] = {n: hashlib.sha256(t.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
                          for n, t in after.items() if n in before and not torch.equal(t, before[n])}
         assert all(list(hashes) == list(out["fp32"]) for hashes in out.values()), self.name
         return out

@@ -604,8 +604,10 @@ const struct op_case op_cases[] = {
 
     GROUPED_CASES("grouped_linear_fwd", 0),
     GROUPED_CASES("grouped_linear_fwd", BIAS),
+    GROUPED_CASES("grouped_linear_fwd", ACCUMULATE),
     GROUPED_PERF("grouped_linear_fwd"),
     GROUPED_CASES("grouped_linear_bwd_input", 0),
+    GROUPED_CASES("grouped_linear_bwd_input", ACCUMULATE),
     GROUPED_PERF("grouped_linear_bwd_input"),
     GROUPED_CASES("grouped_linear_bwd_weight", 0),
     GROUPED_CASES("grouped_linear_bwd_weight", BIAS | ACCUMULATE),

@@ -420,13 +420,19 @@ static void ref_grouped(const struct harness *h, const double *x, const double *
     }
 }
 
+/* To expected, if the op adds: what was there in the experts' rows of n elements. */
+static void grouped_added(struct harness *h, struct tensor *t, int64_t n)
+{
+    for (int64_t i = 0; has(h, ACCUMULATE) && i < h->index_a[h->c->H] * n; i++) t->expected[i] += t->host[i];
+}
+
 static void grouped_linear_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->x = input(h, "x", c->M * c->K);
     h->w = weight(h, "w", c->H * c->N * c->K);
     h->b = has(h, BIAS) ? input(h, "bias", c->H * c->N) : NULL;
-    h->y = tensor_out(h, "y", h->dtype, c->M * c->N, false);
+    h->y = output(h, "y", h->dtype, c->M * c->N);
     h->args.grouped_linear_fwd = (struct grouped_linear_fwd_args){.dtype = h->dtype,
                                                                   .weights_in_out = has(h, IN_OUT),
                                                                   .M = c->M,
@@ -437,12 +443,14 @@ static void grouped_linear_fwd_setup(struct harness *h)
                                                                   .x = h->x->device,
                                                                   .w = h->w->device,
                                                                   .bias = h->b ? h->b->device : NULL,
-                                                                  .offsets = offsets_in(h)};
+                                                                  .offsets = offsets_in(h),
+                                                                  .accumulate = has(h, ACCUMULATE)};
 }
 
 static void grouped_linear_fwd_reference(struct harness *h)
 {
     ref_grouped(h, h->x->host, h->b ? h->b->host : NULL, h->y->expected);
+    grouped_added(h, h->y, h->c->N);
 }
 
 static void grouped_linear_bwd_input_setup(struct harness *h)
@@ -451,9 +459,10 @@ static void grouped_linear_bwd_input_setup(struct harness *h)
     h->x = input(h, "x", c->M * c->K); /* for the gradient check only */
     h->w = weight(h, "w", c->H * c->N * c->K);
     h->dy = input(h, "dy", c->M * c->N);
-    h->dx = tensor_out(h, "dx", h->dtype, c->M * c->K, false);
+    h->dx = output(h, "dx", h->dtype, c->M * c->K);
     h->args.grouped_linear_bwd_input = (struct grouped_linear_bwd_input_args){
-        h->dtype, has(h, IN_OUT), c->M, c->N, c->K, c->H, h->dx->device, h->dy->device, h->w->device, offsets_in(h)};
+        h->dtype,      has(h, IN_OUT),    c->M, c->N, c->K, c->H, h->dx->device, h->dy->device, h->w->device,
+        offsets_in(h), has(h, ACCUMULATE)};
 }
 
 static void grouped_linear_bwd_input_reference(struct harness *h)
@@ -464,6 +473,7 @@ static void grouped_linear_bwd_input_reference(struct harness *h)
         ref_linear(h->index_a[e + 1] - first, c->K, c->N, !has(h, IN_OUT), h->dy->host + first * c->N,
                    h->w->host + e * c->N * c->K, NULL, h->dx->expected + first * c->K);
     }
+    grouped_added(h, h->dx, c->K);
 }
 
 static double grouped_loss(struct harness *h)

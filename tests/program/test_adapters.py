@@ -383,5 +383,5 @@ def test_the_list_of_golden_adapters_is_whole():
             trained.add(json.load(f)["model_type"])
         keys |= set(case["peft"])
     assert families <= trained, families - trained
-    assert {"r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules", "modules_to_save", "rank_pattern",
-            "alpha_pattern", "layers_to_transform"} <= keys
+    assert {"r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "target_parameters", "exclude_modules", "modules_to_save",
+            "rank_pattern", "alpha_pattern", "layers_to_transform"} <= keys

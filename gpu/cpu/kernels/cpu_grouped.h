@@ -120,7 +120,12 @@ static void op_grouped_linear_fwd(struct stream *stream, const struct grouped_li
 {
     struct grouped g = {
         .p = {false, !a->weights_in_out, 0, a->N, a->K, a->x, a->w, a->K, a->weights_in_out ? a->N : a->K},
-        .e = {.dtype = a->dtype, .c_dtype = a->dtype, .c = a->y, .ldc = a->N, .bias = a->bias},
+        .e = {.dtype = a->dtype,
+              .c_dtype = a->dtype,
+              .c = a->y,
+              .ldc = a->N,
+              .bias = a->bias,
+              .accumulate = a->accumulate},
         .experts = a->E,
         .offsets = a->offsets};
     if (a->M > 0) grouped_product(stream, &g);
@@ -130,7 +135,7 @@ static void op_grouped_linear_bwd_input(struct stream *stream, const struct grou
 {
     struct grouped g = {
         .p = {false, a->weights_in_out, 0, a->K, a->N, a->dy, a->w, a->N, a->weights_in_out ? a->N : a->K},
-        .e = {.dtype = a->dtype, .c_dtype = a->dtype, .c = a->dx, .ldc = a->K},
+        .e = {.dtype = a->dtype, .c_dtype = a->dtype, .c = a->dx, .ldc = a->K, .accumulate = a->accumulate},
         .experts = a->E,
         .offsets = a->offsets};
     if (a->M > 0) grouped_product(stream, &g);

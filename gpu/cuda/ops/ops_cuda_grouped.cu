@@ -191,13 +191,13 @@ void grouped_rows(struct stream *stream, const char *what, enum dtype dtype, con
 
 void cuda_grouped_linear_fwd(struct stream *stream, const struct grouped_linear_fwd_args *a)
 {
-    const struct grouped g = {a->x, a->w, a->bias, a->y, a->offsets, 0, a->N, a->K, a->E, false, false};
+    const struct grouped g = {a->x, a->w, a->bias, a->y, a->offsets, 0, a->N, a->K, a->E, a->accumulate, false};
     grouped_rows(stream, "grouped_linear_fwd", a->dtype, g, a->M, a->weights_in_out);
 }
 
 void cuda_grouped_linear_bwd_input(struct stream *stream, const struct grouped_linear_bwd_input_args *a)
 {
-    const struct grouped g = {a->dy, a->w, nullptr, a->dx, a->offsets, 0, a->K, a->N, a->E, false, false};
+    const struct grouped g = {a->dy, a->w, nullptr, a->dx, a->offsets, 0, a->K, a->N, a->E, a->accumulate, false};
     grouped_rows(stream, "grouped_linear_bwd_input", a->dtype, g, a->M, !a->weights_in_out);
 }
 

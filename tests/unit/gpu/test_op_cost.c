@@ -64,10 +64,14 @@ static void experts_count_all_matrices(void **state)
     enum { E = 5, TOP = 2 };
     (void)state;
     const double flops = 2.0 * M * N * K, x = 2 * M * K, w = 2 * N * K * E, y = 2 * M * N;
-    const struct grouped_linear_fwd_args fwd = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
+    struct grouped_linear_fwd_args fwd = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
     check(op_cost_grouped_linear_fwd(&fwd), flops, x + w + y);
-    const struct grouped_linear_bwd_input_args input = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
+    fwd.accumulate = true;
+    check(op_cost_grouped_linear_fwd(&fwd), flops, x + w + 2 * y);
+    struct grouped_linear_bwd_input_args input = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
     check(op_cost_grouped_linear_bwd_input(&input), flops, x + w + y);
+    input.accumulate = true;
+    check(op_cost_grouped_linear_bwd_input(&input), flops, 2 * x + w + y);
     struct grouped_linear_bwd_weight_args weight = {.dtype = DTYPE_BF16, .M = M, .N = N, .K = K, .E = E};
     check(op_cost_grouped_linear_bwd_weight(&weight), flops, x + 2 * w + y);
     weight.accumulate = true;

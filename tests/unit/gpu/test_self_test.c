@@ -155,6 +155,8 @@ enum {
     X(grouped_bias, grouped_linear_fwd, a->bias = NULL)                                                    \
     X(grouped_layout, grouped_linear_fwd, if (a->weights_in_out) return)                                   \
     X(grouped_last, grouped_linear_fwd, a->E--)                                                            \
+    X(grouped_sum, grouped_linear_fwd, a->accumulate = false)                                              \
+    X(grouped_input_sum, grouped_linear_bwd_input, a->accumulate = false)                                  \
     X(grouped_input_layout, grouped_linear_bwd_input, if (a->weights_in_out) return)                       \
     X(grouped_added, grouped_linear_bwd_weight, a->accumulate = false)                                     \
     X(grouped_bias_added, grouped_linear_bwd_weight, a->accumulate_dbias = false)                          \

@@ -107,12 +107,16 @@ static void check_case(struct model_case *c, const json_t *golden)
     const enum status status = choose(c, peft);
     if ((status != STATUS_OK) != json_is_true(json_object_get(golden, "error")))
         fail_msg("%s: status %d (%s)", peft, status, c->err.text);
+    char last[96] = "";
     for (int i = 0; i < c->table.num_tensors && status == STATUS_OK; i++) {
-        const char *name = c->table.tensors[i].name;
-        char module[96];
+        const json_t *all = json_object_get(golden, "lora");
+        char module[96], name[96];
+        adapter_parameter_name(&c->desc, &c->table.tensors[i], name, sizeof name);
         snprintf(module, sizeof module, "%.*s", (int)(strrchr(name, '.') - name), name);
-        const bool weight = strcmp(strrchr(name, '.'), ".weight") == 0;
-        check_choice(module, &c->choices[i], weight ? golden_value(json_object_get(golden, "lora"), module) : NULL);
+        const bool weight = strcmp(strrchr(name, '.'), ".weight") == 0, again = strcmp(name, last) == 0;
+        const json_t *lora = again ? NULL : golden_value(all, name);
+        check_choice(name, &c->choices[i], lora || !weight ? lora : golden_value(all, module));
+        memcpy(last, name, sizeof last);
         if ((c->choices[i].use == ADAPTER_SAVE) != golden_lists(json_object_get(golden, "saved"), name))
             fail_msg("%s: '%s' is trained in one of the two only", peft, name);
     }

@@ -67,7 +67,6 @@ static void test_refused_files(void **unused)
         {STATUS_USAGE, "\"use_dora\":true", "file: 'use_dora' is true, and ztrain has LoRA and rsLoRA only; hint: "},
         {STATUS_USAGE, "\"bias\":\"all\"", "file: 'bias' is \"all\", and ztrain has"},
         {STATUS_USAGE, "\"init_lora_weights\":\"pissa\"", "file: 'init_lora_weights' is \"pissa\", and ztrain has"},
-        {STATUS_USAGE, "\"target_parameters\":[\"a\"]", "file: 'target_parameters' is [\"a\"], and ztrain has"},
         {STATUS_USAGE, "\"trainable_token_indices\":[1]", "file: 'trainable_token_indices' is [1], and"},
         {STATUS_USAGE, "\"a_new_key\":3", "file: 'a_new_key' is 3, and ztrain has"},
         {STATUS_DATA, "\"r\":0", "file: 'r' must be an integer from 1 to 65536, not '0'"},

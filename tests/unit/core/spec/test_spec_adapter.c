@@ -137,7 +137,6 @@ static void test_refused_values(void **state)
         {"{bias: all}", "'peft.bias' is not supported: the base's biases stay frozen; hint: "},
         {"{init_lora_weights: pissa_niter_4}", "'peft.init_lora_weights' is not supported: A starts uniform"},
         {"{use_dora: true}", "'peft.use_dora' is not supported: there is no DoRA"},
-        {"{target_parameters: [experts.down_proj]}", "'peft.target_parameters' is not supported: there are no fused"},
         {"{rank: 8}", "unknown key 'rank' in 'peft'; hint: write peft.r"},
         {"{alpha: 8}", "unknown key 'alpha' in 'peft'; hint: did you mean 'lora_alpha'?"},
         {"{dropout: 0.1}", "unknown key 'dropout' in 'peft'; hint: did you mean 'lora_dropout'?"},
