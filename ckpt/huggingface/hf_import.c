@@ -24,7 +24,6 @@
 #include "core/size_text.h"
 #include "core/string_list.h"
 
-#include <float.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
@@ -55,12 +54,13 @@ struct huggingface_reader {
     struct hf_files files;
     struct hf_place *places;        /* (tensors) of the table */
     struct hf_quantized *quantized; /* (tensors) of the table; NULL: the folder is not quantized */
-    uint8_t *decoded;               /* bytes of the quantized tensor that was decoded last */
+    void *decoded; /* bytes of the quantized tensor that was decoded last; of a stack an expert's values */
     int decoded_tensor;
+    int64_t decoded_expert;
     struct hf_place tied_head; /* LM_HEAD of a tied model: the embedding, or the embedding again */
     json_t *weight_map;        /* of the index, or NULL */
     size_t seen;               /* tensors in the files, skipped ones included */
-    int left_out;              /* tensors of heads that the model does not have */
+    int left_out;              /* tensors that is_left_out() */
     int ignored, extra;        /* tensors that a pattern leaves out; that are not part of the model */
     char ignored_names[1024];
     char extra_name[256], extra_path[FS_PATH_MAX]; /* of the first extra one */
@@ -162,13 +162,22 @@ static const struct tensor_info *find_name(const struct huggingface_reader *impo
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
+/* The layer that a name tells, and *rest, what follows its number; -1: none. */
+static int64_t layer_of_name(const char *name, const char **rest)
+{
+    const char *layer = strstr(name, "layers.");
+    char *end = NULL;
+    const int64_t number = layer ? strtoll(layer + strlen("layers."), &end, 10) : -1;
+    *rest = end;
+    return number;
+}
+
 /* A tensor of keys or values in a layer that reads those of a layer before: transformers leaves it out. */
 static bool shares_keys(const struct model_desc *desc, const char *name)
 {
     static const char *const parts[] = {"k_proj.", "v_proj.", "k_norm.", "v_norm."};
-    const char *layer = strstr(name, "layers.");
-    char *end = NULL;
-    const int64_t i = layer ? strtoll(layer + strlen("layers."), &end, 10) : -1;
+    const char *end;
+    const int64_t i = layer_of_name(name, &end);
     if (i < 0 || i >= desc->num_layers || desc->layers[i].kv_source == i || strncmp(end, ".self_attn.", 11) != 0)
         return false;
     for (size_t p = 0; p < COUNT_OF(parts); p++)
@@ -189,6 +198,15 @@ static bool is_skipped_by_import(const struct model_desc *desc, const char *name
     if (desc->num_labels > 0 && desc->new_head && strncmp(name, "lm_head.", 8) == 0) /* a classifier has another head */
         return true;
     return fs_has_suffix(name, "rotary_emb.inv_freq");
+}
+
+/* A tensor that transformers leaves out: a head of BERT's pretraining, or of GLM-4.5's layer that predicts further
+ * tokens. */
+static bool is_left_out(const struct model_desc *desc, const char *name)
+{
+    const char *rest;
+    return (desc->family == FAMILY_BERT && desc->new_head && strncmp(name, "cls.", 4) == 0) ||
+           (desc->family == FAMILY_GLM4_MOE && layer_of_name(name, &rest) == desc->num_layers);
 }
 
 /* An adapter's tensor, the head of a new classifier, or the pooler, which a folder of BertForMaskedLM lacks. */
@@ -213,16 +231,31 @@ static bool exchange_hf_name_end(const char *name, const char *old, const char *
     return fs_has_suffix(name, old) && snprintf(out, TENSOR_NAME_MAX, "%.*s%s", kept, name, new) < TENSOR_NAME_MAX;
 }
 
+static const struct {
+    enum model_family family;
+    const char *other, *own;
+} OTHER_NAMES[] = {
+    {FAMILY_BERT, "LayerNorm.gamma", "LayerNorm.weight"},
+    {FAMILY_BERT, "LayerNorm.beta", "LayerNorm.bias"},
+    {FAMILY_MIXTRAL, ".mlp.gate.weight", ".block_sparse_moe.gate.weight"},
+    {FAMILY_GRANITE_MOE, ".router.weight", ".router.layer.weight"},
+    {FAMILY_GRANITE_MOE, ".experts.gate_up_proj", ".input_linear.weight"},
+    {FAMILY_GRANITE_MOE, ".experts.down_proj", ".output_linear.weight"},
+};
+
 /* The table's tensor for a name in a file: GPT-2's hub files, and those of a model without its head (LlamaModel,
- * BertModel), lack the prefix; old files of BERT have other names in its norms. */
+ * BertModel), lack the prefix; old files of BERT have other names in its norms, and so do files of experts with the
+ * names that transformers 5 has in memory. */
 static const struct tensor_info *find_tensor(const struct huggingface_reader *import, const char *name)
 {
     char current[TENSOR_NAME_MAX], prefixed[TENSOR_NAME_MAX];
-    const bool bert = import->desc->family == FAMILY_BERT;
-    if (bert && (exchange_hf_name_end(name, "LayerNorm.gamma", "LayerNorm.weight", current) ||
-                 exchange_hf_name_end(name, "LayerNorm.beta", "LayerNorm.bias", current)))
-        name = current;
     const struct tensor_info *tensor = find_name(import, name);
+    for (size_t i = 0; i < COUNT_OF(OTHER_NAMES) && !tensor; i++)
+        if (import->desc->family == OTHER_NAMES[i].family &&
+            exchange_hf_name_end(name, OTHER_NAMES[i].other, OTHER_NAMES[i].own, current)) {
+            name = current;
+            tensor = find_name(import, name);
+        }
     if (tensor) return tensor;
     char prefix[32];
     tensor_base_prefix(import->desc->family, prefix, sizeof prefix);
@@ -248,16 +281,47 @@ static enum status match_quantized(struct huggingface_reader *import, int file, 
     if (!import->quantized || !hf_quantized_part(import->desc->quantization.method, entry, matrix, &part))
         return STATUS_OK;
     tensor = find_tensor(import, matrix);
-    if (!tensor || tensor->part != PART_BASE || tensor->ndim != 2) return STATUS_OK;
+    const bool decoded = import->desc->quantization.decoded;
+    if (!tensor || tensor->part != PART_BASE || tensor->ndim != (decoded ? 3 : 2)) return STATUS_OK;
     const ptrdiff_t index = tensor - import->table->tensors;
     *matched = true;
     if (part == HF_CODES) {
         import->places[index] = hf_place_of(file, entry);
-        import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype : DTYPE_F32;
+        import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype
+                                      : decoded                     ? DTYPE_BF16
+                                                                    : DTYPE_F32;
     }
     struct hf_place *place = &import->quantized[index].parts[part];
     if (place->found) return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
     *place = hf_place_of(file, entry);
+    return STATUS_OK;
+}
+
+/* *matched: the entry is the gate and up, or down, of all of a layer's experts, as transformers 5 has them in memory.
+ */
+static enum status match_stack(struct huggingface_reader *import, int file, const char *path, const char *name,
+                               const struct safetensors_entry *entry, bool *matched, struct error *err)
+{
+    const struct experts_desc *experts = &import->desc->experts;
+    const int64_t C = import->desc->hidden_size, I = experts->inner_size;
+    const char *rest;
+    const int64_t layer = layer_of_name(name, &rest);
+    if (layer < 0 || layer >= import->desc->num_layers || !import->desc->layers[layer].sparse || experts->fused)
+        return STATUS_OK;
+    const bool down = strcmp(rest, ".mlp.experts.down_proj") == 0;
+    *matched = down || strcmp(rest, ".mlp.experts.gate_up_proj") == 0;
+    if (!*matched) return STATUS_OK;
+    const int64_t shape[] = {experts->count, down ? C : 2 * I, down ? I : C}, parts = experts->count * (down ? 1 : 2);
+    TRY(safetensors_expect(entry, path, 3, shape, ", but config.json asks for", err));
+    const struct tensor_info *first =
+        tensor_find(import->table, 1 + (int)layer, down ? ROLE_EXPERT_DOWN_W : ROLE_EXPERT_GATE_W);
+    for (int64_t i = 0; i < parts; i++) {
+        struct hf_place *place = &import->places[first + i - import->table->tensors];
+        if (place->found) return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, first[i].name);
+        *place = hf_place_of(file, entry);
+        place->bytes /= parts;
+        place->begin += i * place->bytes;
+    }
     return STATUS_OK;
 }
 
@@ -284,12 +348,13 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     if (import->desc->family == FAMILY_GPT_NEOX && strcmp(name, HF_NEOX_HEAD) == 0) name = LM_HEAD;
     if (import->names && !model_multimodal_is_text(name)) return hf_rest_add(&import->rest, file, path, entry, err);
     if (is_skipped_by_import(import->desc, name)) return STATUS_OK;
-    if (import->desc->family == FAMILY_BERT && import->desc->new_head && strncmp(entry->name, "cls.", 4) == 0) {
+    if (is_left_out(import->desc, name)) {
         import->left_out++;
         return STATUS_OK;
     }
     bool matched, tied_head = import->desc->tied && strcmp(name, LM_HEAD) == 0;
     TRY(match_quantized(import, file, path, entry, &matched, err));
+    if (!matched) TRY(match_stack(import, file, path, name, entry, &matched, err));
     if (matched) return STATUS_OK;
     const struct tensor_info *tensor = tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, name);
     if (!tensor || starts_fresh(import, tensor)) {
@@ -340,8 +405,10 @@ static enum status resolve_pooler(struct huggingface_reader *import, struct erro
 static void tell_differences(const struct huggingface_reader *import)
 {
     if (import->left_out)
-        log_info("model: left out the heads of pretraining in '%s': %d tensor%s, cls.…", import->dir, import->left_out,
-                 import->left_out == 1 ? "" : "s");
+        log_info("model: left out %s in '%s': %d tensor%s%s",
+                 import->desc->family == FAMILY_BERT ? "the heads of pretraining" : "the layer for further tokens",
+                 import->dir, import->left_out, import->left_out == 1 ? "" : "s",
+                 import->desc->family == FAMILY_BERT ? ", cls.…" : "");
     if (import->new_pooler)
         log_info("model: '%s' has no pooler: 'bert.pooler' starts from random values (run.seed)", import->dir);
     if (import->ignored)
@@ -420,20 +487,6 @@ static enum status check_complete(const struct huggingface_reader *import, struc
 
 /* ---- reading ------------------------------------------------------------- */
 
-int64_t huggingface_not_finite(const float *x, int64_t count)
-{
-    enum { BLOCK = 1024 };
-    for (int64_t begin = 0; begin < count; begin += BLOCK) {
-        int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
-        int found = 0;
-#pragma omp simd reduction(| : found)
-        for (int64_t i = begin; i < end; i++) found |= !(fabsf(x[i]) <= FLT_MAX);
-        for (int64_t i = begin; found && i < end; i++)
-            if (!isfinite(x[i])) return i;
-    }
-    return count;
-}
-
 static enum status compare_tied_head(struct huggingface_reader *import, int64_t first, int64_t count,
                                      const float *embedding, struct error *err)
 {
@@ -496,6 +549,28 @@ static enum status import_decode(struct huggingface_reader *import, int tensor, 
     return STATUS_OK;
 }
 
+/* Elements of a stack of quantized matrices; an expert's values are kept for the next ones. */
+static enum status import_stack(struct huggingface_reader *import, int tensor, int64_t first, int64_t count, float *out,
+                                struct error *err)
+{
+    const struct tensor_info *info = &import->table->tensors[tensor];
+    const int64_t size = info->numel / info->shape[0];
+    for (int64_t at = first, n; at < first + count; at += n) {
+        const int64_t expert = at / size;
+        n = min64((expert + 1) * size, first + count) - at;
+        if (import->decoded_tensor != tensor || import->decoded_expert != expert) {
+            import->decoded_tensor = -1;
+            import->decoded = memory_resize(import->decoded, (size_t)size * sizeof *out);
+            TRY(hf_quantized_expert(&import->quantized[tensor], info, expert, &import->files, import->decoded, err));
+            import->decoded_tensor = tensor;
+            import->decoded_expert = expert;
+            heartbeat_beat();
+        }
+        memcpy(out + (at - first), (const float *)import->decoded + (at - expert * size), (size_t)n * sizeof *out);
+    }
+    return STATUS_OK;
+}
+
 static void import_initial_values(const struct huggingface_reader *import, int tensor, int64_t first, int64_t count,
                                   float *out)
 {
@@ -516,6 +591,8 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
         return STATUS_OK;
     }
     const struct hf_place *place = &import->places[tensor];
+    if (import_is_quantized(import, tensor) && info->ndim == 3)
+        return import_stack(import, tensor, first, count, out, err);
     if (import_is_quantized(import, tensor)) {
         const struct stored_source codes = {.context = import, .part = import_part};
         return import_decode(import, tensor, &import->quantized[tensor].stored, &codes, first, count, out, err);

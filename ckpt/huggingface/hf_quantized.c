@@ -134,6 +134,12 @@ enum status hf_quantized_open(struct hf_quantized *quantized, const struct model
     return hf_read_state(quantized, tensor, files, err);
 }
 
+static enum status hf_bad_numbers(const struct tensor_info *tensor, struct error *err)
+{
+    error_set(err, STATUS_DATA, "tensor '%s' has a NaN or an infinity", tensor->name);
+    return error_hint(err, "the file is damaged; take another copy");
+}
+
 /* Scales are numbers, and so are FP8's codes. */
 static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,
                                     enum stored_part part, const void *data, struct error *err)
@@ -146,9 +152,7 @@ static enum status hf_check_numbers(const struct hf_quantized *quantized, const 
             finite = finite && (((const uint8_t *)data)[i] & 0x7f) != 0x7f;
     else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
         for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)data)[i]);
-    if (finite) return STATUS_OK;
-    error_set(err, STATUS_DATA, "tensor '%s' has a NaN or an infinity", tensor->name);
-    return error_hint(err, "the file is damaged; take another copy");
+    return finite ? STATUS_OK : hf_bad_numbers(tensor, err);
 }
 
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
@@ -163,4 +167,33 @@ enum status hf_quantized_read(const struct hf_quantized *quantized, const struct
     else
         TRY(hf_files_read(files, place, out, err));
     return hf_check_numbers(quantized, tensor, part, out, err);
+}
+
+enum status hf_quantized_expert(const struct hf_quantized *quantized, const struct tensor_info *stack, int64_t expert,
+                                struct hf_files *files, float *out, struct error *err)
+{
+    const int64_t ins = stack->shape[1], outs = stack->shape[2];
+    const struct tensor_info matrix = {.ndim = 2, .shape = {outs, ins, 1}, .numel = ins * outs};
+    const struct stored_settings settings = {.quantization.method = QUANTIZATION_MXFP4};
+    const struct stored_tensor stored = stored_quantized(&matrix, &settings);
+    struct hf_place codes = quantized->parts[HF_CODES], scales = quantized->parts[HF_SCALES];
+    uint8_t *bytes = memory_alloc((size_t)stored.begin[STORED_PARTS]);
+    float *values = memory_alloc((size_t)matrix.numel * sizeof *values);
+    enum status status = STATUS_OK;
+    codes.bytes = stored.bytes[STORED_CODES];
+    codes.begin += expert * codes.bytes;
+    scales.bytes = stored.bytes[STORED_SCALES];
+    scales.begin += expert * scales.bytes;
+    TRY_END(hf_files_read(files, &codes, bytes, err));
+    TRY_END(hf_files_read(files, &scales, bytes + stored.begin[STORED_SCALES], err));
+#pragma omp parallel for
+    for (int64_t i = 0; i < outs; i++) {
+        stored_values(&matrix, &stored, bytes, i * ins, ins, values + i * ins);
+        for (int64_t j = 0; j < ins; j++) out[j * outs + i] = values[i * ins + j];
+    }
+    if (huggingface_not_finite(out, matrix.numel) < matrix.numel) status = hf_bad_numbers(stack, err);
+end:
+    free(bytes);
+    free(values);
+    return status;
 }

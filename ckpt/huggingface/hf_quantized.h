@@ -4,7 +4,8 @@
  *   bitsandbytes   NAME (codes), NAME.absmax, .quant_map, .quant_state.bitsandbytes__nf4; with double quantization
  *                  .nested_absmax, .nested_quant_map
  *   FP8            NAME (codes), NAME_scale_inv
- *   MXFP4          NAME_blocks, NAME_scales */
+ *   MXFP4          NAME_blocks, NAME_scales; of gpt-oss's experts (experts, out, in), where NAME is (experts, in, out)
+ */
 #pragma once
 
 #include "ckpt/huggingface/huggingface.h"
@@ -29,6 +30,10 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
 /* Once all entries are known: checks that the matrix is whole, and as the config says. */
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
                               const struct tensor_info *tensor, struct hf_files *files, struct error *err);
+
+/* out (in, out) = the values of an expert's matrix in a stack of them. */
+enum status hf_quantized_expert(const struct hf_quantized *quantized, const struct tensor_info *stack, int64_t expert,
+                                struct hf_files *files, float *out, struct error *err);
 
 /* stored_source.part: a whole part, in the form of stored_base.h. */
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,

@@ -72,6 +72,8 @@ struct hf_tensor hf_model_tensor(const struct model_desc *desc, const struct ten
     struct hf_tensor entry = hf_tensor_of("", tensor, dtype);
     if (desc->family == FAMILY_GPT_NEOX && tensor->role == ROLE_LM_HEAD)
         snprintf(entry.name, sizeof entry.name, HF_NEOX_HEAD);
+    if (desc->experts.sigmoid && (tensor->role == ROLE_ROUTER_W || tensor->role == ROLE_ROUTER_CORRECTION))
+        entry.dtype = DTYPE_F32; /* as transformers keeps them */
     return entry;
 }
 

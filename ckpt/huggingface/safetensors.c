@@ -8,7 +8,9 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,6 +264,20 @@ enum status hf_files_values(struct hf_files *files, const struct hf_place *place
         floats_from(out + done, staging, (size_t)n, place->dtype);
     }
     return STATUS_OK;
+}
+
+int64_t huggingface_not_finite(const float *x, int64_t count)
+{
+    enum { BLOCK = 1024 };
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {
+        int64_t end = begin + BLOCK < count ? begin + BLOCK : count;
+        int found = 0;
+#pragma omp simd reduction(| : found)
+        for (int64_t i = begin; i < end; i++) found |= !(fabsf(x[i]) <= FLT_MAX);
+        for (int64_t i = begin; found && i < end; i++)
+            if (!isfinite(x[i])) return i;
+    }
+    return count;
 }
 
 void hf_files_release(struct hf_files *files)

@@ -145,7 +145,7 @@ static enum status engine_check_quantization(const struct engine *t, enum quanti
     if (spec->model.load_in_4bit && folder != QUANTIZATION_NONE && folder != QUANTIZATION_NF4)
         return error_set(err, STATUS_USAGE,
                          "model.quantization_config: the model's weights are quantized already; hint: remove it");
-    if (method == QUANTIZATION_NONE) return STATUS_OK;
+    if (method == QUANTIZATION_NONE || t->desc.quantization.decoded) return STATUS_OK;
     if (!spec->adapter.on) {
         error_set(err, STATUS_USAGE, "weights in %d bits cannot be trained", method == QUANTIZATION_FP8 ? 8 : 4);
         return error_hint(err, "peft trains an adapter on them; or take the unquantized weights");

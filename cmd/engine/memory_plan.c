@@ -81,6 +81,19 @@ static int64_t memory_plan_trained(const struct engine *t)
     return trained;
 }
 
+/* Parameters that a token meets: all but those of experts that it does not go to. */
+static int64_t memory_plan_active(const struct engine *t)
+{
+    const struct experts_desc *experts = &t->desc.experts;
+    int64_t active = t->table.num_params;
+    for (int i = 0; i < t->table.num_tensors; i++) {
+        const struct tensor_info *tensor = &t->table.tensors[i];
+        if (tensor->role >= ROLE_EXPERT_GATE_W && tensor->role <= ROLE_EXPERT_DOWN_B)
+            active -= tensor->numel / experts->count * (experts->count - experts->per_token);
+    }
+    return active;
+}
+
 /* With auto, state that was sent to a disk to leave host memory does not come back there. */
 static bool memory_plan_has_snapshot(const struct run_spec *spec)
 {
@@ -415,10 +428,13 @@ static void memory_plan_print_layout(const struct engine *t)
 void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
-    char trained[64] = "";
+    char trained[64] = "", active[96] = "";
     if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
-    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters%s", t->rank, t->world,
-               t->spec->zero.stage, dtype_name(t->spec->dtype), memory_plan_trained(t) + t->table.frozen_params,
+    if (t->desc.experts.count)
+        snprintf(active, sizeof active, ", %" PRId64 " of them active (%" PRId64 " of %" PRId64 " experts)",
+                 memory_plan_active(t), t->desc.experts.per_token, t->desc.experts.count);
+    log_detail("memory plan: rank %d of %d, ZeRO stage %d, %s, %" PRId64 " parameters%s%s", t->rank, t->world,
+               t->spec->zero.stage, dtype_name(t->spec->dtype), memory_plan_trained(t) + t->table.frozen_params, active,
                trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);

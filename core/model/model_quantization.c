@@ -69,6 +69,7 @@ void model_quantization_read(struct config_reader *reader, struct model_desc *de
                     "quantization_config: quant_method '%.60s' is not read; hint: bitsandbytes (nf4), fp8 and mxfp4 "
                     "are, or use the model's unquantized weights",
                     method);
+    settings->decoded = settings->method == QUANTIZATION_MXFP4 && desc->family == FAMILY_GPT_OSS;
     read_skipped(&members, bitsandbytes ? "llm_int8_skip_modules" : "modules_to_not_convert", settings);
     reader->status = members.status;
 }

@@ -48,8 +48,8 @@ static bool stored_is_skipped(const struct quantization_settings *settings, cons
 
 static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
 {
-    return settings->method != QUANTIZATION_NONE && tensor->frozen && stored_is_linear(settings->method, tensor) &&
-           !stored_is_skipped(settings, tensor);
+    return settings->method != QUANTIZATION_NONE && !settings->decoded && tensor->frozen &&
+           stored_is_linear(settings->method, tensor) && !stored_is_skipped(settings, tensor);
 }
 
 struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,

@@ -54,6 +54,7 @@ enum quantization_method { QUANTIZATION_NONE, QUANTIZATION_NF4, QUANTIZATION_FP8
 
 struct quantization_settings {
     enum quantization_method method;
+    bool decoded;             /* import decodes the matrices, and the run knows no codes */
     bool double_quant;        /* NF4: bnb_4bit_use_double_quant */
     enum dtype compute_dtype; /* NF4: bnb_4bit_compute_dtype; DTYPE_COUNT: not set */
     bool has_skip;            /* else `skip` is the default: the heads */

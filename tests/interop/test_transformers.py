@@ -22,6 +22,7 @@ NO_IDS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 LAYER_NORM = {k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}
 NEOX = {**{k: v for k, v in LAYER_NORM.items() if k != "num_key_value_heads"}, "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu"}
+EXPERTS = {**LLAMA, "moe_intermediate_size": 12, "num_experts_per_tok": 2, **NO_IDS}
 FAMILIES = {
     "gpt2": GPT2,
     "gpt2-inner": {**GPT2, "n_inner": 72},
@@ -77,6 +78,18 @@ FAMILIES = {
                "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
                "sliding_window": 9, "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 64, "rope_theta": None,
                "use_double_wide_mlp": True, "tie_word_embeddings": True, **NO_IDS},
+    "qwen3_moe": {**EXPERTS, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 16, "num_experts": 5,
+                  "mlp_only_layers": [1], "norm_topk_prob": True},
+    "qwen2_moe": {**EXPERTS, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 5,
+                  "shared_expert_intermediate_size": 20},
+    "mixtral": {**EXPERTS, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 5},
+    "olmoe": {**EXPERTS, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "num_experts": 5},
+    "granitemoe": {**EXPERTS, "model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 5,
+                   "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22, "logits_scaling": 2.0},
+    "gpt_oss": {**EXPERTS, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": 5, "head_dim": 16,
+                "sliding_window": 9},
+    "glm4_moe": {**EXPERTS, "model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 6, "n_group": 3,
+                 "topk_group": 2, "use_qk_norm": True, "routed_scaling_factor": 1.5},
     "yarn": {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True,
              "sliding_window": 9, "max_window_layers": 1,
              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},

@@ -39,6 +39,16 @@ PRETRAINED = {
                         "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000,
                         "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
                         "use_cache": True, "use_sliding_window": False, "vocab_size": 151936},
+    "models/qwen3-30b-a3b": {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False,
+                             "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645,
+                             "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+                             "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+                             "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True,
+                             "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+                             "num_key_value_heads": 4, "output_router_logits": False, "rms_norm_eps": 1e-6, "rope_scaling": None,
+                             "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": None,
+                             "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
+                             "use_sliding_window": False, "vocab_size": 151936},
     "models/llama-3.3-70b": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False,
                              "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 8192,
                              "initializer_range": 0.02, "intermediate_size": 28672, "max_position_embeddings": 131072,
@@ -52,7 +62,8 @@ PRETRAINED = {
 # millions of parameters that the plan must come to
 MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
             "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495),
-            "llama-70b-lora.yaml": (70760, 70762), "qwen3-8b-qlora.yaml": (8234, 8236), "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
+            "llama-70b-lora.yaml": (70760, 70762), "qwen3-8b-qlora.yaml": (8234, 8236),
+            "qwen3-30b-a3b.yaml": (30532, 30533), "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
 
 
 def prepare(folder, name):
@@ -105,12 +116,21 @@ def test_the_plan_has_the_right_size(folder, name):
     assert low <= int(found.group(1)) / 1e6 <= high, done
 
 
-@pytest.mark.parametrize("name, device, ranks", [("llama-70b-lora.yaml", "h100", 8), ("qwen3-8b-qlora.yaml", "rtx4090", 1)])
-def test_an_adapter_fits_the_cards_that_its_spec_names(folder, name, device, ranks):
+@pytest.mark.parametrize("name, device, ranks", [("llama-70b-lora.yaml", "h100", 8), ("qwen3-8b-qlora.yaml", "rtx4090", 1),
+                                                 ("qwen3-30b-a3b.yaml", "h100", 8)])
+def test_a_run_fits_the_cards_that_its_spec_names(folder, name, device, ranks):
     done = folder.ztrain("plan", "--bytes", "--config", os.path.join(ROOT, "configs", name), "--device", device, "--world", ranks,
                          *prepare(folder, name))
     card = {"h100": 79.1, "rtx4090": 23.5}[device] * 2 ** 30
     assert 0.5 * card < plan_bytes(done.out)["device"]["total"] < card
+
+
+def test_plans_count_what_a_token_meets(folder):
+    plan = ["plan", "--config", os.path.join(ROOT, "configs", "qwen3-30b-a3b.yaml"), "--world", 8, *prepare(folder, "qwen3-30b-a3b.yaml")]
+    assert "30532122624 parameters, 3353032704 of them active (8 of 128 experts)" in folder.ztrain(*plan).out
+    speed = folder.ztrain(*plan, "--speed").out
+    routing, mfu = (float(re.search(words, speed).group(1)) for words in (r"expert routing +\S+ +(\S+)", r"MFU +\S+ +(\S+)%"))
+    assert routing > 0 and 5 < mfu < 60, speed  # of all experts it would be ten times as much
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])

@@ -302,6 +302,20 @@ def test_damaged_folders(folder, method, change, words):
     assert words in folder.train(lora(spoil(folder, "spoilt", change)), expect=DATA).err
 
 
+@pytest.mark.parametrize("stage, ranks", [(0, 1), (3, 2)])
+def test_experts_in_fp8(folder, stage, ranks):
+    """A router is not quantized, whether the config lists it or not."""
+    base_of(folder, {**MODEL, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4,
+                     "num_experts_per_tok": 2, "moe_intermediate_size": 32})
+    changes = {"zero_optimization": {"stage": stage}, "peft": {"target_modules": ["q_proj", "v_proj"]}}
+    losses = []
+    for pretrained in quantized_pair(folder, "fp8"):
+        folder.train(lora(pretrained, changes), "run", ranks=ranks)
+        losses.append(folder.metrics().losses)
+        shutil.rmtree(folder.run_folder("run"))
+    assert losses[0] == losses[1] and len(losses[0]) == 3
+
+
 @pytest.mark.parametrize("model, words", [
     ({**MODEL, "intermediate_size": 63}, "has 63 columns; in 4 bits they are a multiple of 2"),
     (GPT2, "the matrices of gpt2 are (in, out), and are not quantized"),

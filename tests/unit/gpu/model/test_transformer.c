@@ -512,7 +512,8 @@ static void test_frozen_tensors(void **state)
 
 static bool is_in_out(const struct model_desc *desc, const struct tensor_info *base)
 {
-    return desc->weights_in_out && base->unit > 0 && base->ndim == 2;
+    return role_is_expert(base->role) ? desc->experts.interleaved
+                                      : desc->weights_in_out && base->unit > 0 && base->ndim == 2;
 }
 
 /* Every matrix, with ranks and scales that differ in a fused group; but not a tied embedding: the head has it too; nor
@@ -521,8 +522,8 @@ static struct adapter_choice adapts_all(const struct model_desc *desc, const str
 {
     const bool shared =
         role_is_embedding(tensor->role) && (tensor->role != ROLE_WTE || desc->tied || desc->padding_token >= 0);
-    const bool experts = tensor->role >= ROLE_ROUTER_W && tensor->role <= ROLE_EXPERT_DOWN_B;
-    return tensor->ndim != 2 || shared || experts
+    const bool later = role_is_expert(tensor->role) && tensor->joined; /* the first has those of all */
+    return !tensor_is_matrix(tensor) || shared || later
                ? (struct adapter_choice){ADAPTER_NONE, 0, 0}
                : (struct adapter_choice){ADAPTER_LORA, 2 + tensor->role % 3, 1 + tensor->role % 2};
 }
@@ -537,10 +538,11 @@ static struct adapter_choice adapts_some(const struct model_desc *desc, const st
                                                       : (struct adapter_choice){ADAPTER_NONE, 0, 0};
 }
 
-/* The element of a base tensor (out, in) that row o of B and column i of A make; A of an embedding is (V, r). */
-static int64_t adapted_element(const struct model_desc *desc, const struct tensor_info *base, int64_t o, int64_t i)
+/* The element of a base matrix (out, in) that row o of B and column i of A make; A of an embedding is (V, r). */
+static int64_t adapted_element(const struct model_desc *desc, const struct tensor_info *base, int64_t out, int64_t in,
+                               int64_t o, int64_t i)
 {
-    return is_in_out(desc, base) || base->role == ROLE_WTE ? i * base->shape[1] + o : o * base->shape[1] + i;
+    return is_in_out(desc, base) || base->role == ROLE_WTE ? i * out + o : o * in + i;
 }
 
 /* Gives A and B values, takes what they add from the base, so that the model is the golden one, and makes the golden
@@ -552,16 +554,17 @@ static void hide_adapter(struct fixture *f, const struct tensor_info *a)
     float *A = f->weights[a->unit] + a->offset, *B = f->weights[b->unit] + b->offset;
     float *dA = f->reference[a->unit] + a->offset, *dB = f->reference[b->unit] + b->offset;
     const bool embedding = a->role == ROLE_WTE;
-    const int64_t r = b->shape[1], in = embedding ? a->shape[0] : a->shape[1], out = b->shape[0];
-    assert_true(b->offset % TENSOR_ALIGN == 0 && a->numel == r * in && b->numel == r * out && !a->frozen &&
-                base->frozen);
+    const int64_t experts = a->ndim == 3 ? a->shape[0] : 1, r = b->shape[b->ndim - 1];
+    const int64_t in = a->numel / experts / r, out = b->numel / experts / r;
+    assert_true(b->offset % TENSOR_ALIGN == 0 && a->numel % (experts * r) == 0 && !a->frozen && base->frozen);
     for (int64_t k = 0; k < a->numel + b->numel; k++)
         *(k < a->numel ? A + k : B + k - a->numel) = (float)sin((double)(k + a->number)) * 0.05f;
-    for (int64_t o = 0; o < out; o++) {
+    for (int64_t row = 0; row < experts * out; row++) {
+        const int64_t expert = row / out, o = row % out;
         for (int64_t i = 0; i < in; i++) {
-            const int64_t at = base->offset + adapted_element(&f->desc, base, o, i);
+            const int64_t at = base->offset + expert * in * out + adapted_element(&f->desc, base, out, in, o, i);
             for (int64_t k = 0; k < r; k++) {
-                const int64_t of_a = embedding ? i * r + k : k * in + i, of_b = o * r + k;
+                const int64_t of_a = embedding ? i * r + k : (expert * r + k) * in + i, of_b = row * r + k;
                 f->weights[base->unit][at] -= (float)a->lora_scale * A[of_a] * B[of_b];
                 dA[of_a] += (float)a->lora_scale * B[of_b] * f->reference[base->unit][at];
                 dB[of_b] += (float)a->lora_scale * A[of_a] * f->reference[base->unit][at];
@@ -1138,6 +1141,13 @@ static void test_flops(void **state)
     llama.layers = layers_alike(&llama, layers);
     assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
                 6.0 * (3 * (32 * 80 + 40 * 32 + 3 * 32 * 80) + 3200) + 6.0 * 3 * 40 * 50);
+    llama.experts = (struct experts_desc){.count = 8, .per_token = 2, .inner_size = 16};
+    layers[1].sparse = layers[2].sparse = true; /* layer 2 has a shared expert */
+    layers[1].intermediate_size = 0;
+    layers[2].intermediate_size = 24;
+    const double experts = 8 * 32 + 2 * 3 * 32 * 16; /* the router, and 2 of 8 */
+    assert_true(transformer_flops_per_token(&llama, NULL, 50) ==
+                6.0 * (3 * (32 * 80 + 40 * 32) + 3 * 32 * 80 + 2 * experts + 3 * 32 * 24 + 3200) + 6.0 * 3 * 40 * 50);
 }
 
 int main(void)
