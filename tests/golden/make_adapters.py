@@ -275,8 +275,9 @@ def make(name):
     exact, single, half = (train(adapter, dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
     runs = {"fp32": [single], "bf16": [half]}
     if exact["routing"].chosen:
-        adapter.case.round_otherwise()
-        runs["bf16"].append(train(adapter, torch.bfloat16))
+        for noise in range(make_golden.OTHERS):
+            adapter.case.round_otherwise(noise)
+            runs["bf16"].append(train(adapter, torch.bfloat16))
         flips = make_golden.routing(adapter.case, exact, runs)["routing"]
         assert not flips["flips"]["fp32"], (name, flips)
     strays = {kind: make_golden.furthest([make_golden.rounding(run, exact) | {
