@@ -3,7 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
 #include <xxhash.h>
 
 uint64_t base_hash_bytes(int number, int64_t first, const void *bytes, size_t count)

@@ -8,14 +8,6 @@
 #include "core/io.h"
 #include "core/log.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #define TMP_PREFIX ".tmp-"
 
 static bool folder_name_begins(const char *text, const char *with)

@@ -16,7 +16,6 @@
 #include "core/fsutil.h"
 
 #include <dirent.h>
-#include <sys/stat.h>
 
 enum { CHECKPOINT_NAME_MAX = 256 };
 

@@ -6,12 +6,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;

@@ -8,11 +8,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- open and close ------------------------------------------------------ */
 
 /* Gives the reader its manifest: that of the entry (may be NULL) if the folder is still the same, else the folder's. */

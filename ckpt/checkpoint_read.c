@@ -13,10 +13,6 @@
 #include "core/round_up.h"
 #include "core/spec/adapter_config.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 enum { OPEN_FILES = 64 }; /* that are allowed however low the process's limit is */

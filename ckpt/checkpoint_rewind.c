@@ -18,13 +18,6 @@
 #include "core/memory.h"
 #include "core/metrics/metrics.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- planning ------------------------------------------------------------ */
 
 /* ".aside-3" and ".damaged-1" at the end of a name; *number is N. NULL: neither. */

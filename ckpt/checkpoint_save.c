@@ -29,11 +29,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 enum { SAVING_UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */

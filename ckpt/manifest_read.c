@@ -12,14 +12,6 @@
 #include "core/model/shard.h"
 #include "core/round_up.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { TAIL_BYTES = HASH_DIGITS + sizeof CHECKSUM_TAIL - 1 };

@@ -6,11 +6,6 @@
 #include "core/memory.h"
 #include "core/version.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 /* Version 2 has fewer states, for optimizers other than Adam; a checkpoint with all states has version 1. */

@@ -8,10 +8,6 @@
 #include "core/memory.h"
 #include "core/storage/uncached_read.h"
 
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
 

@@ -7,11 +7,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
 

@@ -7,10 +7,6 @@
 #include "core/storage/uncached_read.h"
 #include "core/thread.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct read_ahead {
     struct read_ahead_source source;
     int64_t pieces;

@@ -4,8 +4,6 @@
 #include "core/memory.h"
 #include "core/piece_hash.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { EXCHANGED_HASHES = COMM_EXCHANGE_MAX / sizeof(uint64_t) }; /* of a rank, at a time */

@@ -7,11 +7,6 @@
 #include "core/printable.h"
 #include "core/string_list.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err)
 {

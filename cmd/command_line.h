@@ -4,8 +4,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 /* A usual option is a flag if it has no value, else a text that is not empty. */
 enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST };
 

@@ -7,10 +7,6 @@
 #include "core/printable.h"
 #include "core/spec/spec.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char USAGE[] =
     "usage: ztrain convert FILE… [--deepspeed FILE] [--world N] [--out FILE [--force]]\n"
     "\n"

@@ -11,10 +11,7 @@
 #include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
-#include <inttypes.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MOST_WORDS = 64,

@@ -21,11 +21,6 @@
 #include "gpu/ops.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Prints a line "name  text". */
 __attribute__((format(printf, 2, 3))) static void print_line(const char *name, const char *format, ...)

@@ -22,11 +22,6 @@
 #include "core/log.h"
 #include "core/spec/adapter_config.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 static const char USAGE[] =

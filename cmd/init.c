@@ -10,10 +10,6 @@
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static const char USAGE[] =
     "usage: ztrain init [--model DIR --data PREFIX] [options]\n"
     "\n"

@@ -13,12 +13,6 @@
 #include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { INIT_TRIES = 3 };

@@ -4,10 +4,6 @@
 #include "core/memory.h"
 #include "core/size_text.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 static const double gib = (double)(1 << 30);
 
 /* Appends the name of a path's last part, without the ending of a shard or of JSON. */

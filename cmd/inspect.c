@@ -12,10 +12,6 @@
 #include "core/printable.h"
 #include "core/size_text.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 
 static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n\n"

@@ -10,10 +10,6 @@
 #include "core/printable.h"
 #include "gpu/simulate/op_estimate.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */
 
 static const struct option_row option_table[] = {

@@ -11,9 +11,6 @@
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {
     const struct run_spec *spec = t->spec;

@@ -15,11 +15,6 @@
 #include "core/size_text.h"
 #include "core/string_list.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const double same_time = 0.005; /* times that differ by this part are about the same */
 
 struct fit_candidate {

@@ -5,9 +5,6 @@
 #include "core/printable.h"
 #include "gpu/simulate/published_speed.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-
 /* ---- printing ------------------------------------------------------------ */
 
 static void print_attention(struct simulated_run *p, struct simulated_machine *machine)

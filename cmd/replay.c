@@ -9,8 +9,6 @@
 #include "core/log.h"
 #include "core/string_list.h"
 
-#include <string.h>
-
 static const char USAGE[] =
     "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n\n"
     "Computes steps of a run again, from its newest valid checkpoint before step S up to S, and compares each with "

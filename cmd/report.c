@@ -11,12 +11,7 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { REPORT_RUNS = 32 };

@@ -20,13 +20,6 @@
 #include "gpu/model/sampler.h"
 #include "gpu/open/device_open.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static const char USAGE[] =
     "usage: ztrain sample DIR --prompt TEXT [options]\n\n"
     "Continues a prompt with a trained model, and prints the continuation as it comes, until the model ends it\n"

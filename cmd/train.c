@@ -24,8 +24,6 @@
 #include "core/output.h"
 #include "core/printable.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */

@@ -6,8 +6,6 @@
 #include "cmd/commands.h"
 #include "core/printable.h"
 
-#include <inttypes.h>
-
 static const char USAGE[] =
     "usage: ztrain verify DIR\n\n"
     "Reads every byte of a checkpoint and compares it with the checksums in its manifest.\n"

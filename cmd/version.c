@@ -8,12 +8,9 @@
 
 #include <jansson.h>
 #include <liburing.h>
-#include <limits.h>
 #include <link.h>
 #include <pcre2.h>
 #include <sodium.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>

@@ -10,14 +10,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */
 

@@ -4,8 +4,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 static uint64_t hash_agreed_text(const char *text)

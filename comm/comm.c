@@ -10,9 +10,7 @@
 #include "core/memory.h"
 #include "gpu/spans.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
                       struct error *err)

@@ -7,8 +7,6 @@
 #include "comm/control/control.h"
 #include "comm/control/net.h"
 
-#include <pthread.h>
-
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 
 struct data_op;

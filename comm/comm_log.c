@@ -7,9 +7,6 @@
 #include "core/memory.h"
 #include "gpu/span_recorder.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     IN_FLIGHT = 1024, /* operations that the host may be ahead of the device */
     KEPT = 32768,     /* operations that not all ranks have compared, unless the caller chooses */

@@ -13,10 +13,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- topology ------------------------------------------------------------ */
 

@@ -13,11 +13,7 @@
 #include "core/machine.h"
 #include "core/round_up.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /* Linux 5.14; glibc names them from version 2.35 on. An older kernel answers EINVAL. */
 #ifndef MADV_POPULATE_READ

@@ -5,9 +5,6 @@
 
 #include "core/memory.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *length)

@@ -7,8 +7,6 @@
 #include "core/flight/flight.h"
 #include "core/heartbeat.h"
 
-#include <string.h>
-
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
 
 int comm_rank(const struct comm *comm)

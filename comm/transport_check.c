@@ -6,8 +6,6 @@
 #include "core/memory.h"
 #include "gpu/arena.h"
 
-#include <stdlib.h>
-
 /* Elements of a slice; of all slices of a long operation, which NCCL moves by other algorithms. */
 enum { COUNT = 64, LONG_COUNT = 2 << 20 };
 

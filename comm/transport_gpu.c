@@ -10,9 +10,6 @@
 #include "core/flight/flight.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { BUFFER_BYTES = 8 << 20 };
 
 static enum status find_shared_gpu(struct comm *comm, const struct device *device, int *first, int *second,

@@ -32,10 +32,6 @@
 #include "core/round_up.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     SCRATCH_BYTES = 4 << 20,

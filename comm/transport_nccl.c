@@ -25,11 +25,6 @@
 #include "gpu/ops.h"
 
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* How NCCL reaches memory of collectives; the same on all ranks, as has to be the place of a buffer in its window. */
 enum memory_way {

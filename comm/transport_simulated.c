@@ -5,8 +5,6 @@
 #include "core/memory.h"
 #include "gpu/simulate/simulated_device.h"
 
-#include <math.h>
-
 /* What NCCL's rings reach of a link with large messages (nccl-tests on eight H100: about 360 of 450 GB/s), and the time
  * to start one, which grows with the ring. */
 static const double link_share = 0.8, start_seconds = 15e-6, rank_seconds = 1e-6;

@@ -3,12 +3,7 @@
 
 #ifdef ZTRAIN_FAULTS
 
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const char *const kind_names[] = {"write", "fsync",    "rename",    "mkdir",      "remove",
                                          "link",  "allocate", "blockread", "blockwrite", "any"};

@@ -16,13 +16,7 @@
 #pragma once
 
 #include "core/io.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "core/status.h"
 
 enum fault_kind {
     FAULT_WRITE,

@@ -6,12 +6,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two heartbeats */ };
 
 enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, enum status code, struct error *err)

@@ -5,11 +5,6 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
-
 static _Atomic uint64_t private_counter;
 _Atomic(_Atomic uint64_t *) heartbeat_counter = &private_counter;
 

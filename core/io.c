@@ -4,12 +4,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <unistd.h>
-
 /* A wrapper's body: `call`, which returns `type`; `doing` names the operation on `path`, or NULL: the file of `fd`. */
 #define SLOW_CALL(type, doing, path, fd, call)             \
     do {                                                   \

@@ -7,13 +7,6 @@
 #include "core/output.h"
 #include "core/printable.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
 static struct {
     pthread_mutex_t mutex;
     int rank, world;

@@ -2,17 +2,9 @@
 #include "core/output.h"
 
 #include "core/clock.h"
-#include "core/status.h"
 #include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const double drain_patience = 2; /* seconds */
 

@@ -5,9 +5,6 @@
 #include "core/heartbeat.h"
 #include "core/log.h"
 
-#include <math.h>
-#include <time.h>
-
 static const double first_pause = 0.2, longest_pause = 5, glance = 0.1; /* seconds */
 
 static bool is_stopped(const struct retry *retry)

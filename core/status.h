@@ -9,8 +9,23 @@
  * Lower case, no full stop, no rank (the log adds rank and host). */
 #pragma once
 
+/* What nearly every file needs of C and POSIX: those that have this header do not include it again. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 __BEGIN_DECLS
 

@@ -6,17 +6,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* MOST_ENTRIES bounds the memory that a file can take; a run has about fifty configs. */

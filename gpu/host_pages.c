@@ -5,9 +5,6 @@
 #include "core/machine.h"
 #include "core/round_up.h"
 
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20 };

@@ -3,17 +3,9 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/status.h"
 
 #include <dlfcn.h>
 #include <glob.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Of a site-packages folder. */
 #define IN_PACKAGES "/nvidia/*/lib"

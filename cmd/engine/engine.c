@@ -13,11 +13,6 @@
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
 enum { TOKEN_MULTIPLE = 16 };
 

@@ -5,9 +5,6 @@
 #include "core/log.h"
 #include "core/printable.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <xxhash.h>
 
 _Static_assert((int)SPEC_MAX_SOURCES == (int)INTERLEAVE_SOURCES, "every source that a spec may have can be mixed");

@@ -3,10 +3,6 @@
 
 #include "core/memory.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
                                struct engine_samples *s, struct error *err)
 {

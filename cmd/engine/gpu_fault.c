@@ -6,11 +6,7 @@
 #include "core/log.h"
 #include "gpu/cuda/nvml.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { TEST_SECONDS = 60 }; /* the self-test takes two, and the driver some more to start */
 

@@ -10,10 +10,6 @@
 #include "gpu/cuda/cuda_library_info.h"
 #endif
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
 /* The members of machine_record_to_json() that decide the bits of results, in the order of messages. */

@@ -9,11 +9,6 @@
 #include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- what would fit ------------------------------------------------------ */
 
 /* A setting and its bytes of device memory; bytes 0: none was found. */

@@ -5,13 +5,6 @@
 #include "core/log.h"
 #include "gpu/peaks.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link)
 {
     return machine->world > link->per_node ? &link->network : &link->inside;

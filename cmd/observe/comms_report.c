@@ -7,10 +7,6 @@
 #include "core/fsutil.h"
 #include "core/log.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {
     return seconds > 0 ? (double)bytes / seconds / 1e9 : 0;

@@ -12,12 +12,7 @@
 #include "core/machine.h"
 #include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { KEPT_STARTS = 4, PATH_BYTES = FS_PATH_MAX };
 

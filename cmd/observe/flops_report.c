@@ -7,11 +7,6 @@
 #include "core/memory.h"
 #include "gpu/ops_profile.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct work {
     double seconds, flops;
 };

@@ -6,8 +6,6 @@
 #include "core/flight/flight.h"
 #include "core/log.h"
 
-#include <inttypes.h>
-
 void integrity_start(struct run *run)
 {
     const int64_t interval = run->spec->train.check_interval_steps;

@@ -5,12 +5,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 /* ---- curves -------------------------------------------------------------- */
 
 /* null: not finite. Whole numbers have no fraction, for the page's size. */

@@ -4,11 +4,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- one run ------------------------------------------------------------- */
 
 /* text: owned. */

@@ -10,12 +10,6 @@
 #include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
 
-#include <inttypes.h>
-#include <jansson.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 
 /* ---- the newest checkpoint ----------------------------------------------- */

@@ -6,9 +6,6 @@
 #include "core/spec/spec.h"
 #include "core/string_list.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum run_state {
     RUN_RUNNING,
     RUN_FINISHED,    /* it reached its last step */

@@ -5,13 +5,7 @@
 #include "core/metrics/metrics_summary.h"
 #include "core/output.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 void console_init(struct console *console, const struct run_spec *spec, bool silent, int64_t total_steps)
 {

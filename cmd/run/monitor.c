@@ -7,9 +7,6 @@
 #include "core/metrics/csv_monitor.h"
 #include "core/metrics/tensorboard.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 struct monitor {
     int64_t batch; /* samples of a step */
     bool scale;    /* fp16: the loss scale is worth a curve */

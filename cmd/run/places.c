@@ -9,15 +9,9 @@
 #include "core/memory.h"
 #include "gpu/open/device_open.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- from start to start ------------------------------------------------- */
 

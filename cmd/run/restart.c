@@ -11,12 +11,6 @@
 #include "core/metrics/metrics.h"
 #include "core/output.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* "NUMBER STEP CODE CAUSE"; the run folder, if there is a checkpoint */
 static const char variable[] = "ZTRAIN_RESTART", run_variable[] = "ZTRAIN_RESTART_RUN";
 

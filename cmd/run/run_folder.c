@@ -8,11 +8,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* Network file systems may show a new file late. */
 static const double appear_patience = 5; /* seconds */
 

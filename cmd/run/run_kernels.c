@@ -7,10 +7,6 @@
 #include "core/memory.h"
 #include "gpu/autotune_cache.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */
 enum { NAME_SIZE = 160, TEXT_MAX = 1 << 24, HEAD_LINES = 3 };
 

@@ -42,14 +42,8 @@
 #include "core/memory.h"
 #include "core/thread.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 /* Seconds. Killed ranks may end after their supervisor, hence the patience; the last is between write and read back. */
 static const double USUAL_PERIOD = 10, USUAL_PATIENCE = 5, SETTLE = 1;

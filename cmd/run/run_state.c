@@ -4,9 +4,6 @@
 #include "comm/agree.h"
 #include "core/log.h"
 
-#include <inttypes.h>
-#include <math.h>
-
 void run_speaks(const struct run *run)
 {
     log_subject(run && run->spec->run.group ? run->spec->run.name : NULL);

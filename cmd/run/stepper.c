@@ -9,11 +9,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
 /* ---- life ---------------------------------------------------------------- */
 
 /* A collective is in every rank's graph or in none. */

@@ -4,13 +4,9 @@
 #include "core/clock.h"
 #include "core/status.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Atomic, as the signal may interrupt any thread of the process. */
 static atomic_int pending;

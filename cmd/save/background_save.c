@@ -12,11 +12,6 @@
 #include "core/size_text.h"
 #include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #ifdef _OPENMP
 #include <omp.h>

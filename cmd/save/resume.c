@@ -9,12 +9,6 @@
 #include "core/printable.h"
 #include "core/text/tokenizer.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
  * checkpoints ahead of the newest valid one would be moved aside as damaged. */
 static bool resume_names_run(const char *resume)

@@ -8,16 +8,8 @@
 #include "comm/agree.h"
 #include "core/log.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* Whether a process of this user listens there. */

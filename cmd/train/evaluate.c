@@ -6,11 +6,6 @@
 #include "core/memory.h"
 #include "core/metrics/eval_part.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {
     double *losses; /* owned (turns) */

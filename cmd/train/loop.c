@@ -29,11 +29,6 @@
 #include "gpu/peaks.h"
 #include "gpu/span_recorder.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 /* ---- a step -------------------------------------------------------------- */
 
 static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)

@@ -18,12 +18,6 @@
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const double checkpoint_bytes = 12; /* of a parameter */
 static const double slow_disk = 200e6;     /* bytes/s, assumed until the first checkpoint is measured */
 static const double deadline_period = 60;  /* seconds between two questions to Slurm about the end of the job */

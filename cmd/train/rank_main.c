@@ -25,13 +25,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
 static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */
 
 /* ---- reports at the end -------------------------------------------------- */

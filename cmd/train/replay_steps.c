@@ -10,12 +10,6 @@
 #include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* What metrics.jsonl has of a step. */
 enum { NUMBERS = 3 };
 static const char *const number_names[NUMBERS] = {"loss", "grad_norm", "lr"};

@@ -5,10 +5,6 @@
 #include "core/printable.h"
 #include "gpu/model/sampler.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 
 static void log_sample(const struct run *run, const struct sample_metrics *line)

@@ -6,8 +6,6 @@
 #include "core/clock.h"
 #include "core/flight/flight.h"
 
-#include <math.h>
-
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
 
 /* On rank 0: as many micro-batches until the next vote as take vote_seconds at the pace since the last one; at most

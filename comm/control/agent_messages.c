@@ -3,10 +3,6 @@
 
 #include "core/memory.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
 
 /* ---- sending ------------------------------------------------------------- */

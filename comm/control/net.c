@@ -5,15 +5,11 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 enum {
     VISIT_BYTES = 1 << 20, /* moved on one connection before the next has its turn */

@@ -4,9 +4,6 @@
 #include "core/clock.h"
 #include "core/heartbeat.h"
 
-#include <stdio.h>
-#include <time.h>
-
 static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
 static const long pause_ns = 20000000; /* between two looks of peer_lost() */
 

@@ -17,9 +17,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 enum {
     BOOTSTRAP_MAX_RANKS = 4096,
     BOOTSTRAP_KEY_MAX = 48,                          /* characters of a key */

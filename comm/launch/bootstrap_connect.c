@@ -9,17 +9,9 @@
 #include "core/memory.h"
 #include "core/version.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <sched.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1, ABORT_BYTES = 384 };

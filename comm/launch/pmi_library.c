@@ -7,11 +7,6 @@
 #include "core/thread.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const double finish_seconds = 10; /* for the last call: the work is done, and the process may end without it */
 

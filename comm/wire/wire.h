@@ -24,9 +24,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum {
     WIRE_SECRET_BYTES = 32,
     WIRE_HOST_ADDRESSES = 8, /* of one machine */

@@ -5,9 +5,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 
 static int data_summary_by_length(const void *a, const void *b)

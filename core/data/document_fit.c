@@ -11,8 +11,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 struct packer {
     int32_t *length; /* (documents) tokens that are taken of each */
     int32_t *room;   /* (2 leaves) */

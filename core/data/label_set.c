@@ -6,10 +6,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };

@@ -7,12 +7,7 @@
 #include "core/memory.h"
 #include "core/retry.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static const double read_patience = 30; /* seconds */
 

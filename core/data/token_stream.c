@@ -17,11 +17,6 @@
 #include "core/round_up.h"
 #include "core/thread.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define SLOTS 4
 
 struct slot {

@@ -5,13 +5,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { HEAD_BYTES = 4096, VERSION = 2 };

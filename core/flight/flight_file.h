@@ -11,11 +11,8 @@
 #pragma once
 
 #include "core/flight/flight.h"
-#include "core/status.h"
 
 #include <dirent.h>
-#include <stddef.h>
-#include <time.h>
 
 enum { FLIGHT_FILE_BYTES = 8192 + FLIGHT_ENTRIES * FLIGHT_ENTRY_WORDS * 8 };
 

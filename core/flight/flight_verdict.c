@@ -4,13 +4,7 @@
 
 #include "core/memory.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static const double renewals_missed = 5; /* intervals without a new record: the rank is silent */
 static const double late_seconds = 2;    /* after the others began to wait, a rank is missing */

@@ -4,10 +4,6 @@
 #include "core/hash_digits.h"
 #include "core/memory.h"
 
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-
 static const double largest_count = 0x1p53; /* up to here every whole number is a double */
 
 /* NULL: a value is not finite. */

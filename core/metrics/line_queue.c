@@ -7,13 +7,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 static const double first_pause = 0.1, longest_pause = 5; /* seconds */
 
 void line_queue_init(struct line_queue *queue, int fd, const char *path)

@@ -10,16 +10,6 @@
 #include "core/memory.h"
 #include "core/metrics/line_queue.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 /* ---- a step's numbers ---------------------------------------------------- */
 
 #define AT(member) offsetof(struct step_metrics, member)

@@ -4,10 +4,6 @@
 
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics_history.h"
-#include "core/status.h"
-
-#include <stddef.h>
-#include <stdint.h>
 
 struct metrics;
 

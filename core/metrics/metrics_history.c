@@ -8,12 +8,6 @@
 #include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- the lines of a history ---------------------------------------------- */
 
 /* The steps without a line, up to a step that has one. */

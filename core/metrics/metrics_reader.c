@@ -5,10 +5,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status metrics_reader_open(struct metrics_reader *reader, const char *path, struct error *err)
 {
     *reader = (struct metrics_reader){.path = path};

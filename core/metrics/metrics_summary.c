@@ -4,10 +4,6 @@
 #include "core/fsutil.h"
 #include "core/metrics/metrics_reader.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct summing {
     struct metrics_summary *s;
     int64_t tokens_before; /* up to s->last_step */

@@ -6,14 +6,6 @@
 #include "core/io.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 struct tensorboard {
     int fd;
     char *path;

@@ -6,10 +6,6 @@
 #include "core/memory.h"
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define UNMERGED "PROMPT_TUNING MULTITASK_PROMPT_TUNING P_TUNING PREFIX_TUNING ADAPTION_PROMPT CPT CARTRIDGE POLY"
 
 /* ---- reading ------------------------------------------------------------- */

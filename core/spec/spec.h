@@ -9,16 +9,9 @@
 #include "core/dtype.h"
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
-#include "core/status.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
 #include "core/training/settings.h"
-
-#include <jansson.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 

@@ -4,10 +4,6 @@
 #include "core/spec/adapter_config.h"
 #include "core/spec/spec_keys.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Whether the file may have the key. */
 static bool adapter_reads(const struct spec_key *key)
 {

@@ -8,11 +8,6 @@
 #include "core/kept_files.h"
 #include "core/memory.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* 500_000 is a number. */
 static void convert_underscores(struct spec_context *ctx, struct spec_node *node)
 {

@@ -6,10 +6,6 @@
 #include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/printable.h"
-#include "core/status.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };
 

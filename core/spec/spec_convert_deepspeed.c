@@ -5,9 +5,6 @@
 
 #include "core/fsutil.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Reads it from the path, beside the last file or from the current folder. *root stays NULL if it is not there. */
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
                                   struct string_list *errors, struct error *err)

@@ -5,9 +5,6 @@
 #include "core/io.h"
 #include "core/printable.h"
 
-#include <stdarg.h>
-#include <string.h>
-
 struct spec_node *convert_take(struct convert *c, const char *name)
 {
     struct spec_node *node = spec_child(c->from, name);

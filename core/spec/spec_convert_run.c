@@ -5,9 +5,6 @@
 #include "core/fsutil.h"
 #include "core/model/model_folder.h"
 
-#include <math.h>
-#include <string.h>
-
 void convert_model(struct convert *c)
 {
     struct spec_node *trained = convert_take(c, c->kind == CONVERT_AXOLOTL ? "base_model" : "model_name_or_path");

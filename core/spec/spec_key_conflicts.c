@@ -3,10 +3,6 @@
 #include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct rules {
     struct spec_context *ctx;
     struct spec_full *full;

@@ -5,9 +5,6 @@
 #include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* "tiny" for "runs/tiny.yaml" */
 static char *loaded_name(struct spec_arena *arena, const char *path)
 {

@@ -6,9 +6,6 @@
 #include "core/printable.h"
 #include "core/spec/spec_keys.h"
 
-#include <ctype.h>
-#include <string.h>
-
 static const char *const type_names[KEY_TYPE_COUNT] = {
     [KEY_SECTION] = "section",
     [KEY_FOREIGN] = "section",

@@ -5,9 +5,6 @@
 #include "core/size_text.h"
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
-#include <string.h>
-
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {
     const struct spec_choice *best = NULL;

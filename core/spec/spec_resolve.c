@@ -10,11 +10,6 @@
 #include "core/memory.h"
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- batch sizes --------------------------------------------------------- */
 
 static int64_t batch_size_product(int64_t a, int64_t b)

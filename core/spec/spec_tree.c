@@ -5,9 +5,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- memory -------------------------------------------------------------- */
 
 struct spec_block {

@@ -7,8 +7,6 @@
 #include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
 
-#include <string.h>
-
 /* What is done with the name, and whether the table in docs/run-spec.md has it. */
 #define COPY FOREIGN_COPY, false
 #define RULE FOREIGN_RULE, false

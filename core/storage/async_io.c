@@ -9,13 +9,6 @@
 #include "core/storage/io_queue.h"
 #include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { STACK_BYTES = 64 << 10 };
 
 struct thread_engine {

@@ -11,10 +11,7 @@
 #include "core/memory.h"
 #include "core/thread.h"
 
-#include <errno.h>
 #include <liburing.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct uring_engine {
     struct io_queue *queue; /* borrowed */

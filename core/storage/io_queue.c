@@ -4,9 +4,6 @@
 #include "core/clock.h"
 #include "core/faults.h"
 
-#include <errno.h>
-#include <stddef.h>
-
 void io_queue_init(struct io_queue *queue, int64_t block_size)
 {
     *queue = (struct io_queue){.block_size = block_size};

@@ -4,8 +4,6 @@
 
 #include "core/storage/async_io.h"
 
-#include <pthread.h>
-
 struct io_queue {
     int64_t block_size;
     pthread_mutex_t mutex;

@@ -6,8 +6,6 @@
 #include "core/storage/disk.h"
 #include "core/storage/scratch_folder.h"
 
-#include <stdlib.h>
-
 struct local_file {
     struct disk_file base; /* first */
     struct async_io *io;

@@ -4,9 +4,6 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-
 enum { NO_RECORD = -1 };
 
 struct record_buffer {

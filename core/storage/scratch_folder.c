@@ -19,15 +19,9 @@
 #include "core/size_text.h"
 #include "core/storage/async_io.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #define PREFIX "ztrain-offload-"
 #define LOCK_NAME "lock"

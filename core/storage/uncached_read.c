@@ -5,12 +5,9 @@
 #include "core/io.h"
 #include "core/round_up.h"
 
-#include <fcntl.h>
 #include <linux/magic.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 enum {
     HUGE_PAGE = 2 << 20,

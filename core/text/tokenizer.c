@@ -4,9 +4,6 @@
 #include "core/text/tokenizer_json.h"
 #include "core/text/unicode.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void tokenizer_free(struct tokenizer *tokenizer)
 {
     if (!tokenizer) return;

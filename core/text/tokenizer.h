@@ -18,7 +18,6 @@
  * A tokenizer never changes; any thread may use it. */
 #pragma once
 
-#include "core/status.h"
 #include "core/text/text_buffer.h"
 
 struct tokenizer;

@@ -6,10 +6,6 @@
 #include "core/memory.h"
 #include "core/printable.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_FILE = 256 << 20 };
 
 static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "sep_token",

@@ -5,10 +5,6 @@
 #include "core/printable.h"
 #include "core/text/unicode.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 /* What ByteLevel cuts by: GPT-2's expression. */
 static const char GPT2_EXPRESSION[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";

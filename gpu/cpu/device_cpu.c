@@ -19,9 +19,6 @@
 #include "gpu/host_pages.h"
 #include "gpu/noise.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -13,11 +13,6 @@
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/nvml.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3 };
 enum kept { OF_REFERENCE, OF_FIRST_RUN, KEPT };
 

@@ -9,9 +9,6 @@
 
 #if ZTRAIN_HAVE_CUDNN
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 10 };

@@ -12,9 +12,6 @@
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/peaks.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -4,10 +4,6 @@
 
 #include "core/heartbeat.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 /* What a wrong kernel leads to, ours or a library's, and a GPU that computes wrong addresses. */
 static const cudaError_t suspects[] = {
     cudaErrorIllegalAddress, cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,

@@ -13,8 +13,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 struct cuda_graph {
     struct graph base; /* first */
     uint64_t number;   /* of the capture, counted from 1 */

@@ -12,7 +12,6 @@
 #include "core/round_up.h"
 #include "gpu/host_pages.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 static void range_add(struct cuda_device *cuda, void *memory, size_t bytes, bool registered)

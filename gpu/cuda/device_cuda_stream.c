@@ -20,10 +20,6 @@
 #include "core/heartbeat.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum { RING_SLOTS = 256, SLOTS = 16, SLOT_BYTES = 512 << 10, MARKERS = 128 };
 
 struct closure {

@@ -17,10 +17,6 @@
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const direction_names[ATTENTION_DIRECTIONS] = {"forward", "backward"};
 
 struct attention_cudnn {

@@ -9,9 +9,6 @@
 #include "core/log.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* ENGINES: that are tried with each size of a piece. */
 enum { ENGINES = 4, CANDIDATES = ENGINES * ATTENTION_PIECES };
 

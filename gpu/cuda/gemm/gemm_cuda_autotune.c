@@ -18,9 +18,6 @@
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { GATED_CANDIDATES = 4, SAMPLE_BYTES = 64 << 10 };
 
 struct tuning {
