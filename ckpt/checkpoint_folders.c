@@ -2,11 +2,8 @@
 #include "ckpt/checkpoint_folders.h"
 
 #include "ckpt/manifest.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/log.h"
 
 #define TMP_PREFIX ".tmp-"
 

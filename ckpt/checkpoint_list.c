@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/checkpoint_list.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 static int listed_newest_first(const void *left, const void *right)
 {

@@ -4,9 +4,7 @@
  * crash. */
 #include "ckpt/checkpoint_read.h"
 #include "ckpt/checkpoint_retention.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 /* ---- open and close ------------------------------------------------------ */
 

@@ -6,11 +6,8 @@
  * Threads read the frames ahead (rankfile.h), also those of the next files and ranges. */
 #include "ckpt/checkpoint_read.h"
 
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/model/adapter.h"
-#include "core/round_up.h"
 #include "core/spec/adapter_config.h"
 
 #include <sys/resource.h>

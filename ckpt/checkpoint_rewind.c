@@ -13,9 +13,8 @@
  * leaves the run with the checkpoints before both. */
 #include "ckpt/checkpoint_rewind.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics.h"
 
 /* ---- planning ------------------------------------------------------------ */

@@ -23,11 +23,8 @@
 #include "ckpt/checkpoint_save_cache.h"
 #include "ckpt/state_hash.h"
 #include "comm/agree.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 #include <sys/random.h>
 

@@ -4,13 +4,9 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/metrics/eval_part.h"
 #include "core/model/shard.h"
-#include "core/round_up.h"
 
 #include <xxhash.h>
 

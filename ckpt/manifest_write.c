@@ -2,8 +2,7 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/hash_digits.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/version.h"
 
 #include <xxhash.h>

@@ -2,10 +2,7 @@
 /* rankfile_read.c: reads and verifies rank files: threads read frames ahead (read_ahead.h), and a team of threads
  * verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/storage/uncached_read.h"
 
 #include <xxhash.h>

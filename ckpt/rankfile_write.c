@@ -2,10 +2,8 @@
 /* rankfile_write.c: a team of threads compresses a batch of frames, and the calling thread appends it. (In an ordered
  * section threads would wait for each other at every frame: three times as slow on a busy machine.) */
 #include "ckpt/rankfile_frames.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
 
 #include <xxhash.h>
 #include <zstd_errors.h>

@@ -2,10 +2,8 @@
 /* read_ahead.c: see read_ahead.h. The buffers are a ring: piece n is in slot n % slots. */
 #include "ckpt/read_ahead.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/storage/uncached_read.h"
-#include "core/thread.h"
 
 struct read_ahead {
     struct read_ahead_source source;

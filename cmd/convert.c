@@ -2,9 +2,7 @@
 /* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
+#include "core/core.h"
 #include "core/spec/spec.h"
 
 static const char USAGE[] =

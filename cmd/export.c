@@ -17,9 +17,8 @@
 #include "cmd/commands.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/io.h"
-#include "core/log.h"
 #include "core/spec/adapter_config.h"
 
 #include <strings.h>

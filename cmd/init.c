@@ -4,9 +4,8 @@
 #include "cmd/init.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/printable.h"
-#include "core/size_text.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 

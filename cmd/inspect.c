@@ -7,10 +7,7 @@
 #include "ckpt/state_hash.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/hash_digits.h"
-#include "core/memory.h"
-#include "core/printable.h"
-#include "core/size_text.h"
+#include "core/core.h"
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 

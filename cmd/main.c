@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: runs the command, prints its error, exits. No other file does (exceptions: scripts/check-functions.py). */
 #include "cmd/commands.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <signal.h>
 #include <sys/auxv.h>

@@ -5,9 +5,7 @@
 #include "cmd/commands.h"
 #include "cmd/engine/engine.h"
 #include "cmd/options.h"
-#include "core/log.h"
-#include "core/printable.h"
-#include "core/size_text.h"
+#include "core/core.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 

@@ -10,10 +10,7 @@
  * asks. */
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
-#include "core/string_list.h"
+#include "core/core.h"
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */
 

@@ -5,9 +5,7 @@
 #include "cmd/options.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/supervise/supervise.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/string_list.h"
+#include "core/core.h"
 
 static const char USAGE[] =
     "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n\n"

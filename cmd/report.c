@@ -4,12 +4,7 @@
 #include "cmd/commands.h"
 #include "cmd/report/report_views.h"
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/printable.h"
+#include "core/core.h"
 
 #include <signal.h>
 #include <strings.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/agree.h"
 
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <xxhash.h>
 

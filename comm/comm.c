@@ -6,8 +6,7 @@
 
 #include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "gpu/spans.h"
 
 #include <sys/mman.h>

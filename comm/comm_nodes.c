@@ -9,9 +9,7 @@
 #include "comm/agree.h"
 #include "comm/comm_internal.h"
 #include "comm/wire/wire.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <sys/resource.h>
 

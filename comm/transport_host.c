@@ -25,11 +25,8 @@
  * then waits for its neighbours. So the least advanced ranks never wait for bytes of a rank that waits for its
  * neighbours: no deadlock, however pieces differ between nodes. Sending may run ahead. */
 #include "comm/comm_internal.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 #include <signal.h>
 

@@ -15,12 +15,8 @@
 #if TRANSPORT_HAS_NCCL
 
 #include "comm/control/watchdog.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/env_switch.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/thread.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/fsutil.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
 
 enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two heartbeats */ };
 

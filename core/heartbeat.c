@@ -2,8 +2,7 @@
 /* heartbeat.c: the calls in progress are a list of structs on their callers' stacks, under one mutex. */
 #include "core/heartbeat.h"
 
-#include "core/clock.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 static _Atomic uint64_t private_counter;
 _Atomic(_Atomic uint64_t *) heartbeat_counter = &private_counter;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/io.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 /* A wrapper's body: `call`, which returns `type`; `doing` names the operation on `path`, or NULL: the file of `fd`. */
 #define SLOW_CALL(type, doing, path, fd, call)             \

@@ -2,10 +2,8 @@
 /* log.c: lines from before the log file is open are kept, and begin it. A refused start creates no file. */
 #include "core/log.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
+#include "core/core.h"
 #include "core/output.h"
-#include "core/printable.h"
 
 static struct {
     pthread_mutex_t mutex;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/output.h"
 
-#include "core/clock.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <poll.h>
 

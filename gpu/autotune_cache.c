@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/autotune_cache.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <sys/file.h>
 #include <xxhash.h>

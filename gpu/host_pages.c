@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/host_pages.h"
 
-#include "core/heartbeat.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/round_up.h"
 
 #include <sys/mman.h>
 

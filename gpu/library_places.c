@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/library_places.h"
 
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <dlfcn.h>
 #include <glob.h>

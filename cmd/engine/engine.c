@@ -3,12 +3,10 @@
 
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
-#include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/gpu_fault.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/cuda/nvml.h"
 
 #include <sys/wait.h>

@@ -3,10 +3,8 @@
 
 #include "cmd/engine/machine_record.h"
 #include "comm/agree.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/autotune_cache.h"
 #include "gpu/model/self_test_step.h"
 #include "gpu/open/device_open.h"

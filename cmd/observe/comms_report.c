@@ -4,8 +4,7 @@
 #include "cmd/observe/reports.h"
 
 #include "comm/comm_log.h"
-#include "core/fsutil.h"
-#include "core/log.h"
+#include "core/core.h"
 
 static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {

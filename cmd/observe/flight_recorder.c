@@ -4,13 +4,9 @@
 #include "cmd/observe/flight_recorder.h"
 
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/flight/flight_file.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
 #include "core/machine.h"
-#include "core/thread.h"
 
 #include <signal.h>
 

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/reports.h"
 
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "gpu/ops_profile.h"
 
 struct work {

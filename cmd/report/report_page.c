@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
+#include "core/core.h"
 
 /* ---- curves -------------------------------------------------------------- */
 

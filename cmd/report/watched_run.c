@@ -3,10 +3,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/run/run_lock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
 

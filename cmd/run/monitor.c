@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/monitor.h"
 
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/metrics/csv_monitor.h"
 #include "core/metrics/tensorboard.h"
 

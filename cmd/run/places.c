@@ -3,10 +3,8 @@
 
 #include "ckpt/checkpoint.h"
 #include "comm/gpu_binding.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/open/device_open.h"
 
 #include <poll.h>

@@ -5,9 +5,7 @@
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/stop_signal.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/metrics/metrics.h"
 #include "core/output.h"
 

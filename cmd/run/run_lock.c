@@ -33,14 +33,8 @@
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/memory.h"
-#include "core/thread.h"
 
 #include <signal.h>
 #include <sys/random.h>

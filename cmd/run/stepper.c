@@ -3,11 +3,9 @@
 
 #include "cmd/run/trace_file.h"
 #include "comm/zero/zero_check.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/data/token_stream.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 /* ---- life ---------------------------------------------------------------- */
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/stop_signal.h"
 
-#include "core/clock.h"
-#include "core/status.h"
+#include "core/core.h"
 
 #include <poll.h>
 #include <signal.h>

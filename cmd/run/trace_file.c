@@ -2,10 +2,7 @@
 #include "cmd/run/trace_file.h"
 
 #include "cmd/engine/engine.h"
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "gpu/span_recorder.h"
 
 enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };

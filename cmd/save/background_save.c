@@ -3,14 +3,9 @@
 
 #include "cmd/observe/integrity.h"
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
-#include "core/thread.h"
 
 #include <sys/resource.h>
 #ifdef _OPENMP

@@ -19,11 +19,9 @@
 #include "cmd/run/stop_signal.h"
 #include "comm/control/control.h"
 #include "comm/launch/bootstrap.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/memory.h"
 #include "core/output.h"
-#include "core/size_text.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/train/rank_main.h"
+#include "core/core.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/eval_part.h"
 
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */

@@ -11,10 +11,8 @@
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
 #include "cmd/train/replay_steps.h"
-#include "core/fsutil.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/memory.h"
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
 

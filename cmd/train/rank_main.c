@@ -20,10 +20,8 @@
 #include "cmd/save/background_save.h"
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */
 

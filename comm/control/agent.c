@@ -6,9 +6,7 @@
 
 #include "comm/control/agent_messages.h"
 #include "comm/control/watchdog.h"
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <linux/sockios.h>
 #include <netinet/in.h>

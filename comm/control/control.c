@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/control.h"
 
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 #include <linux/futex.h>
 #include <poll.h>

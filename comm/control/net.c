@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/net.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -3,9 +3,7 @@
  * caller. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_store.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -4,8 +4,7 @@
 #include "comm/launch/kv_store.h"
 
 #include "comm/wire/wire.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -13,8 +13,7 @@
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
 
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <sodium.h>
 

@@ -2,9 +2,7 @@
 /* pmi_library.c: see pmi_library.h. Caller and thread share a record; the last of the two frees it. */
 #include "comm/launch/pmi_library.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <dlfcn.h>
 

@@ -3,10 +3,7 @@
  * with the MAC of everything before it. The connecting end sends the even messages. */
 #include "comm/wire/wire.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -2,8 +2,7 @@
 /* data_summary.c: one pass over the index for the lengths, one over tokens and masks. */
 #include "core/data/data_summary.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 

@@ -8,8 +8,7 @@
  *        3   2    5    12 */
 #include "core/data/document_fit.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 struct packer {
     int32_t *length; /* (documents) tokens that are taken of each */

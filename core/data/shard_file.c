@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/shard_file.h"
 
+#include "core/core.h"
 #include "core/data/permute.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
 #include "core/retry.h"
 
 #include <sodium.h>

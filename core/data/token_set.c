@@ -22,11 +22,9 @@
  * samples do not need the index. All integers are little-endian, as is every machine that ztrain is built for. */
 #include "core/data/token_set.h"
 
+#include "core/core.h"
 #include "core/data/permute.h"
 #include "core/data/shard_file.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
 
 #include <glob.h>
 #include <xxhash.h>

@@ -10,12 +10,9 @@
  * taken every batch before it. The stream's position is (step, micro); everything else is computed from it. */
 #include "core/data/token_stream.h"
 
+#include "core/core.h"
 #include "core/data/permute.h"
 #include "core/data/sample_reader.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
-#include "core/thread.h"
 
 #define SLOTS 4
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/flight/flight_file.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #include <xxhash.h>
 

@@ -2,12 +2,8 @@
 /* metrics.c: a line is one JSON object and one write(), so that a reader sees no half line. */
 #include "core/metrics/metrics.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/line_queue.h"
 
 /* ---- a step's numbers ---------------------------------------------------- */

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/metrics_history.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
 
 /* ---- the lines of a history ---------------------------------------------- */

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/tensorboard.h"
 
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 struct tensorboard {
     int fd;

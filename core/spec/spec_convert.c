@@ -3,10 +3,9 @@
  * of spec_convert_….c make of them. No key is lost without a word: each becomes one of the run spec, or a note. */
 #include "core/spec/spec_convert_parts.h"
 
+#include "core/core.h"
 #include "core/edit_distance.h"
-#include "core/fsutil.h"
 #include "core/kept_files.h"
-#include "core/memory.h"
 
 /* 500_000 is a number. */
 static void convert_underscores(struct spec_context *ctx, struct spec_node *node)

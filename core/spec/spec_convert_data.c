@@ -2,10 +2,8 @@
 /* spec_convert_data.c: another trainer's data are text: the run spec names shards, and a note the command for them. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/model/model_folder.h"
-#include "core/printable.h"
 
 enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };
 

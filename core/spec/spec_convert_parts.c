@@ -2,8 +2,7 @@
 /* spec_convert_parts.c: what the rules of a conversion take, set and note. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/io.h"
-#include "core/printable.h"
+#include "core/core.h"
 
 struct spec_node *convert_take(struct convert *c, const char *name)
 {

@@ -2,12 +2,9 @@
 /* async_io.c: the engine of threads, the choice of an engine, requests. */
 #include "core/storage/async_io.h"
 
+#include "core/core.h"
 #include "core/env_switch.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 #include "core/storage/io_queue.h"
-#include "core/thread.h"
 
 enum { STACK_BYTES = 64 << 10 };
 

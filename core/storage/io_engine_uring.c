@@ -8,8 +8,7 @@
  * the next completion, which a disk delivers within the time of one block. */
 #include "core/storage/io_queue.h"
 
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
 #include <liburing.h>
 

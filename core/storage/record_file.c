@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/record_file.h"
 
-#include "core/memory.h"
-#include "core/round_up.h"
+#include "core/core.h"
 
 enum { NO_RECORD = -1 };
 

@@ -12,11 +12,8 @@
  * A maker that loses its folder makes another one. */
 #include "core/storage/scratch_folder.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
 #include "core/storage/async_io.h"
 
 #include <sys/file.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/uncached_read.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/round_up.h"
+#include "core/core.h"
 
 #include <linux/magic.h>
 #include <sys/mman.h>

@@ -2,9 +2,7 @@
 #include "core/text/tokenizer.h"
 #include "core/text/tokenizer_json.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
+#include "core/core.h"
 
 enum { MAX_FILE = 256 << 20 };
 

@@ -10,11 +10,8 @@
  * A wait is a closure that blocks until `done` reaches the value of `issued` at its call. */
 #include "gpu/cpu/device_cpu.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
+#include "core/core.h"
 #include "core/machine.h"
-#include "core/memory.h"
-#include "core/thread.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/host_pages.h"
 #include "gpu/noise.h"

@@ -5,9 +5,7 @@
  */
 #include "gpu/cuda/autotune.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda.h"

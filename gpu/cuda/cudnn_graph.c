@@ -4,8 +4,7 @@
  * to it. */
 #include "gpu/cuda/cudnn_graph.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #if ZTRAIN_HAVE_CUDNN
 

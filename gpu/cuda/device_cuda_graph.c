@@ -10,8 +10,7 @@
  * ordered as a launch would: events recorded before or during it count as reached even if it failed. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 struct cuda_graph {
     struct graph base; /* first */

@@ -5,11 +5,7 @@
  * tens of seconds without a sign of life. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/round_up.h"
+#include "core/core.h"
 #include "gpu/host_pages.h"
 
 #include <sys/mman.h>

@@ -16,9 +16,7 @@
  * recorded events and SLOTS staged copies. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 enum { RING_SLOTS = 256, SLOTS = 16, SLOT_BYTES = 512 << 10, MARKERS = 128 };
 

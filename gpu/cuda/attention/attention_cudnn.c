@@ -9,10 +9,8 @@
  * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. One thread: the device's. */
 #include "gpu/cuda/attention/attention_cudnn.h"
 
+#include "core/core.h"
 #include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
