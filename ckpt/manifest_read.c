@@ -216,12 +216,10 @@ static enum status read_machine(const struct place *top, struct manifest *manife
 /* May be absent: no evaluation was broken off, or nothing of it was done. */
 static enum status read_evaluation_part(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    struct eval_part part;
+    RELEASED(eval_part_release) struct eval_part part = {0};
     manifest->facts.evaluation_part = json_object_get(top->object, "evaluation_part");
     if (!manifest->facts.evaluation_part) return STATUS_OK;
-    enum status status = eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
-    eval_part_release(&part);
-    return status;
+    return eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
 }
 
 /* May be absent: the run has no adapter, nor is it of a multimodal folder. */

@@ -373,25 +373,20 @@ static void export_notes_vllm(const json_t *adapter, const struct tensor_table *
 static enum status write_export_adapter(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                         const char *out, enum dtype dtype, struct error *err)
 {
-    struct model_desc desc;
-    struct tensor_table table;
-    struct peft_base base = {.folder = ""};
-    enum status status;
-    TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
+    RELEASED(model_desc_release) struct model_desc desc = {0};
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
+    RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
+    TRY(checkpoint_model(checkpoint, &desc, &table, err));
     if (arguments->merge) {
-        TRY_END(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+        TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
         peft_base_store(checkpoint, &desc, &table);
-        TRY_END(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
+        TRY(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
     } else {
-        TRY_END(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
-                            err));
+        TRY(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
+                        err));
         export_notes_vllm(checkpoint->adapter, &table);
     }
-end:
-    peft_base_release(&base);
-    tensor_table_release(&table);
-    model_desc_release(&desc);
-    return status;
+    return STATUS_OK;
 }
 
 static bool is_same_folder(const char *a, const char *b)
@@ -405,23 +400,19 @@ static bool is_same_folder(const char *a, const char *b)
 static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                        enum dtype dtype, struct error *err)
 {
-    struct export_folder folder;
-    enum status status;
+    RELEASED(export_folder_close) struct export_folder folder = {0};
     if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base)) {
         error_set(err, STATUS_USAGE, "'%s' is the base of the %s", arguments->out, /* an earlier export */
                   checkpoint->adapter ? "adapter" : "multimodal model");
         return error_hint(err, "--out names another folder");
     }
-    TRY_END(export_folder_open(&folder, arguments->out, err));
+    TRY(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter)
-        TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
+        TRY(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
     else
-        TRY_END(huggingface_export(checkpoint, arguments->base, folder.fresh,
-                                   dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
-    status = export_folder_publish(&folder, err);
-end:
-    export_folder_close(&folder);
-    return status;
+        TRY(huggingface_export(checkpoint, arguments->base, folder.fresh,
+                               dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
+    return export_folder_publish(&folder, err);
 }
 
 static enum status check_export_options(const struct checkpoint *checkpoint, const struct arguments *arguments,

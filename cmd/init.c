@@ -65,15 +65,13 @@ static enum status init_check_out(const struct init *t, struct error *err)
 
 static enum status init_load_spec(const struct init *t, struct run_spec **spec, struct error *err)
 {
-    struct spec_report report = {0};
-    char *text = init_spec(t);
+    RELEASED(spec_report_release) struct spec_report report = {0};
+    OWNED char *text = init_spec(t);
     enum status status = spec_load_text("run.yaml", text, spec, &report);
     if (status != STATUS_OK)
         error_set(err, status, "%s", report.errors.items[0]);
     else if ((status = spec_resolve_batch(*spec, t->ranks, "--gpus", err)) != STATUS_OK)
         spec_free(*spec);
-    spec_report_release(&report);
-    free(text);
     return status;
 }
 

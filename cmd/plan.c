@@ -148,24 +148,20 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err)
 {
-    struct engine engine = {0};
-    enum status status;
-    TRY_END(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
+    RELEASED(engine_release) struct engine engine = {0};
+    TRY(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
     struct error refused = {.code = STATUS_OK};
     for (struct engine *t = &engine; t && refused.code == STATUS_OK; t = t->next)
         plan_dry_one(t, world_source, resumes, &refused);
     memory_plan_print(&engine, false);
-    TRY_END(plan_print_policies(&engine, false, err));
-    TRY_END(check_plan_printed(err));
-    TRY_END(zero_check_folders(engine.zero, err));
+    TRY(plan_print_policies(&engine, false, err));
+    TRY(check_plan_printed(err));
+    TRY(zero_check_folders(engine.zero, err));
     if (refused.code != STATUS_OK) {
         *err = refused;
-        TRY_END(refused.code);
+        TRY(refused.code);
     }
-    status = memory_limit_check(&engine, err);
-end:
-    engine_release(&engine);
-    return status;
+    return memory_limit_check(&engine, err);
 }
 
 enum status cmd_plan(int argc, char **argv, struct error *err)

@@ -121,6 +121,18 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
         if (try_status_ != STATUS_OK) return try_status_; \
     } while (0)
 
+/* A local variable that is released where its block ends, also by TRY: RELEASED(text_release) struct text text = {0};
+ * it has a value from the start. OWNED: a pointer, by free(). */
+#define RELEASED(release) __attribute__((cleanup(release)))
+#define OWNED RELEASED(status_free_owned)
+
+static inline void status_free_owned(void *variable)
+{
+    void *memory;
+    memcpy(&memory, variable, sizeof memory);
+    free(memory);
+}
+
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)                \
     do {                                    \

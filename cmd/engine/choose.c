@@ -144,13 +144,12 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
                                                      const struct cpu_kernels *common),
                                          struct error *err)
 {
-    struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
+    OWNED struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
     enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
     if (status == STATUS_OK) {
         cpu_kernels_common(all, t->world, own);
         if (t->rank == 0) say(t->boot, all, own);
     }
-    free(all);
     return status;
 }
 

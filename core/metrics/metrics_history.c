@@ -69,11 +69,10 @@ static bool survey_line(struct survey *survey, const struct metrics_reader *line
 static enum status read_history(const char *path, const struct metrics_history *history, FILE *kept,
                                 struct survey *survey, struct error *err)
 {
-    struct metrics_reader line;
-    enum status status;
+    RELEASED(metrics_reader_close) struct metrics_reader line = {0};
     bool begun = false;
     *survey = (struct survey){.left_out = 0};
-    TRY_END(metrics_reader_open(&line, path, err));
+    TRY(metrics_reader_open(&line, path, err));
     while (metrics_reader_next(&line)) {
         if (line.object && !begun && json_object_get(line.object, "resumed_from"))
             survey->holes.reached = line.step; /* a run that branched off: the steps before belong to another run */
@@ -84,10 +83,7 @@ static enum status read_history(const char *path, const struct metrics_history *
         }
     }
     history_holes_reach(&survey->holes, history->step + 1);
-    status = metrics_reader_check(&line, err);
-end:
-    metrics_reader_close(&line);
-    return status;
+    return metrics_reader_check(&line, err);
 }
 
 /* path.NUMBER, or path for number 0 */

@@ -101,13 +101,11 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
 enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err)
 {
     char path[FS_PATH_MAX];
-    json_t *json;
+    json_auto_t *json = NULL;
     *config = (struct adapter_config){0};
     TRY(fs_join(path, folder, ADAPTER_CONFIG_FILE, STATUS_DATA, err));
     TRY(fs_read_json(path, SPEC_MAX_BYTES, 0, &json, err));
-    const enum status status = adapter_config_from_json(json, path, config, err);
-    json_decref(json);
-    return status;
+    return adapter_config_from_json(json, path, config, err);
 }
 
 void adapter_config_release(struct adapter_config *config)

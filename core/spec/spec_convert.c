@@ -401,7 +401,7 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
 enum status spec_convert(const struct convert_request *request, FILE *out, struct string_list *notes,
                          struct string_list *errors, struct error *err)
 {
-    struct spec_arena arena = {0};
+    RELEASED(spec_arena_release) struct spec_arena arena = {0};
     struct spec_context ctx = {.arena = &arena, .num_sources = 2 + request->num_files};
     ASSERT(request->num_files > 0);
     ctx.sources = spec_arena_alloc(&arena, (size_t)ctx.num_sources * sizeof *ctx.sources);
@@ -415,7 +415,5 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
     struct convert c = {.ctx = &ctx, .from = &from, .to = &to, .notes = notes, .folder = folder};
     c.request = request;
     c.deepspeed = request->deepspeed;
-    enum status status = convert_all(&c, out, errors, err);
-    spec_arena_release(&arena);
-    return status;
+    return convert_all(&c, out, errors, err);
 }

@@ -31,11 +31,9 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
 
 static const char *deepspeed_text(struct convert *c, const struct spec_key *key, const struct spec_node *node)
 {
-    json_t *value = spec_key_convert(c->ctx, key, node);
-    char *text = value ? spec_json_text(value) : NULL;
+    json_auto_t *value = spec_key_convert(c->ctx, key, node);
+    OWNED char *text = value ? spec_json_text(value) : NULL;
     const char *copy = text ? spec_arena_text(c->ctx->arena, text) : "";
-    free(text);
-    json_decref(value);
     return copy;
 }
 
