@@ -120,6 +120,9 @@ LIB_SOURCES := $(filter-out $(CUDA_ONLY_C),$(LIB_SOURCES))
 UNIT_SOURCES := $(filter-out $(CUDA_ONLY_TESTS),$(UNIT_SOURCES))
 endif
 
+ifneq ($(SANITIZE),)
+LIB_SOURCES += tests/faults/fault_hooks.c
+endif
 # No target parses with these rooms; a target that does, and does not link, takes one off the list.
 ifeq ($(SANITIZE),fuzzer)
 LIB_SOURCES := $(filter-out gpu/% comm/zero/% comm/launch/%,$(LIB_SOURCES))

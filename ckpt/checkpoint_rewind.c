@@ -225,7 +225,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     if (*rewind->target) {
         from = aside;
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
-        if (fault_symlink(rewind->target, path))
+        if (FAULT(LINK, io_symlink(rewind->target, path)))
             return error_set(err, STATUS_CHECKPOINT, "cannot make the link '%s': %s", path, strerror(errno));
     }
     if (!*from) return STATUS_OK;
@@ -236,7 +236,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     }
     if (rewind->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
-        fault_remove(path);
+        FAULT(REMOVE, io_remove(path));
         return error_set(err, STATUS_CHECKPOINT, "cannot link '%s/%s' to '%s': the name is taken", dir, rewind->name,
                          rewind->target);
     }

@@ -123,7 +123,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         TRY(checkpoint_sync(parent, err));
     }
     checkpoint_sweep(dir);
-    save->made = fault_mkdir(save->tmp, 0777) == 0;
+    save->made = FAULT(MKDIR, io_mkdir(save->tmp, 0777)) == 0;
     return save->made ? STATUS_OK : checkpoint_io_error("make the folder", save->tmp, err);
 }
 
@@ -267,7 +267,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
             return found;
         }
         if (replaces) {
-            save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
+            save->exchanged = FAULT(RENAME, io_rename2(save->tmp, save->final, RENAME_EXCHANGE)) == 0;
             if (save->exchanged) return checkpoint_sync(dir, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return checkpoint_io_error("replace", save->final, err);
@@ -282,7 +282,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
         else if (!replaces)
             log_warn("'%s' was a checkpoint of another step; it is now '%s'", save->final, aside);
     }
-    if (fault_rename(save->tmp, save->final, 0)) {
+    if (FAULT(RENAME, io_rename(save->tmp, save->final))) {
         checkpoint_io_error("publish the checkpoint as", save->final, err);
         if (replaces && io_rename(aside, save->final)) /* it still counts under its other name */
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));

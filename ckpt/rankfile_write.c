@@ -202,7 +202,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 {
     ASSERT(writer->done == writer->num_frames);
     TRY(writer_append(writer, &writer->index->head, index_bytes(writer) - sizeof writer->index->header, err));
-    if (fault_fsync(writer->fd)) return write_error(writer->path, writer->offset, err);
+    if (FAULT(FSYNC, io_fsync(writer->fd))) return write_error(writer->path, writer->offset, err);
     heartbeat_beat();
     int fd = writer->fd;
     writer->fd = -1;

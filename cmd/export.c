@@ -222,7 +222,7 @@ static enum status export_folder_open(struct export_folder *folder, const char *
     TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
     TRY(lock_work(folder, err));
     if (fs_exists(folder->former)) { /* an export was killed */
-        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
+        const int reason = FAULT(RENAME, io_rename(folder->former, folder->out)) ? errno : 0;
         if (!reason)
             log_info("an export into %s was killed; the one before it has its name again", folder->out);
         else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
@@ -285,11 +285,11 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
 
 static enum status replace(struct export_folder *folder, struct error *err)
 {
-    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0) return STATUS_OK;
+    if (FAULT(RENAME, io_rename2(folder->fresh, folder->out, RENAME_EXCHANGE)) == 0) return STATUS_OK;
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return cannot_publish(folder, err);
-    if (fault_rename(folder->out, folder->former, 0))
+    if (FAULT(RENAME, io_rename(folder->out, folder->former)))
         return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->out, folder->former);
-    if (fault_rename(folder->fresh, folder->out, 0) == 0) return STATUS_OK;
+    if (FAULT(RENAME, io_rename(folder->fresh, folder->out)) == 0) return STATUS_OK;
     cannot_publish(folder, err);
     if (io_rename(folder->former, folder->out))
         log_warn("cannot rename '%s' back to '%s': %s", folder->former, folder->out, strerror(errno));
@@ -310,7 +310,7 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
         TRY(fs_sync_dir(folder->fresh, STATUS_DATA, err));
     }
     TRY(run_lock_check(folder->lock, err));
-    if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
+    if (FAULT(RENAME, io_rename(folder->fresh, folder->out))) { /* works where `out` is absent or empty */
         if (errno != ENOTEMPTY && errno != EEXIST) return cannot_publish(folder, err);
         TRY(replace(folder, err));
     }

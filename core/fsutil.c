@@ -254,11 +254,11 @@ static enum status fs_temporary_open(struct temporary *temporary, const char *pa
 static enum status fs_temporary_finish(struct temporary *temporary, const char *path, enum status status,
                                        enum status code, struct error *err)
 {
-    if (status == STATUS_OK && fault_fsync(temporary->fd) != 0)
+    if (status == STATUS_OK && FAULT(FSYNC, io_fsync(temporary->fd)) != 0)
         status = error_system(err, code, errno, "cannot sync '%s'", temporary->name);
     if (io_close(temporary->fd) != 0 && status == STATUS_OK)
         status = error_system(err, code, errno, "cannot close '%s'", temporary->name);
-    if (status == STATUS_OK && fault_rename(temporary->name, path, 0) != 0)
+    if (status == STATUS_OK && FAULT(RENAME, io_rename(temporary->name, path)) != 0)
         status = error_system(err, code, errno, "cannot rename '%s' to '%s'", temporary->name, path);
     if (status != STATUS_OK) {
         io_unlink(temporary->name);

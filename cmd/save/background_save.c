@@ -65,7 +65,7 @@ static void do_job(struct background_save *b, enum job job)
     }
     /* a checkpoint follows the lines of its steps */
     const int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (b->flush && (fd < 0 || fault_fsync(fd)))
+    if (b->flush && (fd < 0 || FAULT(FSYNC, io_fsync(fd))))
         log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
                  strerror(errno));
     b->flush = false;

@@ -356,7 +356,7 @@ enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     line_queue_drain(&metrics->queue, 0);
-    if (fault_fsync(metrics->fd) == 0) return STATUS_OK;
+    if (FAULT(FSYNC, io_fsync(metrics->fd)) == 0) return STATUS_OK;
     enum status status = error_system(why, STATUS_CHECKPOINT, errno, "cannot flush '%s'", metrics->path);
     if (!error_is_transient(why)) return status;
     log_warn("%s; its newest lines may be lost; training continues", why->text);

@@ -180,7 +180,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     char former[FS_PATH_MAX], folder[FS_PATH_MAX];
     if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT) return STATUS_OK;
     TRY(history_numbered(path, number, former, err));
-    if (fault_link(path, former)) {
+    if (FAULT(LINK, io_link(path, former))) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
             return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
         return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* this file system has no hard links */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* fault_hooks.c: the failures on purpose of instrumented builds (core/faults.h), which the Makefile links into them. */
 #include "core/faults.h"
-
-#ifdef ZTRAIN_FAULTS
 
 #include <signal.h>
 
@@ -14,7 +13,6 @@ static const struct {
                {"EOPNOTSUPP", EOPNOTSUPP}, {"kill", -1}};
 
 static struct {
-    bool read_environment;
     int kind;      /* an enum fault_kind; -1: nothing is armed */
     int64_t at;    /* the call that fails, from 1 */
     int code;      /* errno, or -1: kill */
@@ -24,7 +22,6 @@ static struct {
 
 bool faults_arm(const char *fault)
 {
-    faults.read_environment = true;
     faults.kind = -1;
     faults.count = faults.total = 0;
     if (!fault) return true;
@@ -50,14 +47,6 @@ int64_t faults_count(void)
 
 static int next_fault(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
-    if (!faults.read_environment) {
-        const char *fault = getenv("ZTRAIN_FAULT");
-        if (!faults_arm(fault)) {
-            fprintf(stderr, "ztrain: cannot read ZTRAIN_FAULT='%s'; hint: KIND:N:ACTION, such as write:3:ENOSPC\n",
-                    fault);
-            _exit(2);
-        }
-    }
     faults.total++;
     if (faults.kind < 0) return 0;
     bool lasting = faults.code > 0 && faults.code != EINVAL && faults.code != EOPNOTSUPP && faults.count >= faults.at &&
@@ -83,8 +72,3 @@ int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
     pthread_mutex_unlock(&mutex);
     return code;
 }
-
-#else
-/* A build without faults has no code here; a translation unit must not be empty. */
-typedef int faults_are_not_compiled_in;
-#endif
