@@ -2,7 +2,6 @@
 #include "ckpt/checkpoint_folders.h"
 
 #include "ckpt/manifest.h"
-#include "core/core.h"
 #include "core/faults.h"
 
 #define TMP_PREFIX ".tmp-"

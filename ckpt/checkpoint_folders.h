@@ -13,7 +13,7 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "core/fsutil.h"
+#include "core/core.h"
 
 #include <dirent.h>
 

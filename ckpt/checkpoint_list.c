@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/checkpoint_list.h"
 
-#include "core/core.h"
-
 static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;

@@ -4,7 +4,6 @@
  * crash. */
 #include "ckpt/checkpoint_read.h"
 #include "ckpt/checkpoint_retention.h"
-#include "core/core.h"
 
 /* ---- open and close ------------------------------------------------------ */
 

@@ -6,7 +6,6 @@
  * Threads read the frames ahead (rankfile.h), also those of the next files and ranges. */
 #include "ckpt/checkpoint_read.h"
 
-#include "core/core.h"
 #include "core/model/adapter.h"
 #include "core/spec/adapter_config.h"
 

@@ -2,7 +2,6 @@
 #include "ckpt/checkpoint_retention.h"
 
 #include "ckpt/checkpoint_save_cache.h"
-#include "core/core.h"
 
 /* *replaced: `name` is X.replaced-N, and X is whole, so that it can be deleted. */
 static enum status retention_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,

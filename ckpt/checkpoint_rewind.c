@@ -13,7 +13,6 @@
  * leaves the run with the checkpoints before both. */
 #include "ckpt/checkpoint_rewind.h"
 
-#include "core/core.h"
 #include "core/faults.h"
 #include "core/metrics/metrics.h"
 

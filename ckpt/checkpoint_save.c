@@ -23,7 +23,6 @@
 #include "ckpt/checkpoint_save_cache.h"
 #include "ckpt/state_hash.h"
 #include "comm/agree.h"
-#include "core/core.h"
 #include "core/faults.h"
 
 #include <sys/random.h>

@@ -4,7 +4,6 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/core.h"
 #include "core/metrics/eval_part.h"
 #include "core/model/shard.h"
 

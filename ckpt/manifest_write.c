@@ -2,7 +2,6 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/core.h"
 #include "core/version.h"
 
 #include <xxhash.h>

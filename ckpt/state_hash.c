@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/state_hash.h"
 
-#include "core/memory.h"
 #include "core/piece_hash.h"
 
 #include <xxhash.h>

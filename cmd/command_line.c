@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/command_line.h"
 
-#include "core/core.h"
-#include "core/edit_distance.h"
-
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err)
 {

@@ -2,7 +2,7 @@
 /* command_line.h: the words of a command, parsed by a table of its options. */
 #pragma once
 
-#include "core/status.h"
+#include "core/core.h"
 
 /* A usual option is a flag if it has no value, else a text that is not empty. */
 enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST };

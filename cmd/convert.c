@@ -2,7 +2,6 @@
 /* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/core.h"
 #include "core/spec/spec.h"
 
 static const char USAGE[] =

@@ -3,7 +3,6 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/report/terminal.h"
-#include "core/core.h"
 #include "core/data/data_summary.h"
 #include "core/data/document_fit.h"
 #include "core/spec/spec.h"

@@ -5,8 +5,6 @@
 #include "cmd/commands.h"
 #include "cmd/engine/gpu_test.h"
 #include "comm/launch/bootstrap.h"
-#include "core/core.h"
-#include "core/machine.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/cpuid.h"

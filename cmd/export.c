@@ -17,7 +17,6 @@
 #include "cmd/commands.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
-#include "core/core.h"
 #include "core/faults.h"
 #include "core/spec/adapter_config.h"
 

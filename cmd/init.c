@@ -4,8 +4,6 @@
 #include "cmd/init.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/core.h"
-#include "core/machine.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 

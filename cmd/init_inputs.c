@@ -2,7 +2,6 @@
 /* init_inputs.c: what `ztrain init` takes: questions, the model, the data, the machine, the length of the run. */
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/init.h"
-#include "core/core.h"
 #include "core/data/data_summary.h"
 #include "core/model/model_folder.h"
 #include "core/model/tensor_table.h"

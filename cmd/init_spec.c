@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* init_spec.c: the run spec that `ztrain init` writes, with a reason at each choice. See init.h. */
 #include "cmd/init.h"
-#include "core/core.h"
 
 static const double gib = (double)(1 << 30);
 

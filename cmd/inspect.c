@@ -7,7 +7,6 @@
 #include "ckpt/state_hash.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/core.h"
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 

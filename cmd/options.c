@@ -5,8 +5,6 @@
 #include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
 #include "comm/launch/bootstrap.h"
-#include "core/core.h"
-#include "core/edit_distance.h"
 #include "gpu/simulate/op_estimate.h"
 
 enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */

@@ -5,7 +5,6 @@
 #include "cmd/commands.h"
 #include "cmd/engine/engine.h"
 #include "cmd/options.h"
-#include "core/core.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 

@@ -10,7 +10,6 @@
  * asks. */
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
-#include "core/core.h"
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */
 

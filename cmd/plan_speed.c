@@ -2,7 +2,6 @@
 /* plan_speed.c: `ztrain plan --speed`. An overhead costs the difference from a walk that assumes it away. */
 #include "cmd/plan.h"
 
-#include "core/printable.h"
 #include "gpu/simulate/published_speed.h"
 
 /* ---- printing ------------------------------------------------------------ */

@@ -5,7 +5,6 @@
 #include "cmd/options.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/supervise/supervise.h"
-#include "core/core.h"
 
 static const char USAGE[] =
     "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n\n"

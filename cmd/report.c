@@ -4,7 +4,6 @@
 #include "cmd/commands.h"
 #include "cmd/report/report_views.h"
 #include "cmd/run/stop_signal.h"
-#include "core/core.h"
 
 #include <signal.h>
 #include <strings.h>

@@ -18,9 +18,7 @@
 #include "cmd/supervise/supervise.h"
 #include "cmd/train/rank_main.h"
 #include "comm/agree.h"
-#include "core/core.h"
 #include "core/kept_files.h"
-#include "core/machine.h"
 #include "core/output.h"
 
 #include <xxhash.h>

@@ -4,7 +4,6 @@
 #include "ckpt/checkpoint_list.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/printable.h"
 
 static const char USAGE[] =
     "usage: ztrain verify DIR\n\n"

@@ -4,7 +4,6 @@
 #include "core/version.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/printable.h"
 
 #include <jansson.h>
 #include <liburing.h>

@@ -2,9 +2,7 @@
 /* why.c: `ztrain why RUN` names the rank that died, stood still or diverged, by the flight records; at any time. */
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "core/core.h"
 #include "core/flight/flight_verdict.h"
-#include "core/machine.h"
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */

@@ -6,7 +6,6 @@
 
 #include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
-#include "core/core.h"
 #include "gpu/spans.h"
 
 #include <sys/mman.h>

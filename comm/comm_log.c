@@ -4,7 +4,6 @@
 #include "comm/comm_log.h"
 
 #include "comm/comm_internal.h"
-#include "core/memory.h"
 #include "gpu/span_recorder.h"
 
 enum {

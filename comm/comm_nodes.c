@@ -9,7 +9,6 @@
 #include "comm/agree.h"
 #include "comm/comm_internal.h"
 #include "comm/wire/wire.h"
-#include "core/core.h"
 
 #include <sys/resource.h>
 

@@ -9,8 +9,6 @@
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
 #include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
-#include "core/core.h"
-#include "core/machine.h"
 
 #include <sys/mman.h>
 

@@ -3,8 +3,6 @@
  * may move their owners to others. */
 #include "comm/gpu_binding.h"
 
-#include "core/memory.h"
-
 #include <xxhash.h>
 
 bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *length)

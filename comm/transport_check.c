@@ -3,7 +3,6 @@
  * memory is planned, as NCCL then takes memory of the GPU. */
 #include "comm/transport_gpu.h"
 
-#include "core/memory.h"
 #include "gpu/arena.h"
 
 /* Elements of a slice; of all slices of a long operation, which NCCL moves by other algorithms. */

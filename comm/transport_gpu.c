@@ -8,7 +8,6 @@
 #include "comm/transport_gpu.h"
 
 #include "core/flight/flight.h"
-#include "core/memory.h"
 
 enum { BUFFER_BYTES = 8 << 20 };
 

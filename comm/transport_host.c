@@ -25,7 +25,6 @@
  * then waits for its neighbours. So the least advanced ranks never wait for bytes of a rank that waits for its
  * neighbours: no deadlock, however pieces differ between nodes. Sending may run ahead. */
 #include "comm/comm_internal.h"
-#include "core/core.h"
 #include "core/flight/flight.h"
 
 #include <signal.h>

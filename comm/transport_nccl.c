@@ -15,8 +15,6 @@
 #if TRANSPORT_HAS_NCCL
 
 #include "comm/control/watchdog.h"
-#include "core/core.h"
-#include "core/env_switch.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 

@@ -4,11 +4,14 @@
 #pragma once
 
 #include "core/clock.h"
+#include "core/edit_distance.h"
+#include "core/env_switch.h"
 #include "core/fsutil.h"
 #include "core/hash_digits.h"
 #include "core/heartbeat.h"
 #include "core/io.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/printable.h"
 #include "core/round_up.h"

@@ -2,7 +2,6 @@
 #include "gpu/host_pages.h"
 
 #include "core/core.h"
-#include "core/machine.h"
 
 #include <sys/mman.h>
 

@@ -3,7 +3,6 @@
 
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
-#include "core/core.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
-#include "core/core.h"
 #include "core/data/document_fit.h"
 
 #include <xxhash.h>

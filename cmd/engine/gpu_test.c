@@ -3,8 +3,6 @@
 
 #include "cmd/engine/machine_record.h"
 #include "comm/agree.h"
-#include "core/core.h"
-#include "core/env_switch.h"
 #include "gpu/autotune_cache.h"
 #include "gpu/model/self_test_step.h"
 #include "gpu/open/device_open.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/machine_record.h"
 
-#include "core/core.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/device_cpu.h"

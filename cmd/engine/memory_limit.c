@@ -2,8 +2,6 @@
 /* memory_limit.c: whether a plan fits into the memory that the run spec and the machine give it, and what would. */
 #include "cmd/engine/engine.h"
 #include "cmd/engine/memory_tunables.h"
-#include "core/core.h"
-#include "core/machine.h"
 #include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
 

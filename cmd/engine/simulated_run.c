@@ -2,7 +2,6 @@
 /* simulated_run.c: the transformer and ZeRO run on simulated devices and transports. A later step is measured. */
 #include "cmd/engine/simulated_run.h"
 
-#include "core/log.h"
 #include "gpu/peaks.h"
 
 double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link)

@@ -4,7 +4,6 @@
 #include "cmd/observe/reports.h"
 
 #include "comm/comm_log.h"
-#include "core/core.h"
 
 static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {

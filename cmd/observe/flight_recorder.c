@@ -4,9 +4,7 @@
 #include "cmd/observe/flight_recorder.h"
 
 #include "cmd/run/stop_signal.h"
-#include "core/core.h"
 #include "core/flight/flight_file.h"
-#include "core/machine.h"
 
 #include <signal.h>
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/reports.h"
 
-#include "core/core.h"
 #include "gpu/ops_profile.h"
 
 struct work {

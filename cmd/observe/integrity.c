@@ -4,7 +4,6 @@
 #include "ckpt/state_hash.h"
 #include "comm/zero/zero_check.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
 
 void integrity_start(struct run *run)
 {

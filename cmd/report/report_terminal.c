@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-#include "core/core.h"
-
 /* ---- one run ------------------------------------------------------------- */
 
 /* text: owned. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/run_metrics.h"
 
-#include "core/core.h"
 #include "core/metrics/metrics_reader.h"
 
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */

@@ -3,7 +3,6 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/run/run_lock.h"
-#include "core/core.h"
 #include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/console.h"
 
-#include "core/log.h"
 #include "core/metrics/metrics_summary.h"
 #include "core/output.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/monitor.h"
 
-#include "core/core.h"
 #include "core/metrics/csv_monitor.h"
 #include "core/metrics/tensorboard.h"
 

@@ -3,8 +3,6 @@
 
 #include "ckpt/checkpoint.h"
 #include "comm/gpu_binding.h"
-#include "core/core.h"
-#include "core/env_switch.h"
 #include "gpu/open/device_open.h"
 
 #include <poll.h>

@@ -5,7 +5,6 @@
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/stop_signal.h"
-#include "core/core.h"
 #include "core/metrics/metrics.h"
 #include "core/output.h"
 

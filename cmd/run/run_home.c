@@ -3,7 +3,6 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
-#include "core/core.h"
 
 /* Whether one of two places is the folder or is inside it. They are absolute, without links. */
 static bool home_has(const char *folder, const char *place, const char *other)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/run_kernels.h"
 
-#include "core/core.h"
-#include "core/env_switch.h"
 #include "gpu/autotune_cache.h"
 
 /* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */

@@ -34,7 +34,6 @@
 
 #include "cmd/run/stop_signal.h"
 #include "core/core.h"
-#include "core/machine.h"
 
 #include <signal.h>
 #include <sys/random.h>

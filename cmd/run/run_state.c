@@ -2,7 +2,6 @@
 #include "cmd/run/run_state.h"
 
 #include "comm/agree.h"
-#include "core/log.h"
 
 void run_speaks(const struct run *run)
 {

@@ -2,7 +2,6 @@
 #include "cmd/run/trace_file.h"
 
 #include "cmd/engine/engine.h"
-#include "core/core.h"
 #include "gpu/span_recorder.h"
 
 enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };

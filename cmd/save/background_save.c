@@ -3,7 +3,6 @@
 
 #include "cmd/observe/integrity.h"
 #include "cmd/run/stop_signal.h"
-#include "core/core.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
 

@@ -6,7 +6,6 @@
  * sure that a living rank of this job and user has the name prints the error itself. */
 #include "cmd/train/rank_main.h"
 #include "comm/agree.h"
-#include "core/log.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

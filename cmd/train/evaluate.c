@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/train/rank_main.h"
-#include "core/core.h"
 #include "core/flight/flight.h"
 #include "core/metrics/eval_part.h"
 

@@ -20,10 +20,8 @@
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
-#include "core/core.h"
 #include "core/data/token_stream.h"
 #include "core/flight/flight.h"
-#include "core/machine.h"
 #include "gpu/peaks.h"
 #include "gpu/span_recorder.h"
 

@@ -11,8 +11,6 @@
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
 #include "cmd/train/replay_steps.h"
-#include "core/core.h"
-#include "core/machine.h"
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
 

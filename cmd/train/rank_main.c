@@ -20,7 +20,6 @@
 #include "cmd/save/background_save.h"
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
-#include "core/core.h"
 #include "core/flight/flight.h"
 
 static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */

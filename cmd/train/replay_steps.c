@@ -4,7 +4,6 @@
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
 #include "cmd/observe/integrity.h"
-#include "core/core.h"
 #include "core/metrics/metrics_reader.h"
 
 /* What metrics.jsonl has of a step. */

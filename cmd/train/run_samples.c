@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_samples.c: the continuations of train.samples at an evaluation. */
 #include "cmd/train/rank_main.h"
-#include "core/core.h"
 #include "gpu/model/sampler.h"
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */

@@ -3,7 +3,6 @@
 
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
-#include "core/clock.h"
 #include "core/flight/flight.h"
 
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */

@@ -6,7 +6,6 @@
 
 #include "comm/control/agent_messages.h"
 #include "comm/control/watchdog.h"
-#include "core/core.h"
 
 #include <linux/sockios.h>
 #include <netinet/in.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/control.h"
 
-#include "core/core.h"
 #include "core/flight/flight.h"
 
 #include <linux/futex.h>

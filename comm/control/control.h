@@ -20,6 +20,7 @@
 #pragma once
 
 #include "comm/launch/bootstrap.h"
+#include "core/core.h"
 
 #include <stdatomic.h>
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/net.h"
 
-#include "core/core.h"
-
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

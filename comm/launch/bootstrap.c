@@ -6,8 +6,6 @@
 
 #include "comm/launch/launcher.h"
 #include "comm/launch/launcher_environment.h"
-#include "core/machine.h"
-#include "core/memory.h"
 
 #include <sodium.h>
 

@@ -6,7 +6,6 @@
 
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
-#include "core/memory.h"
 #include "core/version.h"
 
 #include <sched.h>

@@ -3,8 +3,6 @@
  * caller. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_store.h"
 
-#include "core/core.h"
-
 #include <poll.h>
 #include <sys/socket.h>
 

@@ -4,7 +4,6 @@
 #include "comm/launch/kv_store.h"
 
 #include "comm/wire/wire.h"
-#include "core/core.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

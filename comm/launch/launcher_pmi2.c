@@ -9,8 +9,6 @@
  *   PMI2_Abort      ends the process through exit() with its first argument. */
 #include "comm/launch/pmi_library.h"
 
-#include "core/clock.h"
-
 #include <poll.h>
 #include <sys/socket.h>
 

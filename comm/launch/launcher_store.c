@@ -13,8 +13,6 @@
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
 
-#include "core/core.h"
-
 #include <sodium.h>
 
 enum {

@@ -2,8 +2,6 @@
 /* pmi_library.c: see pmi_library.h. Caller and thread share a record; the last of the two frees it. */
 #include "comm/launch/pmi_library.h"
 
-#include "core/core.h"
-
 #include <dlfcn.h>
 
 static const double finish_seconds = 10; /* for the last call: the work is done, and the process may end without it */

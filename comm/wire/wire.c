@@ -3,8 +3,6 @@
  * with the MAC of everything before it. The connecting end sends the even messages. */
 #include "comm/wire/wire.h"
 
-#include "core/core.h"
-
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

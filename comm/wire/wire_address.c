@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wire_address.c: which addresses a machine has, and which of them its peers reach. See wire.h. */
 #include "comm/wire/wire.h"
-#include "core/memory.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

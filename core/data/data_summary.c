@@ -2,8 +2,6 @@
 /* data_summary.c: one pass over the index for the lengths, one over tokens and masks. */
 #include "core/data/data_summary.h"
 
-#include "core/core.h"
-
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 
 static int data_summary_by_length(const void *a, const void *b)

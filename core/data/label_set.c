@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/label_set.h"
 
-#include "core/core.h"
-
 #include <xxhash.h>
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };

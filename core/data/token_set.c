@@ -22,7 +22,6 @@
  * samples do not need the index. All integers are little-endian, as is every machine that ztrain is built for. */
 #include "core/data/token_set.h"
 
-#include "core/core.h"
 #include "core/data/permute.h"
 #include "core/data/shard_file.h"
 

@@ -10,7 +10,6 @@
  * taken every batch before it. The stream's position is (step, micro); everything else is computed from it. */
 #include "core/data/token_stream.h"
 
-#include "core/core.h"
 #include "core/data/permute.h"
 #include "core/data/sample_reader.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/flight/flight_file.h"
 
-#include "core/core.h"
-
 #include <xxhash.h>
 
 enum { HEAD_BYTES = 4096, VERSION = 2 };

@@ -10,6 +10,7 @@
  * is torn or damaged is left out. Functions that write neither allocate nor beat: their thread may wait for a disk. */
 #pragma once
 
+#include "core/core.h"
 #include "core/flight/flight.h"
 
 #include <dirent.h>

@@ -2,8 +2,6 @@
 /* flight_verdict.c: the table `judges` has the findings, the surest first. Each finds a rank and begins the text. */
 #include "core/flight/flight_verdict.h"
 
-#include "core/memory.h"
-
 #include <signal.h>
 
 static const double renewals_missed = 5; /* intervals without a new record: the rank is silent */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/csv_monitor.h"
 
-#include "core/core.h"
-
 enum { SERIES_MAX = 32, FILE_BYTES_MAX = 1 << 30 };
 
 struct series {

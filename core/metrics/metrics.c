@@ -2,7 +2,6 @@
 /* metrics.c: a line is one JSON object and one write(), so that a reader sees no half line. */
 #include "core/metrics/metrics.h"
 
-#include "core/core.h"
 #include "core/faults.h"
 #include "core/metrics/line_queue.h"
 

@@ -2,6 +2,7 @@
 /* metrics.h: rank 0 writes metrics.jsonl (docs/run-folder.md). Numbers that must repeat have 17 digits. */
 #pragma once
 
+#include "core/core.h"
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics_history.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/tensorboard.h"
 
-#include "core/core.h"
-
 struct tensorboard {
     int fd;
     char *path;

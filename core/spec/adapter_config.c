@@ -2,7 +2,6 @@
 /* adapter_config.c: reads PEFT's adapter_config.json by the rows of `peft` in the key table, and writes it. */
 #include "core/spec/adapter_config.h"
 
-#include "core/core.h"
 #include "core/spec/spec_keys.h"
 
 #define UNMERGED "PROMPT_TUNING MULTITASK_PROMPT_TUNING P_TUNING PREFIX_TUNING ADAPTION_PROMPT CPT CARTRIDGE POLY"

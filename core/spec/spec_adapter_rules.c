@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_adapter_rules.c: the rules of `peft`, and what model.adapter says of it. */
-#include "core/fsutil.h"
 #include "core/spec/adapter_config.h"
 #include "core/spec/spec_keys.h"
 

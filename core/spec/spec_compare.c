@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_compare.c: whether a resumed run is the one that began: its spec, and what its model computes. */
-#include "core/memory.h"
 #include "core/spec/spec_keys.h"
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */

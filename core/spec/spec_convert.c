@@ -3,8 +3,6 @@
  * of spec_convert_….c make of them. No key is lost without a word: each becomes one of the run spec, or a note. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/core.h"
-#include "core/edit_distance.h"
 #include "core/kept_files.h"
 
 /* 500_000 is a number. */

@@ -2,7 +2,6 @@
 /* spec_convert_data.c: another trainer's data are text: the run spec names shards, and a note the command for them. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/core.h"
 #include "core/model/model_folder.h"
 
 enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };

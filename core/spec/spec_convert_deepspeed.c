@@ -3,8 +3,6 @@
  * other value counts before it, and a note says it, where Trainer refuses to start. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/fsutil.h"
-
 /* Reads it from the path, beside the last file or from the current folder. *root stays NULL if it is not there. */
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
                                   struct string_list *errors, struct error *err)

@@ -2,8 +2,6 @@
 /* spec_convert_parts.c: what the rules of a conversion take, set and note. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/core.h"
-
 struct spec_node *convert_take(struct convert *c, const char *name)
 {
     struct spec_node *node = spec_child(c->from, name);

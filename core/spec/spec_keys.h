@@ -3,6 +3,7 @@
  * comparison on resume derive. Only core/spec uses it. The rows of a section follow the row of the section itself. */
 #pragma once
 
+#include "core/core.h"
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 

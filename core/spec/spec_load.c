@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_load.c: reads the files, applies the overrides, and checks all at once, so that all errors come together. */
-#include "core/core.h"
 #include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
 

@@ -3,7 +3,6 @@
  *
  * The tables of a page begin with a line that names its file; what stands above that line there is written by hand. A
  * cell has at most PAGE_CELL_WORDS words: the other clauses of a longer explanation are in a list below the table. */
-#include "core/printable.h"
 #include "core/spec/spec_keys.h"
 
 static const char *const type_names[KEY_TYPE_COUNT] = {

@@ -6,7 +6,6 @@
  *
  * "auto": a value in the YAML file counts (spec_merge); else it follows from others or is the default, and is printed
  * with its origin. Source: transformers 5.23, integrations/deepspeed.py and TrainingArguments. */
-#include "core/core.h"
 #include "core/spec/spec_keys.h"
 
 /* ---- batch sizes --------------------------------------------------------- */

@@ -4,7 +4,6 @@
  * What Trainer, Accelerate, TRL, LLaMA-Factory, axolotl and torchtune call something has a row, which `ztrain convert`
  * reads, too. Any other is compared with the keys of its section, then with those of other sections, where only a close
  * likeness counts. No hint leads to a key or choice that is refused. */
-#include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
 
 /* What is done with the name, and whether the table in docs/run-spec.md has it. */

@@ -2,8 +2,6 @@
 /* async_io.c: the engine of threads, the choice of an engine, requests. */
 #include "core/storage/async_io.h"
 
-#include "core/core.h"
-#include "core/env_switch.h"
 #include "core/storage/io_queue.h"
 
 enum { STACK_BYTES = 64 << 10 };

@@ -8,8 +8,6 @@
  * the next completion, which a disk delivers within the time of one block. */
 #include "core/storage/io_queue.h"
 
-#include "core/core.h"
-
 #include <liburing.h>
 
 struct uring_engine {

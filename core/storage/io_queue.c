@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/io_queue.h"
 
-#include "core/clock.h"
 #include "core/faults.h"
 
 void io_queue_init(struct io_queue *queue, int64_t block_size)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/text/added_tokens.h"
 
-#include "core/memory.h"
 #include "core/text/unicode.h"
 
 /* The node to which a byte leads from another one; -1: none. The roots are the numbers of the sets. */

@@ -2,8 +2,6 @@
 #include "core/text/tokenizer.h"
 #include "core/text/tokenizer_json.h"
 
-#include "core/core.h"
-
 enum { MAX_FILE = 256 << 20 };
 
 static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "sep_token",

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/text/tokenizer_json.h"
 
-#include "core/core.h"
 #include "core/text/unicode.h"
 
 /* What ByteLevel cuts by: GPT-2's expression. */

@@ -11,7 +11,6 @@
 #include "gpu/cpu/device_cpu.h"
 
 #include "core/core.h"
-#include "core/machine.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/host_pages.h"
 #include "gpu/noise.h"

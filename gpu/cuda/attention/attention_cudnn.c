@@ -10,7 +10,6 @@
 #include "gpu/cuda/attention/attention_cudnn.h"
 
 #include "core/core.h"
-#include "core/env_switch.h"
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
