@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "core/spec/spec.h"
 
 static const char USAGE[] =

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data.c: `ztrain data PREFIX…`: what token shards hold, and documents with what is learned in green or ⟦⟧. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/report/terminal.h"
 #include "core/data/data_summary.h"
 #include "core/data/document_fit.h"

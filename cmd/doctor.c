@@ -2,7 +2,6 @@
 /* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, what `device: auto`
  * would take. It changes nothing, and reports as unknown what it cannot find out. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/engine/gpu_test.h"
 #include "comm/launch/bootstrap.h"
 #include "core/version.h"

@@ -14,7 +14,6 @@
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
 #include "core/faults.h"

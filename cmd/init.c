@@ -3,7 +3,6 @@
  * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
 #include "cmd/init.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
 

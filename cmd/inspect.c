@@ -6,7 +6,6 @@
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 

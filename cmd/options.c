@@ -2,7 +2,6 @@
 #include "cmd/options.h"
 
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
 #include "comm/launch/bootstrap.h"
 #include "gpu/simulate/op_estimate.h"

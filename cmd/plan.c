@@ -2,7 +2,7 @@
 #include "cmd/plan.h"
 
 #include "ckpt/checkpoint.h"
-#include "cmd/commands.h"
+#include "cmd/command_line.h"
 #include "cmd/engine/engine.h"
 #include "cmd/options.h"
 #include "gpu/open/device_open.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay.c: `ztrain replay RUN --step S`, the command: its options. cmd/train/replay_steps.h has the replay. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/options.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/supervise/supervise.h"

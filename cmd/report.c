@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report.c: `ztrain report RUN…`: curves of runs in the terminal or as a page. Their folders do not change. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/report/report_views.h"
 #include "cmd/run/stop_signal.h"
 

@@ -3,7 +3,6 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "core/model/adapter.h"
 #include "core/model/end_tokens.h"
 #include "core/model/model_config.h"

@@ -5,7 +5,7 @@
  *   srun … ztrain --config run.yaml           this process is one of a launcher's ranks (bootstrap.h)
  *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
  *                                             the environment (cmd/supervise/supervise.h) */
-#include "cmd/commands.h"
+#include "cmd/command_line.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"

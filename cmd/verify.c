@@ -3,7 +3,6 @@
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 
 static const char USAGE[] =
     "usage: ztrain verify DIR\n\n"

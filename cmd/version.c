@@ -3,7 +3,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "core/version.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 
 #include <jansson.h>
 #include <liburing.h>

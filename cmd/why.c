@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* why.c: `ztrain why RUN` names the rank that died, stood still or diverged, by the flight records; at any time. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "core/flight/flight_verdict.h"
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };

@@ -63,7 +63,7 @@ def test_functions_are_short_and_return(house):
 
 
 def test_an_include_upwards(house):
-    append(house / "core" / "log.c", '#include "cmd/commands.h"')
+    append(house / "core" / "log.c", '#include "cmd/command_line.h"')
     code, out = check_layers(house)
     assert code == 1 and "core/log.c" in out and "floor above" in out
 
@@ -81,7 +81,7 @@ BREACHES = {
     "a macro in a circle": ("core/status.h", "#define IO_TOLD(err) log_error(err)", "log_error() in core/log.c"),
     "a circle by a function with a pointer's type": (
         "core/memory.c", "\nstruct dirent *memory_told(DIR *folder)\n{\n    return io_readdir(folder);\n}", "memory_opendir() in core/memory.c"),
-    "an include between < and > upwards": ("core/log.c", "#include <cmd/commands.h>", "floor above"),
+    "an include between < and > upwards": ("core/log.c", "#include <cmd/command_line.h>", "floor above"),
     "a file in no room": ("gpu/devices/tpu.c", "", "'gpu/devices' is not a room"),
     "a file name twice": ("gpu/log.c", "", "file name 'log.c' occurs more than once: core/log.c, gpu/log.c"),
     "an include of nothing": ("gpu/device.c", '#include "device.h"', "hint: write it as \"gpu/device.h\""),
