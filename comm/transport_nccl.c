@@ -15,6 +15,7 @@
 #if TRANSPORT_HAS_NCCL
 
 #include "comm/control/watchdog.h"
+#include "core/faults.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 
@@ -466,12 +467,7 @@ static void submit_group(struct nccl *n, const struct data_op *ops, int count, s
 /* The place of a rank's contribution in the inbox, which is that in the sum. */
 static int turn_of(const struct nccl *n, int rank)
 {
-#ifdef ZTRAIN_FAULTS /* as transport_host.c: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank */
-    const char *order = getenv("ZTRAIN_SUM_ORDER");
-    if (order && strcmp(order, "reverse") == 0) return n->comm->world - 1 - rank;
-#endif
-    (void)n;
-    return rank;
+    return faults_reverse_sums() ? n->comm->world - 1 - rank : rank;
 }
 
 /* Each rank begins with its right neighbour, so that not all send to the same one. Under the mutex. */

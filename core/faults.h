@@ -37,7 +37,17 @@ bool faults_arm(const char *fault);
 int64_t faults_count(void);
 /* 0: the call is made; else the errno with which it fails. FAULT_WRITE has its data: a kill leaves a torn write. */
 int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes);
+
+/* ZTRAIN_STEP_FAULT=RANK:STEP:MILLISECONDS: the rank comes late to each micro-batch from that step on. */
+void faults_delay(int rank, int64_t step);
+/* ZTRAIN_COMM_FAULT=RANK:N:SIGNAL: the rank sends itself that signal in the middle of its Nth data operation. */
+void faults_signal(int rank);
+/* ZTRAIN_SUM_ORDER=reverse: sums of ranks begin with the last one. */
+bool faults_reverse_sums(void);
 #else
+#define faults_delay(rank, step) ((void)0)
+#define faults_signal(rank) ((void)0)
+#define faults_reverse_sums() false
 static inline int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
     (void)kind, (void)fd, (void)data, (void)bytes;

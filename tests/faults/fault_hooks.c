@@ -64,6 +64,32 @@ static int next_fault(enum fault_kind kind, int fd, const void *data, size_t byt
     return EINTR;
 }
 
+void faults_delay(int rank, int64_t step)
+{
+    const char *fault = getenv("ZTRAIN_STEP_FAULT");
+    long long at;
+    int who, ms;
+    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at) return;
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+
+void faults_signal(int rank)
+{
+    static long long count; /* one data thread */
+    const char *fault = getenv("ZTRAIN_COMM_FAULT");
+    long long at;
+    int who, number;
+    if (fault && sscanf(fault, "%d:%lld:%d", &who, &at, &number) == 3 && who == rank && ++count == at)
+        kill(getpid(), number);
+}
+
+bool faults_reverse_sums(void)
+{
+    const char *order = getenv("ZTRAIN_SUM_ORDER");
+    return order && strcmp(order, "reverse") == 0;
+}
+
 int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
