@@ -80,13 +80,12 @@ static void *read_ahead_fetch(void *argument)
 {
     struct read_ahead *ahead = argument;
     pthread_setname_np(pthread_self(), "ztrain-reader");
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     while (!ahead->stop && !ahead->failed && ahead->begun < ahead->pieces)
         if (ahead->turn || slot_of(ahead, ahead->begun)->occupied)
             pthread_cond_wait(&ahead->changed, &ahead->mutex);
         else
             fetch_next(ahead);
-    pthread_mutex_unlock(&ahead->mutex);
     return NULL;
 }
 
@@ -123,7 +122,7 @@ fail:
 
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 {
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     ASSERT(ahead->taken < ahead->pieces);
     const int64_t number = ahead->taken++;
     struct read_ahead_piece *piece = slot_of(ahead, number);
@@ -131,7 +130,6 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
     while (!(piece->ready && piece->number == number) && !(ahead->failed && ahead->begun <= number))
         pthread_cond_wait(&ahead->filled, &ahead->mutex);
     if (ahead->begun <= number) piece = NULL;
-    pthread_mutex_unlock(&ahead->mutex);
     return piece;
 }
 
@@ -144,10 +142,9 @@ static void drop(struct read_ahead *ahead, struct read_ahead_piece *piece)
 
 void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     drop(ahead, piece);
     pthread_cond_broadcast(&ahead->changed);
-    pthread_mutex_unlock(&ahead->mutex);
 }
 
 void read_ahead_free(struct read_ahead *ahead)

@@ -185,7 +185,7 @@ void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
 {
-    pthread_mutex_lock(&comm->mutex);
+    LOCKED(&comm->mutex);
     *stats = comm->stats;
     stats->network_sent = comm->moved_sent - comm->network_sent;
     stats->network_received = comm->moved_received - comm->network_received;
@@ -194,7 +194,6 @@ void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
         comm->network_sent = comm->moved_sent;
         comm->network_received = comm->moved_received;
     }
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 /* ---- flight recorders ---------------------------------------------------- */

@@ -374,13 +374,12 @@ static void host_transport_run(void *argument)
     const bool runs = control_status(comm->control, NULL) == STATUS_OK;
     uint64_t entry = runs ? comm_flight_begin(op) : 0;
     if (host_transport_barrier(op) == STATUS_OK) flight_end(entry);
-    pthread_mutex_lock(&comm->mutex);
+    LOCKED(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
         host_transport_count(op, &comm->stats);
         net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
     }
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 static void host_transport_run_alone(void *argument)

@@ -302,9 +302,8 @@ static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, 
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */
         return status;
     }
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     n->ready = true;
-    pthread_mutex_unlock(&n->mutex);
     return STATUS_OK;
 }
 
@@ -400,9 +399,8 @@ static bool is_usable(const struct nccl *n)
 static void nccl_launch(struct transport_nccl *base, struct graph *graph)
 {
     struct nccl *n = (struct nccl *)base;
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     if (is_usable(n)) graph_launch(graph);
-    pthread_mutex_unlock(&n->mutex);
 }
 
 /* NCCL adds up neither into other values nor into another dtype. */
@@ -552,14 +550,13 @@ static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
 /* n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the registration, if there is one. */
 static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
 {
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     enum status status = comm_status(n->comm, err); /* if it is fine, the watcher has not aborted */
     if (status == STATUS_OK) {
         n->registering = true;
         status = settle_result(n, bytes ? register_by_way(n, bytes) : deregister(n), "cannot register memory", err);
         n->registering = false;
     }
-    pthread_mutex_unlock(&n->mutex);
     return status;
 }
 

@@ -82,10 +82,9 @@ static void write_own_record(void)
 /* The neighbour with local rank `local`, if there is one and comm is still there. */
 static bool recorder_peer(int local, struct flight_peer *peer)
 {
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
     if (there) *peer = comm_flight_peer(recorder.comm, local);
-    pthread_mutex_unlock(&recorder.mutex);
     return there;
 }
 
@@ -308,7 +307,7 @@ void flight_recorder_fail(enum status status, const struct error *err)
 {
     struct error job;
     if (!recorder.runs) return;
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     recorder.head.reason = FLIGHT_FAILURE;
     recorder.head.code = (int)status;
     recorder.head.culprit = err->rank;
@@ -321,13 +320,12 @@ void flight_recorder_fail(enum status status, const struct error *err)
     recorder.failed = true;
     pthread_cond_broadcast(&recorder.changed);
     recorder_await(&recorder.written, fail_patience);
-    pthread_mutex_unlock(&recorder.mutex);
 }
 
 void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor)
 {
     if (!recorder.runs) return;
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     struct flight_head *head = &recorder.head;
     if (first || !head->bad_first) {
         head->bad_first = step;
@@ -335,7 +333,6 @@ void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *te
         snprintf(head->bad_tensor, sizeof head->bad_tensor, "%s", tensor);
     }
     head->bad_last = step;
-    pthread_mutex_unlock(&recorder.mutex);
 }
 
 void flight_recorder_stop(void)

@@ -102,10 +102,9 @@ static void give_job(struct background_save *b, enum job job)
         do_job(b, job);
         return;
     }
-    pthread_mutex_lock(&b->mutex);
+    LOCKED(&b->mutex);
     b->job = job;
     pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->mutex);
 }
 
 enum status background_save_start(struct run *run, struct error *err)
@@ -127,11 +126,9 @@ enum status background_save_start(struct run *run, struct error *err)
 static bool await_idle(struct background_save *b, double seconds)
 {
     const struct timespec until = time_after(seconds);
-    pthread_mutex_lock(&b->mutex);
+    LOCKED(&b->mutex);
     while (b->job != JOB_NONE && pthread_cond_timedwait(&b->changed, &b->mutex, &until) != ETIMEDOUT) continue;
-    bool idle = b->job == JOB_NONE;
-    pthread_mutex_unlock(&b->mutex);
-    return idle;
+    return b->job == JOB_NONE;
 }
 
 bool background_save_end(struct run *run, double seconds)

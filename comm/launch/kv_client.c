@@ -157,9 +157,8 @@ static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *tex
 
 static bool is_over(struct kv_client *client)
 {
-    pthread_mutex_lock(&client->mutex);
+    LOCKED(&client->mutex);
     bool over = client->over;
-    pthread_mutex_unlock(&client->mutex);
     return over;
 }
 

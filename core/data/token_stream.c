@@ -503,7 +503,7 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
 {
     enum status status = STATUS_OK;
     *end = false;
-    pthread_mutex_lock(&stream->mutex);
+    LOCKED(&stream->mutex);
     if (stream->held) {
         stream->tail++;
         stream->held = false;
@@ -518,7 +518,6 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
     } else {
         *end = true;
     }
-    pthread_mutex_unlock(&stream->mutex);
     return status;
 }
 

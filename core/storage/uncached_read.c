@@ -80,19 +80,15 @@ static bool switch_direct(struct uncached_file *file, bool direct)
 /* Switches O_DIRECT while the file is able to. Another thread may switch it back at any time. */
 static bool set_direct(struct uncached_file *file, bool direct)
 {
-    pthread_mutex_lock(&file->mutex);
-    const bool set = file->able && switch_direct(file, direct);
-    pthread_mutex_unlock(&file->mutex);
-    return set;
+    LOCKED(&file->mutex);
+    return file->able && switch_direct(file, direct);
 }
 
 static bool give_up_direct(struct uncached_file *file)
 {
-    pthread_mutex_lock(&file->mutex);
+    LOCKED(&file->mutex);
     file->able = false;
-    const bool off = switch_direct(file, false);
-    pthread_mutex_unlock(&file->mutex);
-    return off;
+    return switch_direct(file, false);
 }
 
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,

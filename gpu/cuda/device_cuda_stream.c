@@ -128,10 +128,9 @@ static void CUDART_CB run_closure(void *argument)
     struct closure *closure = argument;
     struct cuda_staging *s = closure->owner;
     closure->function(closure->argument);
-    pthread_mutex_lock(&s->mutex);
+    LOCKED(&s->mutex);
     s->head++;
     pthread_cond_broadcast(&s->room);
-    pthread_mutex_unlock(&s->mutex);
 }
 
 /* Waits for a free closure; false: the stream has failed and runs no closures any more. */
