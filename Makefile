@@ -297,7 +297,7 @@ check-format:
 
 #: doc            makes the tables of docs/run-spec*.md from the binary's table of keys
 doc: all
-	$(BUILD)/ztrain --help-spec --markdown > $(BUILD)/run-spec.md
+	scripts/spec-pages.py $(BUILD)/ztrain > $(BUILD)/run-spec.md
 	sed -i '/^<!-- run-spec.*\.md:/,$$d' docs/run-spec*.md
 	awk '/^<!-- run-spec.*\.md:/ { page = "docs/" substr($$2, 1, length($$2) - 1) } { print >> page }' $(BUILD)/run-spec.md
 
@@ -305,7 +305,7 @@ doc: all
 MANUAL = $(BUILD)/share/man/man1/ztrain.1
 COMPLETION = $(BUILD)/share/bash-completion/completions/ztrain
 manual: $(MANUAL)
-$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/environment.md
+$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py scripts/spec-pages.py docs/environment.md
 	$(call say,MANUAL,$(BUILD)/share)
 	$(Q)scripts/make-manual.py $(BUILD)/ztrain $(BUILD)/share
 

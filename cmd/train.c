@@ -288,7 +288,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.help_spec) {
-        (options.markdown ? spec_print_pages : spec_print_help)(stdout);
+        (options.json ? spec_print_json : spec_print_help)(stdout);
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.version) return cmd_version(1, argv, err);

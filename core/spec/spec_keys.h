@@ -207,7 +207,6 @@ extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;
 
 const struct spec_foreign_name *spec_foreign_name_find(const char *name); /* NULL: there is none */
-void spec_print_names(FILE *out);                                         /* the table as Markdown */
 
 /* ---- a whole tree -------------------------------------------------------- */
 

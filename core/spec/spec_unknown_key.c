@@ -260,19 +260,6 @@ const struct spec_foreign_name *spec_foreign_name_find(const char *name)
     return NULL;
 }
 
-void spec_print_names(FILE *out)
-{
-    fputs("\n## Names\n\n| their name | in a run spec | |\n|---|---|---|\n", out);
-    for (int i = 0; i < spec_num_foreign_names; i++) {
-        const struct spec_foreign_name *row = &spec_foreign_names[i];
-        const char *tick = row->key ? "`" : "";
-        if (row->unlisted) continue;
-        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
-            fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
-                    tick, row->note ? row->note : "");
-    }
-}
-
 /* ---- hints --------------------------------------------------------------- */
 
 static bool unknown_is_unavailable(const struct spec_key *key)
