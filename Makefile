@@ -120,6 +120,9 @@ LIB_SOURCES := $(filter-out $(CUDA_ONLY_C),$(LIB_SOURCES))
 UNIT_SOURCES := $(filter-out $(CUDA_ONLY_TESTS),$(UNIT_SOURCES))
 endif
 
+ifneq ($(SANITIZE),)
+LIB_SOURCES += tests/faults/fault_hooks.c
+endif
 # No target parses with these rooms; a target that does, and does not link, takes one off the list.
 ifeq ($(SANITIZE),fuzzer)
 LIB_SOURCES := $(filter-out gpu/% comm/zero/% comm/launch/%,$(LIB_SOURCES))
@@ -294,7 +297,7 @@ check-format:
 
 #: doc            makes the tables of docs/run-spec*.md from the binary's table of keys
 doc: all
-	$(BUILD)/ztrain --help-spec --markdown > $(BUILD)/run-spec.md
+	scripts/spec-pages.py $(BUILD)/ztrain > $(BUILD)/run-spec.md
 	sed -i '/^<!-- run-spec.*\.md:/,$$d' docs/run-spec*.md
 	awk '/^<!-- run-spec.*\.md:/ { page = "docs/" substr($$2, 1, length($$2) - 1) } { print >> page }' $(BUILD)/run-spec.md
 
@@ -302,7 +305,7 @@ doc: all
 MANUAL = $(BUILD)/share/man/man1/ztrain.1
 COMPLETION = $(BUILD)/share/bash-completion/completions/ztrain
 manual: $(MANUAL)
-$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py docs/environment.md
+$(MANUAL): $(BUILD)/ztrain scripts/make-manual.py scripts/spec-pages.py docs/environment.md
 	$(call say,MANUAL,$(BUILD)/share)
 	$(Q)scripts/make-manual.py $(BUILD)/ztrain $(BUILD)/share
 

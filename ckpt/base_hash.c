@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/base_hash.h"
 
-#include "core/memory.h"
-
-#include <stdlib.h>
 #include <xxhash.h>
 
 uint64_t base_hash_bytes(int number, int64_t first, const void *bytes, size_t count)

@@ -10,9 +10,6 @@
 #include "comm/comm.h"
 #include "core/model/shard.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
 enum { BASE_HASH_BLOCK = 64 };
 
 /* The part of bytes [first, first + count) of the frozen unit `number` (from 0: the first one) in the sum. `first` is a

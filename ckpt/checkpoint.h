@@ -18,8 +18,6 @@
 #include "core/retry.h"
 #include "core/training/loss_scaler.h"
 
-#include <jansson.h>
-
 /* Where training stands. All of it is in the manifest. */
 struct train_position {
     int64_t step;           /* steps done, including skipped ones: the next one is step + 1 */

@@ -3,18 +3,6 @@
 
 #include "ckpt/manifest.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/log.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define TMP_PREFIX ".tmp-"
 
@@ -153,7 +141,8 @@ enum status checkpoint_sync(const char *dir, struct error *err)
     int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
     enum status status = STATUS_OK;
-    if (fault_fsync(fd)) status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
+    if (FAULT(FSYNC, io_fsync(fd)))
+        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
     io_close(fd);
     heartbeat_beat();
     return status;
@@ -171,9 +160,10 @@ void checkpoint_point(const char *dir, const char *link, const char *name)
     }
     ssize_t length = readlink(path, now, sizeof now);
     if (length == (ssize_t)strlen(name) && !memcmp(now, name, (size_t)length)) return;
-    if ((fault_remove(fresh) && errno != ENOENT) || fault_symlink(name, fresh) || fault_rename(fresh, path, 0)) {
+    if ((FAULT(REMOVE, io_remove(fresh)) && errno != ENOENT) || FAULT(LINK, io_symlink(name, fresh)) ||
+        FAULT(RENAME, io_rename(fresh, path))) {
         log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", path, name, strerror(errno));
-        fault_remove(fresh);
+        FAULT(REMOVE, io_remove(fresh));
     } else if (checkpoint_sync(dir, &err) != STATUS_OK)
         log_warn("%s", err.text);
 }
@@ -189,7 +179,8 @@ void checkpoint_unpoint(const char *dir, const char *link, bool always)
     }
     if (io_lstat(path, &own) != 0 || !S_ISLNK(own.st_mode)) return;
     if (!always && (io_stat(path, &target) == 0 || errno != ENOENT)) return;
-    if (fault_remove(path) && errno != ENOENT) log_warn("cannot remove the link '%s': %s", path, strerror(errno));
+    if (FAULT(REMOVE, io_remove(path)) && errno != ENOENT)
+        log_warn("cannot remove the link '%s': %s", path, strerror(errno));
 }
 
 enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err)
@@ -197,8 +188,9 @@ enum status checkpoint_rename(const char *dir, const char *from, const char *to,
     char a[FS_PATH_MAX], b[FS_PATH_MAX];
     TRY(fs_join(a, dir, from, STATUS_CHECKPOINT, err));
     TRY(fs_join(b, dir, to, STATUS_CHECKPOINT, err));
-    return fault_rename(a, b, flags) ? error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", a, b)
-                                     : STATUS_OK;
+    return FAULT(RENAME, io_rename2(a, b, flags))
+               ? error_system(err, STATUS_CHECKPOINT, errno, "cannot rename '%s' to '%s'", a, b)
+               : STATUS_OK;
 }
 
 enum status checkpoint_move_aside(const char *dir, const char *name, const char *kind, char to[FS_PATH_MAX],
@@ -220,7 +212,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
     enum status status = STATUS_OK;
     char inner[FS_PATH_MAX];
     heartbeat_beat();
-    if (fault_remove(path) == 0 || errno == ENOENT) return STATUS_OK;
+    if (FAULT(REMOVE, io_remove(path)) == 0 || errno == ENOENT) return STATUS_OK;
     int code = errno;
     DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
     if (!folder) return error_system(err, STATUS_CHECKPOINT, code, "cannot delete '%s'", path);
@@ -230,7 +222,7 @@ enum status checkpoint_remove_tree(const char *path, struct error *err)
         TRY_END(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
         TRY_END(checkpoint_remove_tree(inner, err));
     }
-    if (fault_remove(path) && errno != ENOENT)
+    if (FAULT(REMOVE, io_remove(path)) && errno != ENOENT)
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot delete '%s'", path);
 end:
     io_closedir(folder);
@@ -278,7 +270,7 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
     int fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return checkpoint_io_error("create", path, err);
     enum status status = fs_write(fd, path, data, bytes, STATUS_CHECKPOINT, NULL);
-    if (status != STATUS_OK || fault_fsync(fd)) status = checkpoint_io_error("write", path, err);
+    if (status != STATUS_OK || FAULT(FSYNC, io_fsync(fd))) status = checkpoint_io_error("write", path, err);
     if (io_close(fd) && status == STATUS_OK) status = checkpoint_io_error("write", path, err);
     heartbeat_beat();
     return status;

@@ -13,10 +13,9 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "core/fsutil.h"
+#include "core/core.h"
 
 #include <dirent.h>
-#include <sys/stat.h>
 
 enum { CHECKPOINT_NAME_MAX = 256 };
 

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/checkpoint_list.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int listed_newest_first(const void *left, const void *right)
 {
     const struct checkpoint_entry *a = left, *b = right;

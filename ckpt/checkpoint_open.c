@@ -4,14 +4,6 @@
  * crash. */
 #include "ckpt/checkpoint_read.h"
 #include "ckpt/checkpoint_retention.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- open and close ------------------------------------------------------ */
 

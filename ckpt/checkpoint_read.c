@@ -6,17 +6,9 @@
  * Threads read the frames ahead (rankfile.h), also those of the next files and ranges. */
 #include "ckpt/checkpoint_read.h"
 
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/memory.h"
 #include "core/model/adapter.h"
-#include "core/round_up.h"
 #include "core/spec/adapter_config.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 enum { OPEN_FILES = 64 }; /* that are allowed however low the process's limit is */
@@ -346,12 +338,10 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
     TRY(model_desc_from_json(checkpoint->model, checkpoint->path, desc, err));
     tensor_table_build_for(desc, checkpoint->moment_blocks, table);
     if (!checkpoint->adapter) return STATUS_OK;
-    struct adapter_config config;
+    RELEASED(adapter_config_release) struct adapter_config config = {0};
     TRY(adapter_config_from_json(checkpoint->adapter, checkpoint->path, &config, err));
     config.settings.on = true;
-    const enum status status = adapter_apply(&config.settings, desc, table, NULL, err);
-    adapter_config_release(&config);
-    return status;
+    return adapter_apply(&config.settings, desc, table, NULL, err);
 }
 
 static enum status read_state_slices(struct stream *stream, int count, const struct shard_layout *layout,
@@ -381,7 +371,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
                          "optimizer.type and its momentum as they were, or start a new run from an export",
                          checkpoint->path, stored, slices.count);
-    struct range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
+    OWNED struct range *ranges = memory_alloc((size_t)(slices.count * layout->num_units) * sizeof *ranges);
     int num = 0;
     for (int s = 0; s < slices.count; s++)
         for (int u = 0; u < layout->num_trained; u++) { /* a slice may hold nothing but padding */
@@ -395,6 +385,5 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
         status = read_state_slices(&stream, num, layout, slices, err);
         rankfile_stream_free(stream.frames);
     }
-    free(ranges);
     return status;
 }

@@ -4,8 +4,6 @@
 
 #include "ckpt/manifest.h"
 
-#include <sys/stat.h>
-
 /* checkpoint->private_. One caller at a time may read.
  *
  * A rank file is opened when it is first needed and stays open for the next ranges, as long as these files take no more

@@ -2,12 +2,6 @@
 #include "ckpt/checkpoint_retention.h"
 
 #include "ckpt/checkpoint_save_cache.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <string.h>
 
 /* *replaced: `name` is X.replaced-N, and X is whole, so that it can be deleted. */
 static enum status retention_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,

@@ -14,16 +14,7 @@
 #include "ckpt/checkpoint_rewind.h"
 
 #include "core/faults.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- planning ------------------------------------------------------------ */
 
@@ -194,23 +185,19 @@ static int find_interrupted(const struct checkpoint_rewind *rewind, const struct
 enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *checkpoint, bool newest,
                                    struct checkpoint_rewind *rewind, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct checkpoint_list list = {0}, aside = {0};
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {0}, aside = {0};
     int64_t branch_step = -1;
     memset(rewind, 0, sizeof *rewind);
-    TRY_END(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
-    TRY_END(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
-    TRY_END(checkpoint_list_update(&list, rewind->dir, false, err));
-    TRY_END(checkpoint_list_update(&aside, rewind->dir, true, err));
-    TRY_END(plan_name(rewind, checkpoint, &list, &aside, err));
+    TRY(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
+    TRY(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
+    TRY(checkpoint_list_update(&list, rewind->dir, false, err));
+    TRY(checkpoint_list_update(&aside, rewind->dir, true, err));
+    TRY(plan_name(rewind, checkpoint, &list, &aside, err));
     if (newest) rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);
     plan_metrics(rewind, checkpoint, &branch_step);
-    TRY_END(plan_moves(rewind, checkpoint, newest, branch_step, &list, err));
+    TRY(plan_moves(rewind, checkpoint, newest, branch_step, &list, err));
     for (rewind->number = 1; number_is_taken(rewind, &aside, rewind->number);) rewind->number++;
-end:
-    checkpoint_list_release(&list);
-    checkpoint_list_release(&aside);
-    return status;
+    return STATUS_OK;
 }
 
 void checkpoint_rewind_release(struct checkpoint_rewind *rewind)
@@ -237,7 +224,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     if (*rewind->target) {
         from = aside;
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
-        if (fault_symlink(rewind->target, path))
+        if (FAULT(LINK, io_symlink(rewind->target, path)))
             return error_set(err, STATUS_CHECKPOINT, "cannot make the link '%s': %s", path, strerror(errno));
     }
     if (!*from) return STATUS_OK;
@@ -248,7 +235,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     }
     if (rewind->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
-        fault_remove(path);
+        FAULT(REMOVE, io_remove(path));
         return error_set(err, STATUS_CHECKPOINT, "cannot link '%s/%s' to '%s': the name is taken", dir, rewind->name,
                          rewind->target);
     }

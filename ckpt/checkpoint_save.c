@@ -24,16 +24,7 @@
 #include "ckpt/state_hash.h"
 #include "comm/agree.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 enum { SAVING_UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
@@ -131,7 +122,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         TRY(checkpoint_sync(parent, err));
     }
     checkpoint_sweep(dir);
-    save->made = fault_mkdir(save->tmp, 0777) == 0;
+    save->made = FAULT(MKDIR, io_mkdir(save->tmp, 0777)) == 0;
     return save->made ? STATUS_OK : checkpoint_io_error("make the folder", save->tmp, err);
 }
 
@@ -275,7 +266,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
             return found;
         }
         if (replaces) {
-            save->exchanged = fault_rename(save->tmp, save->final, RENAME_EXCHANGE) == 0;
+            save->exchanged = FAULT(RENAME, io_rename2(save->tmp, save->final, RENAME_EXCHANGE)) == 0;
             if (save->exchanged) return checkpoint_sync(dir, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return checkpoint_io_error("replace", save->final, err);
@@ -290,7 +281,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
         else if (!replaces)
             log_warn("'%s' was a checkpoint of another step; it is now '%s'", save->final, aside);
     }
-    if (fault_rename(save->tmp, save->final, 0)) {
+    if (FAULT(RENAME, io_rename(save->tmp, save->final))) {
         checkpoint_io_error("publish the checkpoint as", save->final, err);
         if (replaces && io_rename(aside, save->final)) /* it still counts under its other name */
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));

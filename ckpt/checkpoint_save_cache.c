@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/checkpoint_save_cache.h"
 
-#include "core/memory.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 /* The files of a tokenizer, and at the end the model's settings of generation; those that exist are copied. */

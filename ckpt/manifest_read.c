@@ -4,22 +4,9 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/io.h"
-#include "core/memory.h"
 #include "core/metrics/eval_part.h"
 #include "core/model/shard.h"
-#include "core/round_up.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { TAIL_BYTES = HASH_DIGITS + sizeof CHECKSUM_TAIL - 1 };
@@ -228,12 +215,10 @@ static enum status read_machine(const struct place *top, struct manifest *manife
 /* May be absent: no evaluation was broken off, or nothing of it was done. */
 static enum status read_evaluation_part(const struct place *top, struct manifest *manifest, struct error *err)
 {
-    struct eval_part part;
+    RELEASED(eval_part_release) struct eval_part part = {0};
     manifest->facts.evaluation_part = json_object_get(top->object, "evaluation_part");
     if (!manifest->facts.evaluation_part) return STATUS_OK;
-    enum status status = eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
-    eval_part_release(&part);
-    return status;
+    return eval_part_from_json(manifest->facts.evaluation_part, top->path, &part, err);
 }
 
 /* May be absent: the run has no adapter, nor is it of a multimodal folder. */

@@ -5,8 +5,6 @@
 
 #include "ckpt/manifest.h"
 
-#include <stddef.h>
-
 #define FORMAT "ztrain-checkpoint"
 #define CHECKSUM_HEAD ",\n \"checksum\": \""
 #define CHECKSUM_TAIL "\"\n}\n"

@@ -2,15 +2,8 @@
 #include "ckpt/manifest_text.h"
 #include "ckpt/state_hash.h"
 
-#include "core/hash_digits.h"
-#include "core/memory.h"
 #include "core/version.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 /* Version 2 has fewer states, for optimizers other than Adam; a checkpoint with all states has version 1. */

@@ -2,7 +2,6 @@
 #include "ckpt/rankfile_frames.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
 #include <xxhash.h>
 #ifdef _OPENMP
 #include <omp.h>

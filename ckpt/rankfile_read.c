@@ -2,16 +2,9 @@
 /* rankfile_read.c: reads and verifies rank files: threads read frames ahead (read_ahead.h), and a team of threads
  * verifies and decompresses them. */
 #include "ckpt/rankfile_frames.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/storage/uncached_read.h"
 
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
 

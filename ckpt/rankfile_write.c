@@ -2,16 +2,9 @@
 /* rankfile_write.c: a team of threads compresses a batch of frames, and the calling thread appends it. (In an ordered
  * section threads would wait for each other at every frame: three times as slow on a busy machine.) */
 #include "ckpt/rankfile_frames.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 #include <zstd_errors.h>
 
@@ -209,7 +202,7 @@ enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfi
 {
     ASSERT(writer->done == writer->num_frames);
     TRY(writer_append(writer, &writer->index->head, index_bytes(writer) - sizeof writer->index->header, err));
-    if (fault_fsync(writer->fd)) return write_error(writer->path, writer->offset, err);
+    if (FAULT(FSYNC, io_fsync(writer->fd))) return write_error(writer->path, writer->offset, err);
     heartbeat_beat();
     int fd = writer->fd;
     writer->fd = -1;

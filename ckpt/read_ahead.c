@@ -2,14 +2,8 @@
 /* read_ahead.c: see read_ahead.h. The buffers are a ring: piece n is in slot n % slots. */
 #include "ckpt/read_ahead.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "core/storage/uncached_read.h"
-#include "core/thread.h"
-
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct read_ahead {
     struct read_ahead_source source;
@@ -86,13 +80,12 @@ static void *read_ahead_fetch(void *argument)
 {
     struct read_ahead *ahead = argument;
     pthread_setname_np(pthread_self(), "ztrain-reader");
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     while (!ahead->stop && !ahead->failed && ahead->begun < ahead->pieces)
         if (ahead->turn || slot_of(ahead, ahead->begun)->occupied)
             pthread_cond_wait(&ahead->changed, &ahead->mutex);
         else
             fetch_next(ahead);
-    pthread_mutex_unlock(&ahead->mutex);
     return NULL;
 }
 
@@ -129,7 +122,7 @@ fail:
 
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
 {
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     ASSERT(ahead->taken < ahead->pieces);
     const int64_t number = ahead->taken++;
     struct read_ahead_piece *piece = slot_of(ahead, number);
@@ -137,7 +130,6 @@ struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
     while (!(piece->ready && piece->number == number) && !(ahead->failed && ahead->begun <= number))
         pthread_cond_wait(&ahead->filled, &ahead->mutex);
     if (ahead->begun <= number) piece = NULL;
-    pthread_mutex_unlock(&ahead->mutex);
     return piece;
 }
 
@@ -150,10 +142,9 @@ static void drop(struct read_ahead *ahead, struct read_ahead_piece *piece)
 
 void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 {
-    pthread_mutex_lock(&ahead->mutex);
+    LOCKED(&ahead->mutex);
     drop(ahead, piece);
     pthread_cond_broadcast(&ahead->changed);
-    pthread_mutex_unlock(&ahead->mutex);
 }
 
 void read_ahead_free(struct read_ahead *ahead)

@@ -15,10 +15,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 enum {
     READ_AHEAD = 4,        /* pieces that are read or being read, and wait to be taken */
     READ_AHEAD_THREADS = 2 /* reads in flight */

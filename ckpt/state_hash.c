@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/state_hash.h"
 
-#include "core/memory.h"
 #include "core/piece_hash.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { EXCHANGED_HASHES = COMM_EXCHANGE_MAX / sizeof(uint64_t) }; /* of a rank, at a time */

@@ -8,8 +8,6 @@
 #include "comm/comm.h"
 #include "core/model/shard.h"
 
-#include <stdint.h>
-
 struct state_hash {
     const struct shard_layout *layout; /* borrowed */
     int rank, states;                  /* the first ones of enum state_kind */

@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/command_line.h"
 
-#include "core/edit_distance.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/printable.h"
-#include "core/string_list.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err)
 {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* command_line.h: the words of a command, parsed by a table of its options. */
+/* command_line.h: the commands of ztrain, and their words, parsed by a table of options. */
 #pragma once
 
-#include "core/status.h"
-
-#include <stddef.h>
+#include "core/core.h"
 
 /* A usual option is a flag if it has no value, else a text that is not empty. */
 enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST };
@@ -56,3 +54,24 @@ enum status option_integer(const char *option, const char *text, const char *wha
 /* Sets "unknown option 'WORD'", with the nearest one or "ztrain COMMAND --help" as the hint ("": ztrain's own). */
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,
                            struct error *err);
+
+/* ---- the commands -------------------------------------------------------- */
+
+/* The words that ztrain takes as its first; each is run by cmd_WORD(), where argv[0] is the name. It returns the exit
+ * code as a status, or STATUS_HELPED. */
+#define COMMANDS(X) \
+    X(init)         \
+    X(plan) X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(replay) X(doctor) X(version)
+
+#define COMMAND(word) enum status cmd_##word(int argc, char **argv, struct error *err);
+COMMANDS(COMMAND)
+#undef COMMAND
+enum status cmd_train(int argc, char **argv, struct error *err); /* ztrain --config run.yaml … */
+
+/* Trains, or replays, with these options: starts a supervisor or a rank. argv: the process's. status: of the options,
+ * with its err, which the ranks of a launcher have to learn of. */
+struct options;
+enum status train_with(const struct options *options, char **argv, enum status status, struct error *err);
+
+/* A line per library after `indent`: name, version in use, the one built with if another; with `paths` its file. */
+void version_print_libraries(const char *indent, bool paths);

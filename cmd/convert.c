@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* convert.c: `ztrain convert FILE…` turns another trainer's configuration into a run spec. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
 #include "core/spec/spec.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char USAGE[] =
     "usage: ztrain convert FILE… [--deepspeed FILE] [--world N] [--out FILE [--force]]\n"

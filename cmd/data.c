@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data.c: `ztrain data PREFIX…`: what token shards hold, and documents with what is learned in green or ⟦⟧. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/report/terminal.h"
 #include "core/data/data_summary.h"
 #include "core/data/document_fit.h"
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
 #include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 
-#include <inttypes.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     MOST_WORDS = 64,

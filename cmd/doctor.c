@@ -2,14 +2,8 @@
 /* doctor.c: `ztrain doctor`: what ztrain finds and misses on this machine, how fast its GPU is, what `device: auto`
  * would take. It changes nothing, and reports as unknown what it cannot find out. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/engine/gpu_test.h"
 #include "comm/launch/bootstrap.h"
-#include "core/clock.h"
-#include "core/machine.h"
-#include "core/memory.h"
-#include "core/printable.h"
-#include "core/size_text.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/cpuid.h"
@@ -21,11 +15,6 @@
 #include "gpu/ops.h"
 
 #include <dlfcn.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Prints a line "name  text". */
 __attribute__((format(printf, 2, 3))) static void print_line(const char *name, const char *format, ...)

@@ -14,19 +14,11 @@
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
 #include "core/faults.h"
-#include "core/io.h"
-#include "core/log.h"
 #include "core/spec/adapter_config.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 static const char USAGE[] =
@@ -228,7 +220,7 @@ static enum status export_folder_open(struct export_folder *folder, const char *
     TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));
     TRY(lock_work(folder, err));
     if (fs_exists(folder->former)) { /* an export was killed */
-        const int reason = fault_rename(folder->former, folder->out, 0) ? errno : 0;
+        const int reason = FAULT(RENAME, io_rename(folder->former, folder->out)) ? errno : 0;
         if (!reason)
             log_info("an export into %s was killed; the one before it has its name again", folder->out);
         else if (reason != ENOTEMPTY && reason != EEXIST) /* else the new one has the name */
@@ -291,11 +283,11 @@ static enum status cannot_publish(const struct export_folder *folder, struct err
 
 static enum status replace(struct export_folder *folder, struct error *err)
 {
-    if (fault_rename(folder->fresh, folder->out, RENAME_EXCHANGE) == 0) return STATUS_OK;
+    if (FAULT(RENAME, io_rename2(folder->fresh, folder->out, RENAME_EXCHANGE)) == 0) return STATUS_OK;
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return cannot_publish(folder, err);
-    if (fault_rename(folder->out, folder->former, 0))
+    if (FAULT(RENAME, io_rename(folder->out, folder->former)))
         return error_system(err, STATUS_DATA, errno, "cannot rename '%s' to '%s'", folder->out, folder->former);
-    if (fault_rename(folder->fresh, folder->out, 0) == 0) return STATUS_OK;
+    if (FAULT(RENAME, io_rename(folder->fresh, folder->out)) == 0) return STATUS_OK;
     cannot_publish(folder, err);
     if (io_rename(folder->former, folder->out))
         log_warn("cannot rename '%s' back to '%s': %s", folder->former, folder->out, strerror(errno));
@@ -316,7 +308,7 @@ static enum status export_folder_publish(struct export_folder *folder, struct er
         TRY(fs_sync_dir(folder->fresh, STATUS_DATA, err));
     }
     TRY(run_lock_check(folder->lock, err));
-    if (fault_rename(folder->fresh, folder->out, 0)) { /* works where `out` is absent or empty */
+    if (FAULT(RENAME, io_rename(folder->fresh, folder->out))) { /* works where `out` is absent or empty */
         if (errno != ENOTEMPTY && errno != EEXIST) return cannot_publish(folder, err);
         TRY(replace(folder, err));
     }
@@ -379,25 +371,20 @@ static void export_notes_vllm(const json_t *adapter, const struct tensor_table *
 static enum status write_export_adapter(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                         const char *out, enum dtype dtype, struct error *err)
 {
-    struct model_desc desc;
-    struct tensor_table table;
-    struct peft_base base = {.folder = ""};
-    enum status status;
-    TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
+    RELEASED(model_desc_release) struct model_desc desc = {0};
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
+    RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
+    TRY(checkpoint_model(checkpoint, &desc, &table, err));
     if (arguments->merge) {
-        TRY_END(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+        TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
         peft_base_store(checkpoint, &desc, &table);
-        TRY_END(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
+        TRY(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
     } else {
-        TRY_END(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
-                            err));
+        TRY(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
+                        err));
         export_notes_vllm(checkpoint->adapter, &table);
     }
-end:
-    peft_base_release(&base);
-    tensor_table_release(&table);
-    model_desc_release(&desc);
-    return status;
+    return STATUS_OK;
 }
 
 static bool is_same_folder(const char *a, const char *b)
@@ -411,23 +398,19 @@ static bool is_same_folder(const char *a, const char *b)
 static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
                                        enum dtype dtype, struct error *err)
 {
-    struct export_folder folder;
-    enum status status;
+    RELEASED(export_folder_close) struct export_folder folder = {0};
     if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base)) {
         error_set(err, STATUS_USAGE, "'%s' is the base of the %s", arguments->out, /* an earlier export */
                   checkpoint->adapter ? "adapter" : "multimodal model");
         return error_hint(err, "--out names another folder");
     }
-    TRY_END(export_folder_open(&folder, arguments->out, err));
+    TRY(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter)
-        TRY_END(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
+        TRY(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
     else
-        TRY_END(huggingface_export(checkpoint, arguments->base, folder.fresh,
-                                   dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
-    status = export_folder_publish(&folder, err);
-end:
-    export_folder_close(&folder);
-    return status;
+        TRY(huggingface_export(checkpoint, arguments->base, folder.fresh,
+                               dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
+    return export_folder_publish(&folder, err);
 }
 
 static enum status check_export_options(const struct checkpoint *checkpoint, const struct arguments *arguments,

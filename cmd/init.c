@@ -3,16 +3,8 @@
  * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
 #include "cmd/init.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/machine.h"
-#include "core/printable.h"
-#include "core/size_text.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const char USAGE[] =
     "usage: ztrain init [--model DIR --data PREFIX] [options]\n"
@@ -70,15 +62,13 @@ static enum status init_check_out(const struct init *t, struct error *err)
 
 static enum status init_load_spec(const struct init *t, struct run_spec **spec, struct error *err)
 {
-    struct spec_report report = {0};
-    char *text = init_spec(t);
+    RELEASED(spec_report_release) struct spec_report report = {0};
+    OWNED char *text = init_spec(t);
     enum status status = spec_load_text("run.yaml", text, spec, &report);
     if (status != STATUS_OK)
         error_set(err, status, "%s", report.errors.items[0]);
     else if ((status = spec_resolve_batch(*spec, t->ranks, "--gpus", err)) != STATUS_OK)
         spec_free(*spec);
-    spec_report_release(&report);
-    free(text);
     return status;
 }
 

@@ -3,22 +3,12 @@
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/init.h"
 #include "core/data/data_summary.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/model/tensor_table.h"
-#include "core/printable.h"
-#include "core/size_text.h"
 #include "core/spec/spec.h"
 #include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { INIT_TRIES = 3 };

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* init_spec.c: the run spec that `ztrain init` writes, with a reason at each choice. See init.h. */
 #include "cmd/init.h"
-#include "core/memory.h"
-#include "core/size_text.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 static const double gib = (double)(1 << 30);
 

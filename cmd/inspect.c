@@ -6,15 +6,6 @@
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/hash_digits.h"
-#include "core/memory.h"
-#include "core/printable.h"
-#include "core/size_text.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at a time */
 
@@ -213,8 +204,7 @@ static void inspect_add(struct statistics *s, const float *data, int64_t count)
 static enum status inspect_read_statistics(const struct checkpoint *checkpoint, struct statistics *all,
                                            struct error *err)
 {
-    enum status status = STATUS_OK;
-    float *chunk = memory_alloc(CHUNK * sizeof *chunk);
+    OWNED float *chunk = memory_alloc(CHUNK * sizeof *chunk);
     size_t i;
     json_t *tensor;
     json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
@@ -222,14 +212,12 @@ static enum status inspect_read_statistics(const struct checkpoint *checkpoint, 
         if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"))) continue;
         for (int64_t done = 0; done < numel; done += CHUNK) {
             int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY_END(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n,
-                                    chunk, err));
+            TRY(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n, chunk,
+                                err));
             inspect_add(&all[i], chunk, n);
         }
     }
-end:
-    free(chunk);
-    return status;
+    return STATUS_OK;
 }
 
 static void inspect_tensors(const struct checkpoint *checkpoint, const struct statistics *all)

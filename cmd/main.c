@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: runs the command, prints its error, exits. No other file does (exceptions: scripts/check-functions.py). */
-#include "cmd/commands.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "cmd/command_line.h"
+#include "core/core.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 static const struct {
     const char *name;

@@ -2,17 +2,9 @@
 #include "cmd/options.h"
 
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/supervise/supervise.h"
 #include "comm/launch/bootstrap.h"
-#include "core/edit_distance.h"
-#include "core/log.h"
-#include "core/printable.h"
 #include "gpu/simulate/op_estimate.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */
 
@@ -76,7 +68,7 @@ static const struct option_row option_table[] = {
     {"help", NULL, offsetof(struct options, help), OPTION_USUAL, IN_BOTH, "print this text"},
     {"help-spec", NULL, offsetof(struct options, help_spec), OPTION_USUAL, IN_TRAINING,
      "print every key of the run spec"},
-    {"markdown", NULL, offsetof(struct options, markdown), OPTION_USUAL, IN_TRAINING, "with --help-spec: as Markdown"},
+    {"json", NULL, offsetof(struct options, json), OPTION_USUAL, IN_TRAINING, "with --help-spec: as JSON"},
     {"version", NULL, offsetof(struct options, version), OPTION_USUAL, IN_TRAINING,
      "print the versions of ztrain and of the libraries in use"},
 };
@@ -165,7 +157,7 @@ static enum status check_together(const struct options *options, struct error *e
         {options->bytes && (!plan || speed || fit), "bytes", "plan without --speed and --fit", NULL},
         {options->row && !fit, "row", "plan --fit", row_hint},
         {options->price && !speed, "price", "plan --speed", "ztrain plan --speed --price 2.5 --config run.yaml"},
-        {options->markdown && !options->help_spec, "markdown", "--help-spec", "ztrain --help-spec --markdown"},
+        {options->json && !options->help_spec, "json", "--help-spec", "ztrain --help-spec --json"},
     };
     if (options->local_gpus > SUPERVISE_MAX_RANKS && !options->dry_run)
         return refuse_local_gpus(options->local_gpus, err);

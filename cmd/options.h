@@ -24,7 +24,7 @@ struct options {
     int row;                            /* plan --fit --row N; 0: not given */
     const char *price;                  /* plan --speed --price X, or NULL */
     bool bytes;                         /* plan --bytes */
-    bool dry_run, help, help_spec, markdown, version;
+    bool dry_run, help, help_spec, json, version;
     bool verbose;                    /* details that otherwise go to the log file only */
     bool profile;                    /* print the time of each op at the end */
     const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */

@@ -2,17 +2,11 @@
 #include "cmd/plan.h"
 
 #include "ckpt/checkpoint.h"
-#include "cmd/commands.h"
+#include "cmd/command_line.h"
 #include "cmd/engine/engine.h"
 #include "cmd/options.h"
-#include "core/log.h"
-#include "core/printable.h"
-#include "core/size_text.h"
 #include "gpu/open/device_open.h"
 #include "gpu/simulate/simulated_device.h"
-
-#include <errno.h>
-#include <inttypes.h>
 
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {
@@ -153,24 +147,20 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err)
 {
-    struct engine engine = {0};
-    enum status status;
-    TRY_END(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
+    RELEASED(engine_release) struct engine engine = {0};
+    TRY(build_plan(&engine, spec, world, NULL, bootstrap_threads(cores, world), err));
     struct error refused = {.code = STATUS_OK};
     for (struct engine *t = &engine; t && refused.code == STATUS_OK; t = t->next)
         plan_dry_one(t, world_source, resumes, &refused);
     memory_plan_print(&engine, false);
-    TRY_END(plan_print_policies(&engine, false, err));
-    TRY_END(check_plan_printed(err));
-    TRY_END(zero_check_folders(engine.zero, err));
+    TRY(plan_print_policies(&engine, false, err));
+    TRY(check_plan_printed(err));
+    TRY(zero_check_folders(engine.zero, err));
     if (refused.code != STATUS_OK) {
         *err = refused;
-        TRY_END(refused.code);
+        TRY(refused.code);
     }
-    status = memory_limit_check(&engine, err);
-end:
-    engine_release(&engine);
-    return status;
+    return memory_limit_check(&engine, err);
 }
 
 enum status cmd_plan(int argc, char **argv, struct error *err)

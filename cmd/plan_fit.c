@@ -10,15 +10,6 @@
  * asks. */
 #include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
-#include "core/string_list.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */
 
@@ -51,11 +42,10 @@ struct fit_plan {
 static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c, bool timed, struct error *err)
 {
     struct run_spec copy;
-    struct simulated_run walk;
+    RELEASED(simulated_run_release) struct simulated_run walk = {0};
     struct simulated_times times;
-    enum status status;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
-    TRY_END(simulated_run_build(&walk, &p->machine, &copy, true, err));
+    TRY(simulated_run_build(&walk, &p->machine, &copy, true, err));
     c->device = memory_plan_device_bytes(&walk.engine.plan);
     c->node = memory_plan_node_bytes(&walk.engine);
     if (p->node_limit && c->node > (size_t)p->node_limit) c->node -= memory_plan_node_spare(&walk.engine);
@@ -63,13 +53,11 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     for (const struct engine *t = &walk.engine; t; t = t->next)
         c->disk += (size_t)p->machine.link.per_node * (size_t)zero_disk_bytes(t->zero);
     if (timed) {
-        TRY_END(simulated_run_step(&walk, 0, &p->machine.link, &times, err));
+        TRY(simulated_run_step(&walk, 0, &p->machine.link, &times, err));
         c->seconds = times.seconds;
         c->mfu = simulated_run_mfu(&walk, times.seconds);
     }
-end:
-    simulated_run_release(&walk);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status find_fitting(struct fit_plan *p, struct error *err)

@@ -2,11 +2,7 @@
 /* plan_speed.c: `ztrain plan --speed`. An overhead costs the difference from a walk that assumes it away. */
 #include "cmd/plan.h"
 
-#include "core/printable.h"
 #include "gpu/simulate/published_speed.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
 
 /* ---- printing ------------------------------------------------------------ */
 
@@ -201,12 +197,11 @@ enum status plan_speed(const struct machine_question *question, const char *pric
                        struct error *err)
 {
     struct simulated_machine machine;
-    struct simulated_run p = {.machine = NULL};
+    RELEASED(simulated_run_release) struct simulated_run p = {.machine = NULL};
     struct policy_cost costs[RECOMPUTE_COUNT];
     const struct policy_cost *none = &costs[RECOMPUTE_NONE];
     const double mib = 1048576;
     struct simulated_times times;
-    enum status status;
     char *end = NULL;
     const double price = price_text ? strtod(price_text, &end) : 0; /* 0: not known */
     if (price_text && (end == price_text || *end || !(price > 0 && price <= 1e9))) {
@@ -215,11 +210,11 @@ enum status plan_speed(const struct machine_question *question, const char *pric
         return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
     }
     TRY(simulated_machine_find(question, &machine, err));
-    TRY_END(simulated_run_build(&p, &machine, spec, false, err));
-    TRY_END(simulated_run_step(&p, 0, &machine.link, &times, err));
+    TRY(simulated_run_build(&p, &machine, spec, false, err));
+    TRY(simulated_run_step(&p, 0, &machine.link, &times, err));
     print_speed_head(&p, &machine);
     print_speed_kinds(&p, &times);
-    for (int i = 0; i < RECOMPUTE_COUNT; i++) TRY_END(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
+    for (int i = 0; i < RECOMPUTE_COUNT; i++) TRY(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
     printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",
            "paid, ms", "MFU");
     for (int i = 0; i < RECOMPUTE_COUNT; i++)
@@ -227,15 +222,13 @@ enum status plan_speed(const struct machine_question *question, const char *pric
                (double)costs[i].activations / mib, ((double)none->activations - (double)costs[i].activations) / mib,
                1e3 * costs[i].seconds, 1e3 * (costs[i].seconds - none->seconds),
                simulated_run_mfu(&p, costs[i].seconds));
-    TRY_END(print_speed_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
-    TRY_END(print_speed_over_links(&p, err));
+    TRY(print_speed_overheads(&p, times.seconds, &costs[RECOMPUTE_NONE], err));
+    TRY(print_speed_over_links(&p, err));
     if (memory_plan_device_bytes(&p.engine.plan) > p.engine.device->memory_bytes)
         printf(
             "\n  this step does not fit: it needs %.1f GiB on each rank, %.1f of them the reserve, and %s has %.1f\n",
             (double)memory_plan_device_bytes(&p.engine.plan) / (1 << 30),
             (double)p.engine.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
     print_speed_of_run(&p, times.seconds, price);
-end:
-    simulated_run_release(&p);
-    return status;
+    return STATUS_OK;
 }

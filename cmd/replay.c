@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay.c: `ztrain replay RUN --step S`, the command: its options. cmd/train/replay_steps.h has the replay. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/options.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/supervise/supervise.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/string_list.h"
-
-#include <string.h>
 
 static const char USAGE[] =
     "usage: ztrain replay RUN --step S [--local-gpus N] [--set KEY=VALUE]\n\n"

@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report.c: `ztrain report RUN…`: curves of runs in the terminal or as a page. Their folders do not change. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
 #include "cmd/report/report_views.h"
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/printable.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 enum { REPORT_RUNS = 32 };

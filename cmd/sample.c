@@ -3,29 +3,17 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/model/adapter.h"
 #include "core/model/end_tokens.h"
 #include "core/model/model_config.h"
 #include "core/model/model_folder.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
-#include "core/printable.h"
 #include "core/spec/adapter_config.h"
 #include "core/text/tokenizer.h"
 #include "gpu/model/generate.h"
 #include "gpu/model/sampler.h"
 #include "gpu/open/device_open.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const char USAGE[] =
     "usage: ztrain sample DIR --prompt TEXT [options]\n\n"

@@ -5,7 +5,7 @@
  *   srun … ztrain --config run.yaml           this process is one of a launcher's ranks (bootstrap.h)
  *   ztrain --config run.yaml --local-gpus N   this process supervises N ranks, each the same command with its rank in
  *                                             the environment (cmd/supervise/supervise.h) */
-#include "cmd/commands.h"
+#include "cmd/command_line.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/options.h"
 #include "cmd/plan.h"
@@ -19,13 +19,8 @@
 #include "cmd/train/rank_main.h"
 #include "comm/agree.h"
 #include "core/kept_files.h"
-#include "core/log.h"
-#include "core/machine.h"
 #include "core/output.h"
-#include "core/printable.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
@@ -293,7 +288,7 @@ enum status cmd_train(int argc, char **argv, struct error *err)
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.help_spec) {
-        (options.markdown ? spec_print_pages : spec_print_help)(stdout);
+        (options.json ? spec_print_json : spec_print_help)(stdout);
         return STATUS_OK;
     }
     if (status == STATUS_OK && options.version) return cmd_version(1, argv, err);

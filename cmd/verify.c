@@ -3,10 +3,6 @@
 #include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/printable.h"
-
-#include <inttypes.h>
 
 static const char USAGE[] =
     "usage: ztrain verify DIR\n\n"

@@ -3,17 +3,12 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "core/version.h"
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/printable.h"
 
 #include <jansson.h>
 #include <liburing.h>
-#include <limits.h>
 #include <link.h>
 #include <pcre2.h>
 #include <sodium.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>

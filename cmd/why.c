@@ -1,22 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* why.c: `ztrain why RUN` names the rank that died, stood still or diverged, by the flight records; at any time. */
 #include "cmd/command_line.h"
-#include "cmd/commands.h"
-#include "core/clock.h"
 #include "core/flight/flight_verdict.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
-#include "core/printable.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { MOST_ROWS = 64, LAST_ENTRIES = 40, WHERE_MAX = 160 };
 static const double other_process = 2; /* seconds after a record's last renewal: it is not the rank's process */

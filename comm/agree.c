@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/agree.h"
 
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 static uint64_t hash_agreed_text(const char *text)

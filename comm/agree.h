@@ -7,8 +7,6 @@
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 
-#include <stdint.h>
-
 /* Collective. status and err: this rank's outcome. Returns the job's status; err of a rank without an error of its own
  * is about the lowest that has one (FAILURE_ERROR). */
 enum status agree(struct comm *comm, enum status status, struct error *err);

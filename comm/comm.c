@@ -6,13 +6,9 @@
 
 #include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
 #include "gpu/spans.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *config, struct comm **comm,
                       struct error *err)
@@ -189,7 +185,7 @@ void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int
 
 void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
 {
-    pthread_mutex_lock(&comm->mutex);
+    LOCKED(&comm->mutex);
     *stats = comm->stats;
     stats->network_sent = comm->moved_sent - comm->network_sent;
     stats->network_received = comm->moved_received - comm->network_received;
@@ -198,7 +194,6 @@ void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
         comm->network_sent = comm->moved_sent;
         comm->network_received = comm->moved_received;
     }
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 /* ---- flight recorders ---------------------------------------------------- */

@@ -22,8 +22,6 @@
 #include "core/dtype.h"
 #include "gpu/device.h"
 
-#include <stdbool.h>
-
 struct comm;
 
 struct comm_config {

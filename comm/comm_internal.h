@@ -6,8 +6,7 @@
 #include "comm/control/agent.h"
 #include "comm/control/control.h"
 #include "comm/control/net.h"
-
-#include <pthread.h>
+#include "core/core.h"
 
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 

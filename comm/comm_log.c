@@ -4,11 +4,7 @@
 #include "comm/comm_log.h"
 
 #include "comm/comm_internal.h"
-#include "core/memory.h"
 #include "gpu/span_recorder.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     IN_FLIGHT = 1024, /* operations that the host may be ahead of the device */

@@ -9,14 +9,8 @@
 #include "comm/agree.h"
 #include "comm/comm_internal.h"
 #include "comm/wire/wire.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- topology ------------------------------------------------------------ */
 

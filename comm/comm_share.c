@@ -9,15 +9,8 @@
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
 #include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
-#include "core/heartbeat.h"
-#include "core/machine.h"
-#include "core/round_up.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /* Linux 5.14; glibc names them from version 2.35 on. An older kernel answers EINVAL. */
 #ifndef MADV_POPULATE_READ

@@ -3,11 +3,6 @@
  * may move their owners to others. */
 #include "comm/gpu_binding.h"
 
-#include "core/memory.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 bool gpu_visible_entry(const char *visible, int i, const char **entry, size_t *length)
@@ -207,12 +202,8 @@ enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, co
                              struct gpu_binding *binding, struct error *err)
 {
     ASSERT(boot->places && comm_world(comm) == boot->world);
-    enum status status;
-    struct gpu_view *views = memory_zeroed((size_t)boot->world, sizeof *views);
-    TRY_END(comm_exchange(comm, own, sizeof *own, views, err));
-    TRY_END(check_views(boot, views, binding, err));
-    if (binding->blind < 0) status = choose_on_node(boot, views, binding, err);
-end:
-    free(views);
-    return status;
+    OWNED struct gpu_view *views = memory_zeroed((size_t)boot->world, sizeof *views);
+    TRY(comm_exchange(comm, own, sizeof *own, views, err));
+    TRY(check_views(boot, views, binding, err));
+    return binding->blind < 0 ? choose_on_node(boot, views, binding, err) : STATUS_OK;
 }

@@ -5,9 +5,6 @@
  * the slots of ranks on other nodes. */
 #include "comm/comm_internal.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-
-#include <string.h>
 
 _Static_assert((int)COMM_EXCHANGE_MAX == (int)CONTROL_SLOT_BYTES, "an exchange fits a slot");
 

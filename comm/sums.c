@@ -3,8 +3,6 @@
  * NaN exactly where x is not finite. The loop is bound by memory, so vectors of four floats suffice. */
 #include "comm/sums.h"
 
-#include "core/status.h"
-
 typedef float vec __attribute__((vector_size(16)));
 enum { LANES = 4, BLOCK = 2048 };
 

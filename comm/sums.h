@@ -4,10 +4,6 @@
 
 #include "core/dtype.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 /* "no rank" where the lowest of several ranks is wanted: larger than any rank */
 enum { RANK_NONE = INT32_MAX };
 

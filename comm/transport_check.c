@@ -3,10 +3,7 @@
  * memory is planned, as NCCL then takes memory of the GPU. */
 #include "comm/transport_gpu.h"
 
-#include "core/memory.h"
 #include "gpu/arena.h"
-
-#include <stdlib.h>
 
 /* Elements of a slice; of all slices of a long operation, which NCCL moves by other algorithms. */
 enum { COUNT = 64, LONG_COUNT = 2 << 20 };

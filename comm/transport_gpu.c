@@ -8,10 +8,6 @@
 #include "comm/transport_gpu.h"
 
 #include "core/flight/flight.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { BUFFER_BYTES = 8 << 20 };
 

@@ -25,17 +25,8 @@
  * then waits for its neighbours. So the least advanced ranks never wait for bytes of a rank that waits for its
  * neighbours: no deadlock, however pieces differ between nodes. Sending may run ahead. */
 #include "comm/comm_internal.h"
-#include "core/clock.h"
+#include "core/faults.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     SCRATCH_BYTES = 4 << 20,
@@ -293,19 +284,14 @@ static enum status host_transport_all_gather(const struct data_op *op, bool stag
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
-/* Test builds: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank. */
+/* In instrumented builds only. */
 static void host_transport_disorder(struct comm *comm)
 {
-    (void)comm;
-#ifdef ZTRAIN_FAULTS
-    const char *order = getenv("ZTRAIN_SUM_ORDER");
-    if (!order || strcmp(order, "reverse") != 0) return;
     for (int r = 0; r < comm->world / 2; r++) {
         const void *in = comm->in[r];
         comm->in[r] = comm->in[comm->world - 1 - r];
         comm->in[comm->world - 1 - r] = in;
     }
-#endif
 }
 
 static enum status host_transport_reduce(const struct data_op *op, bool staged)
@@ -334,7 +320,7 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
         for (int l = 0; l < t->local_world; l++)
             comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
                                             : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
-        host_transport_disorder(comm);
+        if (faults_reverse_sums()) host_transport_disorder(comm);
         note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype,
                                  data_op_start(op)));
         if (staged) TRY(comm_op_barrier(comm, op->kind));
@@ -346,20 +332,6 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
 
 /* ---- running and submitting ---------------------------------------------- */
 
-/* Test builds: ZTRAIN_COMM_FAULT=RANK:N:SIGNAL sends itself that signal in the middle of its N-th data operation. */
-static void host_transport_fault(const struct comm *comm)
-{
-    (void)comm;
-#ifdef ZTRAIN_FAULTS
-    static long long count; /* one data thread */
-    const char *fault = getenv("ZTRAIN_COMM_FAULT");
-    long long at;
-    int rank, number;
-    if (fault && sscanf(fault, "%d:%lld:%d", &rank, &at, &number) == 3 && rank == comm->rank && ++count == at)
-        kill(getpid(), number);
-#endif
-}
-
 /* On the stream's thread. comm_status() has the failure. */
 static enum status host_transport_barrier(const struct data_op *op)
 {
@@ -370,7 +342,7 @@ static enum status host_transport_barrier(const struct data_op *op)
     struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count};
     own.offset = host_transport_offset(comm, op->send, sent);
     TRY(comm_start_operation(comm, CHANNEL_DATA, &own, comm->peers));
-    host_transport_fault(comm);
+    faults_signal(comm->rank);
     if (comm->net) net_begin(comm->net, &own);
     bool staged = false;
     for (int l = 0; l < comm->topology.local_world; l++) staged |= comm->peers[l].offset == CONTROL_STAGED;
@@ -402,13 +374,12 @@ static void host_transport_run(void *argument)
     const bool runs = control_status(comm->control, NULL) == STATUS_OK;
     uint64_t entry = runs ? comm_flight_begin(op) : 0;
     if (host_transport_barrier(op) == STATUS_OK) flight_end(entry);
-    pthread_mutex_lock(&comm->mutex);
+    LOCKED(&comm->mutex);
     comm->stats.seconds += seconds_now() - start;
     if (comm->net) { /* traffic and theory grow together, when the operation is over: neither is ahead of the other */
         host_transport_count(op, &comm->stats);
         net_counts(comm->net, &comm->moved_sent, &comm->moved_received);
     }
-    pthread_mutex_unlock(&comm->mutex);
 }
 
 static void host_transport_run_alone(void *argument)

@@ -15,21 +15,11 @@
 #if TRANSPORT_HAS_NCCL
 
 #include "comm/control/watchdog.h"
-#include "core/clock.h"
-#include "core/env_switch.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/faults.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/ops.h"
 
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* How NCCL reaches memory of collectives; the same on all ranks, as has to be the place of a buffer in its window. */
 enum memory_way {
@@ -312,9 +302,8 @@ static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, 
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */
         return status;
     }
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     n->ready = true;
-    pthread_mutex_unlock(&n->mutex);
     return STATUS_OK;
 }
 
@@ -410,9 +399,8 @@ static bool is_usable(const struct nccl *n)
 static void nccl_launch(struct transport_nccl *base, struct graph *graph)
 {
     struct nccl *n = (struct nccl *)base;
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     if (is_usable(n)) graph_launch(graph);
-    pthread_mutex_unlock(&n->mutex);
 }
 
 /* NCCL adds up neither into other values nor into another dtype. */
@@ -477,12 +465,7 @@ static void submit_group(struct nccl *n, const struct data_op *ops, int count, s
 /* The place of a rank's contribution in the inbox, which is that in the sum. */
 static int turn_of(const struct nccl *n, int rank)
 {
-#ifdef ZTRAIN_FAULTS /* as transport_host.c: with ZTRAIN_SUM_ORDER=reverse sums begin with the last rank */
-    const char *order = getenv("ZTRAIN_SUM_ORDER");
-    if (order && strcmp(order, "reverse") == 0) return n->comm->world - 1 - rank;
-#endif
-    (void)n;
-    return rank;
+    return faults_reverse_sums() ? n->comm->world - 1 - rank : rank;
 }
 
 /* Each rank begins with its right neighbour, so that not all send to the same one. Under the mutex. */
@@ -567,14 +550,13 @@ static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
 /* n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the registration, if there is one. */
 static enum status register_memory(struct nccl *n, size_t bytes, struct error *err)
 {
-    pthread_mutex_lock(&n->mutex);
+    LOCKED(&n->mutex);
     enum status status = comm_status(n->comm, err); /* if it is fine, the watcher has not aborted */
     if (status == STATUS_OK) {
         n->registering = true;
         status = settle_result(n, bytes ? register_by_way(n, bytes) : deregister(n), "cannot register memory", err);
         n->registering = false;
     }
-    pthread_mutex_unlock(&n->mutex);
     return status;
 }
 

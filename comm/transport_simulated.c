@@ -2,10 +2,7 @@
 #include "comm/transport_simulated.h"
 
 #include "comm/comm_internal.h"
-#include "core/memory.h"
 #include "gpu/simulate/simulated_device.h"
-
-#include <math.h>
 
 /* What NCCL's rings reach of a link with large messages (nccl-tests on eight H100: about 360 of 450 GB/s), and the time
  * to start one, which grows with the ring. */

@@ -2,9 +2,7 @@
 /* dtype.h: element types, their sizes, and conversions of single values (round to nearest even). */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "core/status.h"
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_COUNT };
 

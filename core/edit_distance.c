@@ -4,10 +4,6 @@
 
 #include "core/round_up.h"
 
-#include <ctype.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { MAX_NAME = 64 };
 
 int edit_distance(const char *a, const char *b)

@@ -2,7 +2,7 @@
 /* edit_distance.h: the distance between two names, for "did you mean …?" */
 #pragma once
 
-#include <stddef.h>
+#include "core/status.h"
 
 /* Insertions, deletions, replacements and swaps between two names, ignoring case; 99: one is above 64 bytes. */
 int edit_distance(const char *a, const char *b);

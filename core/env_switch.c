@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/env_switch.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err)
 {
     const char *value = getenv(name);

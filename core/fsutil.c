@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/fsutil.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { COPY_CHUNK = 1 << 20, IO_CHUNK = 8 << 20 /* bytes between two heartbeats */ };
 
@@ -262,11 +254,11 @@ static enum status fs_temporary_open(struct temporary *temporary, const char *pa
 static enum status fs_temporary_finish(struct temporary *temporary, const char *path, enum status status,
                                        enum status code, struct error *err)
 {
-    if (status == STATUS_OK && fault_fsync(temporary->fd) != 0)
+    if (status == STATUS_OK && FAULT(FSYNC, io_fsync(temporary->fd)) != 0)
         status = error_system(err, code, errno, "cannot sync '%s'", temporary->name);
     if (io_close(temporary->fd) != 0 && status == STATUS_OK)
         status = error_system(err, code, errno, "cannot close '%s'", temporary->name);
-    if (status == STATUS_OK && fault_rename(temporary->name, path, 0) != 0)
+    if (status == STATUS_OK && FAULT(RENAME, io_rename(temporary->name, path)) != 0)
         status = error_system(err, code, errno, "cannot rename '%s' to '%s'", temporary->name, path);
     if (status != STATUS_OK) {
         io_unlink(temporary->name);

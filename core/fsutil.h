@@ -7,9 +7,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <sys/stat.h>
 
 enum { FS_PATH_MAX = 4096 };
 

@@ -2,12 +2,7 @@
 /* hash_digits.h: a 64-bit hash as text: 16 lower-case hexadecimal digits, as in manifests. */
 #pragma once
 
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "core/status.h"
 
 enum { HASH_DIGITS = 16 };
 

@@ -2,13 +2,7 @@
 /* heartbeat.c: the calls in progress are a list of structs on their callers' stacks, under one mutex. */
 #include "core/heartbeat.h"
 
-#include "core/clock.h"
-#include "core/thread.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
+#include "core/core.h"
 
 static _Atomic uint64_t private_counter;
 _Atomic(_Atomic uint64_t *) heartbeat_counter = &private_counter;
@@ -104,14 +98,13 @@ void heartbeat_slow_describe(char *text, size_t size)
 {
     char file[2048];
     text[0] = 0;
-    pthread_mutex_lock(&slow.mutex);
+    LOCKED(&slow.mutex);
     const struct slow_call *call = slow.calls;
     while (call && call->next) call = call->next;
     if (call) {
         slow_call_file(call, file, sizeof file);
         snprintf(text, size, "%s%s", call->doing, file);
     }
-    pthread_mutex_unlock(&slow.mutex);
 }
 
 /* Whether a device call of the last `seconds` seconds and maybe more keeps the rank alive. */

@@ -9,10 +9,8 @@
  * compile, or wait for the device, it beats for DEVICE_CALL_SECONDS at most. */
 #pragma once
 
+#include "core/status.h"
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 extern _Atomic(_Atomic uint64_t *) heartbeat_counter; /* points at a private counter until comm/ moves it */
 

@@ -3,13 +3,7 @@
 
 #include "core/memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define FILE_NAME "ztrain-kept-files"
 static const char variable[] = "ZTRAIN_KEPT_FILES";

@@ -12,8 +12,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 /* Keeps a file, under the path as it stands; one that is kept already stays, and one that cannot be read is not kept.
  * Pipes are read to their end, or until they are too large. STATUS_DEVICE: no memory file. */
 enum status kept_files_add(const char *path, struct error *err);

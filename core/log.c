@@ -2,17 +2,8 @@
 /* log.c: lines from before the log file is open are kept, and begin it. A refused start creates no file. */
 #include "core/log.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
+#include "core/core.h"
 #include "core/output.h"
-#include "core/printable.h"
-
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 
 static struct {
     pthread_mutex_t mutex;
@@ -26,11 +17,10 @@ static struct {
 
 void log_identity(int rank, int world, const char *host)
 {
-    pthread_mutex_lock(&logger.mutex);
+    LOCKED(&logger.mutex);
     logger.rank = rank;
     logger.world = world;
     snprintf(logger.host, sizeof logger.host, "%s", host ? PRINTABLE(host) : "");
-    pthread_mutex_unlock(&logger.mutex);
 }
 
 static _Thread_local const char *log_name; /* log_subject() */
@@ -55,14 +45,13 @@ enum status log_open(const char *path, struct error *err)
         io_close(fd);
         return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
     }
-    pthread_mutex_lock(&logger.mutex);
+    LOCKED(&logger.mutex);
     for (size_t at = 0, n; at < logger.early_bytes; at += n) {
         n = logger.early_bytes - at < OUTPUT_RECORD ? logger.early_bytes - at : OUTPUT_RECORD;
         output_put(OUTLET_FILE, logger.early + at, n, OUTPUT_LINE);
     }
     logger.early_bytes = 0;
     logger.open = logger.opened = true;
-    pthread_mutex_unlock(&logger.mutex);
     return STATUS_OK;
 }
 
@@ -101,7 +90,7 @@ static void log_put_line(enum outlet out, const char *prefix, bool name_rank, co
 {
     char escaped[2 * TEXT_BYTES];
     const char *text = printable(raw, escaped, sizeof escaped);
-    pthread_mutex_lock(&logger.mutex);
+    LOCKED(&logger.mutex);
     if (out != OUTLET_FILE) {
         char who[sizeof logger.host + 32] = "", line[LINE_BYTES];
         if (name_rank && logger.world > 1) snprintf(who, sizeof who, "rank %d on %s: ", logger.rank, logger.host);
@@ -109,7 +98,6 @@ static void log_put_line(enum outlet out, const char *prefix, bool name_rank, co
         output_put(out, line, (size_t)n, kind);
     }
     log_keep_line(prefix, text, kind);
-    pthread_mutex_unlock(&logger.mutex);
 }
 
 static void log_format(char text[TEXT_BYTES], const char *format, va_list args)

@@ -2,14 +2,9 @@
 #include "core/memory.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <execinfo.h>
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static void (*_Atomic print_final_error)(const struct error *err);
 static void (*_Atomic tell_peers)(const struct error *err);

@@ -10,8 +10,6 @@
 #include "core/status.h"
 
 #include <dirent.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <sys/types.h>
 
 /* For free(). */

@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/output.h"
 
-#include "core/clock.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/core.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const double drain_patience = 2; /* seconds */
 
@@ -137,9 +128,8 @@ static int queue_start(struct queue *queue)
     condition_init(&queue->changed);
     queue->stop = false;
     int error = thread_start(&queue->thread, 0, output_write_loop, queue);
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     queue->runs = error == 0;
-    pthread_mutex_unlock(&queue->mutex);
     return error;
 }
 
@@ -191,23 +181,20 @@ void output_put(enum outlet outlet, const char *text, size_t bytes, enum output_
 static bool output_queue_drain(struct queue *queue, const struct timespec *until)
 {
     int code = 0;
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     while (queue->runs && (queue->used || queue->writing || queue->missing) && code != ETIMEDOUT)
         code = pthread_cond_timedwait(&queue->changed, &queue->mutex, until);
-    bool empty = !queue->runs || !(queue->used || queue->writing || queue->missing);
-    pthread_mutex_unlock(&queue->mutex);
-    return empty;
+    return !queue->runs || !(queue->used || queue->writing || queue->missing);
 }
 
 bool output_drain(void)
 {
     bool empty = true;
-    pthread_mutex_lock(&drain.mutex);
+    LOCKED(&drain.mutex);
     const double start = seconds_now();
     const struct timespec until = time_after(drain.spent < drain_patience ? drain_patience - drain.spent : 0);
     for (int outlet = 0; outlet < OUTLET_COUNT; outlet++) empty &= output_queue_drain(&queues[outlet], &until);
     drain.spent += seconds_now() - start;
-    pthread_mutex_unlock(&drain.mutex);
     return empty;
 }
 

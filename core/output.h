@@ -16,8 +16,7 @@
  * has started the threads must not fork any more. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "core/status.h"
 
 enum outlet { OUTLET_STDOUT, OUTLET_STDERR, OUTLET_FILE, OUTLET_COUNT };
 

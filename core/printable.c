@@ -2,10 +2,7 @@
 #include "core/printable.h"
 
 #include "core/memory.h"
-#include "core/status.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* The number of bytes of the printable character at the beginning of `text`; 0: there is none. */

@@ -3,8 +3,7 @@
  * (C0 with tab and newline, DEL, C1) and bytes that are not UTF-8 are shown as \xNN. A backslash is not escaped. */
 #pragma once
 
-#include <stddef.h>
-#include <stdio.h>
+#include "core/status.h"
 
 enum { PRINTABLE_SIZE = 1024 };
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/retry.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-
-#include <math.h>
-#include <time.h>
+#include "core/core.h"
 
 static const double first_pause = 0.2, longest_pause = 5, glance = 0.1; /* seconds */
 

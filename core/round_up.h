@@ -2,8 +2,7 @@
 /* round_up.h: sizes as multiples of a block, a page, a tile; the smaller and the larger of two; GiB for messages. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/status.h"
 
 /* The smallest multiple of `multiple` (> 0) that is at least n (>= 0). */
 static inline int64_t round_up(int64_t n, int64_t multiple)

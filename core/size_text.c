@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/size_text.h"
 
-#include "core/status.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Of two units that give texts of the same length, the first one is used. */
 static const struct {
     const char *name;

@@ -2,8 +2,7 @@
 /* size_text.h: a number of bytes as people write it: "300MiB", "80 GB", "1.5TiB", "1048576". */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/status.h"
 
 /* The forms that size_parse() takes, for messages. */
 #define SIZE_FORMS \

@@ -9,8 +9,23 @@
  * Lower case, no full stop, no rank (the log adds rank and host). */
 #pragma once
 
+/* What nearly every file needs of C and POSIX: those that have this header do not include it again. */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 __BEGIN_DECLS
 
@@ -105,6 +120,18 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
         enum status try_status_ = (expression);           \
         if (try_status_ != STATUS_OK) return try_status_; \
     } while (0)
+
+/* A local variable that is released where its block ends, also by TRY: RELEASED(text_release) struct text text = {0};
+ * it has a value from the start. OWNED: a pointer, by free(). */
+#define RELEASED(release) __attribute__((cleanup(release)))
+#define OWNED RELEASED(status_free_owned)
+
+static inline void status_free_owned(void *variable)
+{
+    void *memory;
+    memcpy(&memory, variable, sizeof memory);
+    free(memory);
+}
 
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)                \

@@ -3,8 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 void string_list_add(struct string_list *list, const char *text)
 {
     if ((list->count & (list->count - 1)) == 0) { /* room for 1, 2, 4, 8, … strings */

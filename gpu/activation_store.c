@@ -3,8 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 /* With two, forward would wait for each copy down to end before the next block could begin. */
 enum { BUFFERS = 3 };
 

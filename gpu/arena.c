@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/arena.h"
 
-#include <string.h>
-
 static const char *const kind_names[] = {[MEM_PARAMS] = "parameters",   [MEM_GRADS] = "gradients",
                                          [MEM_OPTIMIZER] = "optimizer", [MEM_ACTIVATIONS] = "activations",
                                          [MEM_COMM] = "communication",  [MEM_WORKSPACE] = "workspace",

@@ -11,9 +11,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
 enum { ARENA_ALIGN = 128 };
 
 enum mem_kind {

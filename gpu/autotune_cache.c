@@ -1,22 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/autotune_cache.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
+#include "core/core.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* MOST_ENTRIES bounds the memory that a file can take; a run has about fifty configs. */

@@ -25,10 +25,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 enum autotune_op { AUTOTUNE_GEMM, AUTOTUNE_ATTENTION, AUTOTUNE_OPS };
 
 /* What is tuned: the op, its shape, dtype, and all else that the best config depends on. */

@@ -2,8 +2,6 @@
 /* decide_step.h: the decision of an optimizer step, for host and device code (CUDA compiles this header too). */
 #pragma once
 
-#include <math.h>
-
 #include "gpu/ops.h"
 
 /* Sets *a->state. squares: the sum over all units; bad_unit: the first unit where it was not finite, -1: none. */

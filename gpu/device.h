@@ -6,11 +6,6 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "core/status.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 __BEGIN_DECLS
 

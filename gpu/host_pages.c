@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/host_pages.h"
 
-#include "core/heartbeat.h"
-#include "core/machine.h"
-#include "core/round_up.h"
+#include "core/core.h"
 
-#include <errno.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20 };

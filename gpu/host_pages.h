@@ -5,8 +5,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 enum { HOST_PAGE = 4096 }; /* the memory is of whole pages */
 
 /* With the OpenMP threads of the calling thread, and heartbeats. STATUS_DEVICE: there is not so much, or the process

@@ -3,8 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 enum { HOST_BUFFERS = 2 };
 
 struct input_upload {

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/library_places.h"
 
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/status.h"
+#include "core/core.h"
 
 #include <dlfcn.h>
 #include <glob.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Of a site-packages folder. */
 #define IN_PACKAGES "/nvidia/*/lib"

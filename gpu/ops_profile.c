@@ -4,9 +4,6 @@
 #include "core/memory.h"
 #include "gpu/span_recorder.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Ops that the host is ahead of the device at most. */
 enum { OPS_AHEAD = 512 };
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/peaks.h"
 
-#include "core/status.h"
-
-#include <ctype.h>
-#include <stddef.h>
-#include <string.h>
-
 /* The first row whose words all occur in the name is used, so the more specific name comes first. Sources, NVIDIA's
  * own: the data sheets "H100 Tensor Core GPU" (SXM, PCIe and NVL), "H200 Tensor Core GPU" (SXM and NVL), "GH200 Grace
  * Hopper Superchip" (the 96 GB one), "A100 Tensor Core GPU", "A30", "A10", "A40", "RTX A6000", "L40S", "L40", "L4",

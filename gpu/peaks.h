@@ -7,8 +7,6 @@
 
 #include "core/dtype.h"
 
-#include <stdbool.h>
-
 struct gpu_peak {
     const char *words; /* separated by spaces; all must occur in the GPU's name */
     double half;       /* TFLOP/s in bf16 and fp16 */

@@ -3,9 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct span_slot {
     struct span span;
     struct event *begin, *end; /* owned */

@@ -8,7 +8,6 @@
 
 #if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
-#include <stdio.h>
 #define HAS_NVTX 1
 #else
 #define HAS_NVTX 0

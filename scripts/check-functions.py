@@ -24,7 +24,6 @@ EXITS = {
     "cmd/supervise/supervise.c": (2, "between fork and exec: the supervisor is gone, or exec fails"),
     "cmd/train/rank_main.c": (2, "the watchdog's thread, when the rank is blocked; a save that never ends still uses what a return would free"),
     "comm/launch/launcher_store.c": (1, "the thread that hears of the job's end, when the rank is blocked in a call"),
-    "core/faults.c": (1, "a fault that cannot be read, found inside a call of the C library"),
     "core/memory.c": (1, "a thread that is refused memory has nobody to tell; a library that calls exit()"),
     "core/status.c": (2, "a failed ASSERT: nothing may run after it"),
 }

@@ -93,6 +93,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 ATTRIBUTE = r"(?:__attribute__\(\([^\n]*\)\) )?"
 DEFINITION = re.compile(rf"^(?!typedef|struct \w+\s*$){ATTRIBUTE}([A-Za-z][\w \t*]*?)\b(\w+)\(([^;{{}}]*)\)\n\{{", re.M)
+WRAPPER = re.compile(r"^SLOW_CALL\([^,]+, (\w+),", re.M)  # a function that core/io.c defines by a macro
 DECLARATION = re.compile(r"^[A-Za-z_][\w \t*]*\b\w+\([^;{}]*;", re.M)
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(", re.M)
 # A call; or a function's address: in a table, as an argument.
@@ -213,6 +214,7 @@ class House:
                     static.setdefault(match.group(2), {}).setdefault(path, line)
                 if path.endswith((".h", ".cuh")) or "static" not in match.group(1).split():
                     public[match.group(2)] = path
+            public.update({name: path for name in WRAPPER.findall(self.code[path])})
             if path.endswith((".h", ".cuh")):
                 public.update((match.group(1), path) for match in MACRO.finditer(self.code[path]))
         return public, static

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the man page and the completion for bash from the binary's own help: scripts/make-manual.py ZTRAIN DIR
 
-Reads `ZTRAIN --help`, `ZTRAIN COMMAND --help`, `ZTRAIN --help-spec --markdown` and the table of docs/environment.md; writes DIR/man/man1/ztrain.1 and DIR/bash-completion/completions/ztrain. `make manual` and `make install`
+Reads `ZTRAIN --help`, `ZTRAIN COMMAND --help`, scripts/spec-pages.py and the table of docs/environment.md; writes DIR/man/man1/ztrain.1 and DIR/bash-completion/completions/ztrain. `make manual` and `make install`
 call it, so both are as new as the binary.
 """
 import os
@@ -48,7 +48,7 @@ def table_rows(lines):
 
 
 def read_keys(markdown):
-    """[(section, what it is about, [(key, value)])] of the pages that --help-spec --markdown prints."""
+    """[(section, what it is about, [(key, value)])] of the pages that scripts/spec-pages.py prints."""
     sections = []
     for section in markdown.split("\n## ")[1:]:
         title, _, about, *lines = section.split("\n")
@@ -222,7 +222,7 @@ def main():
     names = list(dict.fromkeys(line.split()[1] for line, _ in help_["usage"] if not line.split()[1].startswith("-")))
     texts = [(name, ask(ztrain, name, "--help")) for name in names]
     commands = [(name, None if text == whole else text) for name, text in texts]
-    sections = read_keys(ask(ztrain, "--help-spec", "--markdown"))
+    sections = read_keys(ask(sys.executable, os.path.join(ROOT, "scripts", "spec-pages.py"), ztrain))
     version = ask(ztrain, "version").split()[1]
     write(os.path.join(folder, "man", "man1", "ztrain.1"), man_page(version, help_, commands, sections, read_environment()))
     write(os.path.join(folder, "bash-completion", "completions", "ztrain"), completion(help_, commands, sections))

@@ -4,10 +4,6 @@
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "comm/gpu_binding.h"
-#include "core/env_switch.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
 #include "gpu/open/device_open.h"
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
@@ -15,10 +11,6 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* ---- the device ---------------------------------------------------------- */
 
@@ -149,13 +141,12 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
                                                      const struct cpu_kernels *common),
                                          struct error *err)
 {
-    struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
+    OWNED struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
     enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
     if (status == STATUS_OK) {
         cpu_kernels_common(all, t->world, own);
         if (t->rank == 0) say(t->boot, all, own);
     }
-    free(all);
     return status;
 }
 

@@ -3,20 +3,12 @@
 
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
-#include "core/printable.h"
 #include "core/text/tokenizer.h"
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* packing false or first_fit: batches are rounded up to this many tokens, so that GEMMs see few different shapes */
 enum { TOKEN_MULTIPLE = 16 };

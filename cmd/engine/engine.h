@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
+#include "core/core.h"
 #include "core/data/token_stream.h"
 #include "core/model/end_tokens.h"
 #include "core/model/model_config.h"

@@ -2,12 +2,7 @@
 /* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
 #include "core/data/document_fit.h"
-#include "core/log.h"
-#include "core/printable.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <xxhash.h>
 
 _Static_assert((int)SPEC_MAX_SOURCES == (int)INTERLEAVE_SOURCES, "every source that a spec may have can be mixed");

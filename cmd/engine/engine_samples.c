@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/engine.h"
 
-#include "core/memory.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
                                struct engine_samples *s, struct error *err)
 {

@@ -4,8 +4,6 @@
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/engine/engine.h"
 
-#include <stdlib.h>
-
 static struct huggingface_source pretrained_weights(const struct engine *t)
 {
     return (struct huggingface_source){.dir = t->spec->model.pretrained ? t->spec->model.folder : NULL,

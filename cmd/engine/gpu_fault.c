@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/gpu_fault.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/cuda/nvml.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { TEST_SECONDS = 60 }; /* the self-test takes two, and the driver some more to start */
 

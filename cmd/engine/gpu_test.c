@@ -3,24 +3,13 @@
 
 #include "cmd/engine/machine_record.h"
 #include "comm/agree.h"
-#include "core/clock.h"
-#include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/autotune_cache.h"
 #include "gpu/model/self_test_step.h"
 #include "gpu/open/device_open.h"
 #include "gpu/self_test.h"
 
 #include <elf.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { TEXT = 320 };

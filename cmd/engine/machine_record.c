@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/machine_record.h"
 
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
 #include "gpu/cpu/device_cpu.h"
 #if ZTRAIN_CUDA
 #include "gpu/cuda/cuda_library_info.h"
 #endif
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 

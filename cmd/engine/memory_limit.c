@@ -2,17 +2,8 @@
 /* memory_limit.c: whether a plan fits into the memory that the run spec and the machine give it, and what would. */
 #include "cmd/engine/engine.h"
 #include "cmd/engine/memory_tunables.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
-#include "core/size_text.h"
 #include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- what would fit ------------------------------------------------------ */
 

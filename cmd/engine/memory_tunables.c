@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/memory_tunables.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 /* ---- the table ----------------------------------------------------------- */
 
 static const struct memory_tunable_value stages[] = {

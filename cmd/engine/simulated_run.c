@@ -2,15 +2,7 @@
 /* simulated_run.c: the transformer and ZeRO run on simulated devices and transports. A later step is measured. */
 #include "cmd/engine/simulated_run.h"
 
-#include "core/log.h"
 #include "gpu/peaks.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 double *simulated_machine_limit(const struct simulated_machine *machine, struct comm_link *link)
 {

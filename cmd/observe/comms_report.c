@@ -4,12 +4,6 @@
 #include "cmd/observe/reports.h"
 
 #include "comm/comm_log.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 static double comms_algorithm_bandwidth(int64_t bytes, double seconds)
 {

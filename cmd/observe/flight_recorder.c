@@ -4,20 +4,9 @@
 #include "cmd/observe/flight_recorder.h"
 
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
 #include "core/flight/flight_file.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { KEPT_STARTS = 4, PATH_BYTES = FS_PATH_MAX };
 
@@ -93,10 +82,9 @@ static void write_own_record(void)
 /* The neighbour with local rank `local`, if there is one and comm is still there. */
 static bool recorder_peer(int local, struct flight_peer *peer)
 {
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     const bool there = !recorder.abandoned && local < comm_flight_peers(recorder.comm);
     if (there) *peer = comm_flight_peer(recorder.comm, local);
-    pthread_mutex_unlock(&recorder.mutex);
     return there;
 }
 
@@ -319,7 +307,7 @@ void flight_recorder_fail(enum status status, const struct error *err)
 {
     struct error job;
     if (!recorder.runs) return;
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     recorder.head.reason = FLIGHT_FAILURE;
     recorder.head.code = (int)status;
     recorder.head.culprit = err->rank;
@@ -332,13 +320,12 @@ void flight_recorder_fail(enum status status, const struct error *err)
     recorder.failed = true;
     pthread_cond_broadcast(&recorder.changed);
     recorder_await(&recorder.written, fail_patience);
-    pthread_mutex_unlock(&recorder.mutex);
 }
 
 void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *tensor)
 {
     if (!recorder.runs) return;
-    pthread_mutex_lock(&recorder.mutex);
+    LOCKED(&recorder.mutex);
     struct flight_head *head = &recorder.head;
     if (first || !head->bad_first) {
         head->bad_first = step;
@@ -346,7 +333,6 @@ void flight_recorder_bad_step(int64_t step, bool first, int rank, const char *te
         snprintf(head->bad_tensor, sizeof head->bad_tensor, "%s", tensor);
     }
     head->bad_last = step;
-    pthread_mutex_unlock(&recorder.mutex);
 }
 
 void flight_recorder_stop(void)

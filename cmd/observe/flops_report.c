@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/reports.h"
 
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/ops_profile.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct work {
     double seconds, flops;

@@ -4,9 +4,6 @@
 #include "ckpt/state_hash.h"
 #include "comm/zero/zero_check.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-
-#include <inttypes.h>
 
 void integrity_start(struct run *run)
 {
@@ -128,17 +125,13 @@ enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct
 {
     const struct shard_layout *layout = &run->engine.layout;
     const struct state_slices slices = zero_slices(run->engine.zero);
-    struct state_hash hash;
-    enum status status = STATUS_OK;
+    RELEASED(state_hash_release) struct state_hash hash = {0};
     state_hash_init(&hash, layout, comm_rank(run->comm), states);
     for (int s = 0; s < states; s++)
         for (int unit = 0; unit < layout->num_trained; unit++) {
             float *own;
-            TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
+            TRY(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             state_hash_add(&hash, (enum state_kind)s, unit, own);
         }
-    status = state_hash_join(&hash, run->comm, hashes, err);
-end:
-    state_hash_release(&hash);
-    return status;
+    return state_hash_join(&hash, run->comm, hashes, err);
 }

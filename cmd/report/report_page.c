@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 /* ---- curves -------------------------------------------------------------- */
 
 /* null: not finite. Whole numbers have no fraction, for the page's size. */
@@ -203,7 +193,7 @@ static void page_put_up_to(FILE *out, const char **at, const char *mark)
 enum status report_page(const char *path, struct watched_run *runs, int count, double reload, struct error *err)
 {
     const char *at = ztrain_page_html;
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     for (int r = 0; r < count; r++) {
         const int share = PAGE_BUCKETS / count;
@@ -219,7 +209,5 @@ enum status report_page(const char *path, struct watched_run *runs, int count, d
     page_put_text(out, ztrain_page_js, ztrain_page_js_end);
     page_put_text(out, at, ztrain_page_html_end);
     fclose(out);
-    enum status status = named_file_write(path, text, bytes, STATUS_CHECKPOINT, err);
-    free(text);
-    return status;
+    return named_file_write(path, text, bytes, STATUS_CHECKPOINT, err);
 }

@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-#include "core/memory.h"
-#include "core/printable.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- one run ------------------------------------------------------------- */
 
 /* text: owned. */

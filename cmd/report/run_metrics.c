@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/run_metrics.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;

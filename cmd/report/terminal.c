@@ -3,16 +3,10 @@
 
 #include "core/memory.h"
 
-#include <ctype.h>
 #include <float.h>
-#include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 #include <wchar.h>
 
 enum { FEWEST_COLUMNS = 40, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };

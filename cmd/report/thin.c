@@ -3,10 +3,6 @@
 
 #include "core/memory.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 void thin_init(struct thin *thin, int num_series, int capacity)
 {
     ASSERT(num_series > 0 && num_series <= 64 && capacity >= 2 && capacity % 2 == 0);

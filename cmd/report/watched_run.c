@@ -3,18 +3,8 @@
 
 #include "ckpt/checkpoint.h"
 #include "cmd/run/run_lock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
-
-#include <inttypes.h>
-#include <jansson.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 

@@ -3,11 +3,8 @@
 #pragma once
 
 #include "cmd/report/run_metrics.h"
+#include "core/core.h"
 #include "core/spec/spec.h"
-#include "core/string_list.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 enum run_state {
     RUN_RUNNING,

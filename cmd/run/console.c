@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/console.h"
 
-#include "core/log.h"
 #include "core/metrics/metrics_summary.h"
 #include "core/output.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 void console_init(struct console *console, const struct run_spec *spec, bool silent, int64_t total_steps)
 {

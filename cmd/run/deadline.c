@@ -2,22 +2,12 @@
 /* deadline.c: see deadline.h. squeue may take long or hang, so a thread starts it and waits, one at a time. */
 #include "cmd/run/deadline.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 extern char **environ;
 

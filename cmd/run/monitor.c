@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/monitor.h"
 
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/csv_monitor.h"
 #include "core/metrics/tensorboard.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 struct monitor {
     int64_t batch; /* samples of a step */

@@ -3,21 +3,11 @@
 
 #include "ckpt/checkpoint.h"
 #include "comm/gpu_binding.h"
-#include "core/clock.h"
-#include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/open/device_open.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- from start to start ------------------------------------------------- */
 

@@ -5,17 +5,8 @@
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/stop_signal.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics.h"
 #include "core/output.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* "NUMBER STEP CODE CAUSE"; the run folder, if there is a checkpoint */
 static const char variable[] = "ZTRAIN_RESTART", run_variable[] = "ZTRAIN_RESTART_RUN";

@@ -8,8 +8,6 @@
 #include "cmd/run/places.h"
 #include "cmd/run/run_home.h"
 
-#include <stdint.h>
-
 struct restart {
     int number;      /* of restarts so far; 0: this is the first start */
     int64_t step;    /* of the newest checkpoint when the start before failed, of adapters their sum; -1: none */

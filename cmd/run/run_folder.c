@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/run_folder.h"
 
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "core/core.h"
 
 /* Network file systems may show a new file late. */
 static const double appear_patience = 5; /* seconds */

@@ -3,16 +3,6 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Whether one of two places is the folder or is inside it. They are absolute, without links. */
 static bool home_has(const char *folder, const char *place, const char *other)

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/run_kernels.h"
 
-#include "core/env_switch.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/autotune_cache.h"
-
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */
 enum { NAME_SIZE = 160, TEXT_MAX = 1 << 24, HEAD_LINES = 3 };

@@ -33,23 +33,10 @@
 #include "cmd/run/run_lock.h"
 
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 /* Seconds. Killed ranks may end after their supervisor, hence the patience; the last is between write and read back. */
 static const double USUAL_PERIOD = 10, USUAL_PATIENCE = 5, SETTLE = 1;
@@ -145,16 +132,14 @@ static char *owner_text(const struct run_owner *self, int64_t refreshes)
     const time_t seconds = time(NULL);
     strftime(clock, sizeof clock, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
     snprintf(refreshed, sizeof refreshed, "%s %08" PRId64, clock, refreshes % 100000000);
-    json_t *root = json_pack("{ss ss ss ss sI sI ss ss ss sI sb sf ss}", "nonce", self->nonce, "host", self->host,
-                             "boot", self->boot, "pid_space", self->pid_space, "pid", (json_int_t)self->pid, "began",
-                             (json_int_t)self->began, "cluster", self->cluster, "job", self->job, "step", self->step,
-                             "restarts", (json_int_t)self->restarts, "locked", (int)self->locked, "period",
-                             self->period, "refreshed", refreshed);
-    char *body = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_auto_t *root = json_pack("{ss ss ss ss sI sI ss ss ss sI sb sf ss}", "nonce", self->nonce, "host", self->host,
+                                  "boot", self->boot, "pid_space", self->pid_space, "pid", (json_int_t)self->pid,
+                                  "began", (json_int_t)self->began, "cluster", self->cluster, "job", self->job, "step",
+                                  self->step, "restarts", (json_int_t)self->restarts, "locked", (int)self->locked,
+                                  "period", self->period, "refreshed", refreshed);
+    OWNED char *body = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     ASSERT(body);
     char *text = memory_printf("%s\n", body);
-    json_decref(root);
-    free(body);
     return text;
 }
 

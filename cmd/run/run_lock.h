@@ -4,8 +4,6 @@
 
 #include "core/status.h"
 
-#include <errno.h>
-
 enum { RUN_LOCK_NONCE = 33 }; /* bytes of a nonce with its end */
 
 /* The owner, as the file `owner` records it. Texts that are unknown are empty, numbers 0. */

@@ -2,10 +2,6 @@
 #include "cmd/run/run_state.h"
 
 #include "comm/agree.h"
-#include "core/log.h"
-
-#include <inttypes.h>
-#include <math.h>
 
 void run_speaks(const struct run *run)
 {

@@ -18,10 +18,6 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/ops_profile.h"
 
-#include <jansson.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 /* A step that was given to the device and whose results are not collected yet. */
 struct pending_step {
     struct step_metrics metrics;                     /* as far as they are known */

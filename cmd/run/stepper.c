@@ -3,16 +3,9 @@
 
 #include "cmd/run/trace_file.h"
 #include "comm/zero/zero_check.h"
-#include "core/clock.h"
 #include "core/data/token_stream.h"
+#include "core/faults.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 /* ---- life ---------------------------------------------------------------- */
 
@@ -65,20 +58,6 @@ static enum status next_batch(struct train_step *step, struct error *err)
     return STATUS_OK;
 }
 
-/* Test builds: ZTRAIN_STEP_FAULT=RANK:STEP:MILLISECONDS has a rank come late to each micro-batch from that step on. */
-static void fault_in_step(int rank, int64_t step)
-{
-    (void)rank, (void)step;
-#ifdef ZTRAIN_FAULTS
-    const char *fault = getenv("ZTRAIN_STEP_FAULT");
-    long long at;
-    int who, ms;
-    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at) return;
-    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    nanosleep(&pause, NULL);
-#endif
-}
-
 /* A step's loss is the mean over its targets. */
 static float stepper_loss_scale(const struct batch *batch)
 {
@@ -88,7 +67,7 @@ static float stepper_loss_scale(const struct batch *batch)
 /* Forward and backward of a micro-batch; losses are added to its turn's. loaded: load_all() has the scale in memory. */
 static struct train_job stepper_job(struct engine *t, const struct batch *batch, bool loaded)
 {
-    fault_in_step(t->rank, batch->step);
+    faults_delay(t->rank, batch->step);
     zero_begin_micro(t->zero, batch->last_micro);
     return (struct train_job){.transformer = t->transformer,
                               .batch = batch,

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/stop_signal.h"
 
-#include "core/clock.h"
-#include "core/status.h"
+#include "core/core.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Atomic, as the signal may interrupt any thread of the process. */
 static atomic_int pending;

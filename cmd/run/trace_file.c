@@ -2,19 +2,7 @@
 #include "cmd/run/trace_file.h"
 
 #include "cmd/engine/engine.h"
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "gpu/span_recorder.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };
 enum { SPANS_AHEAD = 2048 /* that are not over yet */ };

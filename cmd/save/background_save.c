@@ -3,20 +3,9 @@
 
 #include "cmd/observe/integrity.h"
 #include "cmd/run/stop_signal.h"
-#include "core/clock.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
-#include "core/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -75,7 +64,7 @@ static void do_job(struct background_save *b, enum job job)
     }
     /* a checkpoint follows the lines of its steps */
     const int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (b->flush && (fd < 0 || fault_fsync(fd)))
+    if (b->flush && (fd < 0 || FAULT(FSYNC, io_fsync(fd))))
         log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
                  strerror(errno));
     b->flush = false;
@@ -113,10 +102,9 @@ static void give_job(struct background_save *b, enum job job)
         do_job(b, job);
         return;
     }
-    pthread_mutex_lock(&b->mutex);
+    LOCKED(&b->mutex);
     b->job = job;
     pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->mutex);
 }
 
 enum status background_save_start(struct run *run, struct error *err)
@@ -138,11 +126,9 @@ enum status background_save_start(struct run *run, struct error *err)
 static bool await_idle(struct background_save *b, double seconds)
 {
     const struct timespec until = time_after(seconds);
-    pthread_mutex_lock(&b->mutex);
+    LOCKED(&b->mutex);
     while (b->job != JOB_NONE && pthread_cond_timedwait(&b->changed, &b->mutex, &until) != ETIMEDOUT) continue;
-    bool idle = b->job == JOB_NONE;
-    pthread_mutex_unlock(&b->mutex);
-    return idle;
+    return b->job == JOB_NONE;
 }
 
 bool background_save_end(struct run *run, double seconds)

@@ -3,17 +3,7 @@
 
 #include "cmd/engine/engine.h"
 #include "comm/agree.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/printable.h"
 #include "core/text/tokenizer.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
  * checkpoints ahead of the newest valid one would be moved aside as damaged. */
@@ -35,15 +25,11 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
 static enum status resume_compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
                                          struct string_list *differences, struct error *err)
 {
-    struct model_desc was = {0}, now = {0};
-    enum status status;
-    TRY_END(engine_describe_model(spec, false, &now, err));
-    TRY_END(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
+    RELEASED(model_desc_release) struct model_desc was = {0}, now = {0};
+    TRY(engine_describe_model(spec, false, &now, err));
+    TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
     model_desc_compare(&was, &now, differences);
-end:
-    model_desc_release(&was);
-    model_desc_release(&now);
-    return status;
+    return STATUS_OK;
 }
 
 /* The last part of a path, without trailing slashes: *length bytes. */

@@ -19,24 +19,13 @@
 #include "cmd/run/stop_signal.h"
 #include "comm/control/control.h"
 #include "comm/launch/bootstrap.h"
-#include "core/clock.h"
-#include "core/machine.h"
-#include "core/memory.h"
 #include "core/output.h"
-#include "core/size_text.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* Seconds after a failure. */
 static const double term_after = 1.5, kill_after = 3.5;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cmd/run/places.h"
-#include "core/status.h"
 
 enum {
     SUPERVISE_MAX_RANKS = PLACES_MAX, /* on one machine, with two pipes each */

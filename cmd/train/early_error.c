@@ -6,18 +6,9 @@
  * sure that a living rank of this job and user has the name prints the error itself. */
 #include "cmd/train/rank_main.h"
 #include "comm/agree.h"
-#include "core/log.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* Whether a process of this user listens there. */

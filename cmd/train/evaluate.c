@@ -2,14 +2,7 @@
 /* evaluate.c: the loss of the model on the validation data. */
 #include "cmd/train/rank_main.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/eval_part.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {

@@ -20,19 +20,10 @@
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
-#include "core/clock.h"
 #include "core/data/token_stream.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
 #include "gpu/peaks.h"
 #include "gpu/span_recorder.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* ---- a step -------------------------------------------------------------- */
 

@@ -11,18 +11,8 @@
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
 #include "cmd/train/replay_steps.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/memory.h"
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const double checkpoint_bytes = 12; /* of a parameter */
 static const double slow_disk = 200e6;     /* bytes/s, assumed until the first checkpoint is measured */
@@ -252,13 +242,12 @@ static enum status prepare_rewind(struct run *run, const struct checkpoint *chec
 {
     const struct train_position *position = &run->position;
     const bool branched = run->home.start == RUN_BRANCHED;
-    struct checkpoint_rewind rewind;
+    RELEASED(checkpoint_rewind_release) struct checkpoint_rewind rewind = {0};
     char path[FS_PATH_MAX];
-    enum status status;
-    TRY_END(resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err));
-    TRY_END(checkpoint_rewind_apply(&rewind, err));
+    TRY(resume_plan_rewind(run->resume, &run->home, checkpoint, &rewind, err));
+    TRY(checkpoint_rewind_apply(&rewind, err));
     snprintf(path, sizeof path, "%s", checkpoint->path);
-    if (!branched) TRY_END(fs_join(path, rewind.dir, rewind.name, STATUS_CHECKPOINT, err));
+    if (!branched) TRY(fs_join(path, rewind.dir, rewind.name, STATUS_CHECKPOINT, err));
     if (rewind.metrics_from < 0)
         log_warn("no metrics.jsonl.N has the lines that led to '%s': metrics.jsonl begins at step %" PRId64, path,
                  position->step + 1);
@@ -268,16 +257,14 @@ static enum status prepare_rewind(struct run *run, const struct checkpoint *chec
                                     .bytes = checkpoint->bytes,
                                     .from = rewind.metrics_from,
                                     .former = rewind.number};
-    TRY_END(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
-    TRY_END(metrics_resume(run->metrics, path, position->step, run->boot->world, err));
+    TRY(metrics_open(run->folder.metrics, branched ? NULL : &lines, &run->metrics, err));
+    TRY(metrics_resume(run->metrics, path, position->step, run->boot->world, err));
     if (!branched) {
         const struct checkpoint_keep keep = save_keep_of(run);
         checkpoint_save_tidy(run->save_cache, rewind.dir, rewind.name, &checkpoint->position, &keep);
     }
     log_info("resumed from %s at step %" PRId64 ", epoch %" PRId64, path, position->step, position->epoch);
-end:
-    checkpoint_rewind_release(&rewind);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status prepare_outputs(struct run *run, const struct checkpoint *checkpoint, struct error *err)

@@ -20,17 +20,7 @@
 #include "cmd/save/background_save.h"
 #include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
-#include "core/clock.h"
 #include "core/flight/flight.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */
 

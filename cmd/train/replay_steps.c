@@ -4,17 +4,7 @@
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
 #include "cmd/observe/integrity.h"
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* What metrics.jsonl has of a step. */
 enum { NUMBERS = 3 };

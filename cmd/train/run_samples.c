@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_samples.c: the continuations of train.samples at an evaluation. */
 #include "cmd/train/rank_main.h"
-#include "core/log.h"
-#include "core/printable.h"
 #include "gpu/model/sampler.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 

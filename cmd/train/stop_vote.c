@@ -3,10 +3,7 @@
 
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
-#include "core/clock.h"
 #include "core/flight/flight.h"
-
-#include <math.h>
 
 static const double vote_seconds = 1; /* between two votes on stopping within a step, at least */
 

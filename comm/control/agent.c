@@ -6,24 +6,15 @@
 
 #include "comm/control/agent_messages.h"
 #include "comm/control/watchdog.h"
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
 
-#include <errno.h>
 #include <linux/sockios.h>
-#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     SCRATCH_BYTES = 1 << 16, /* received at once */

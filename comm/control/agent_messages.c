@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/agent_messages.h"
 
-#include "core/memory.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { TEXT_MAX = sizeof((struct control_block *)NULL)->text - 1 };
 
 /* ---- sending ------------------------------------------------------------- */

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/control.h"
 
-#include "core/clock.h"
 #include "core/flight/flight.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #define CONTROL_MAGIC UINT64_C(0x335254434e525a54) /* "TZRNCTR3" */

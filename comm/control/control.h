@@ -20,12 +20,9 @@
 #pragma once
 
 #include "comm/launch/bootstrap.h"
-#include "core/status.h"
+#include "core/core.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
 

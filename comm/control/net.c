@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/net.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 enum {
     VISIT_BYTES = 1 << 20, /* moved on one connection before the next has its turn */

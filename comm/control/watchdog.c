@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/watchdog.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-
-#include <stdio.h>
-#include <time.h>
-
 static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
 static const long pause_ns = 20000000; /* between two looks of peer_lost() */
 

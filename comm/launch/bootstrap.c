@@ -6,17 +6,8 @@
 
 #include "comm/launch/launcher.h"
 #include "comm/launch/launcher_environment.h"
-#include "core/machine.h"
-#include "core/memory.h"
 
-#include <ctype.h>
-#include <fcntl.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char local_rank_name[] = "ZTRAIN_LOCAL_RANK", local_world_name[] = "ZTRAIN_LOCAL_WORLD",
                   local_fd_name[] = "ZTRAIN_LOCAL_FD", secret_name[] = "ZTRAIN_JOB_SECRET";

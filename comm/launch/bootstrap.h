@@ -15,10 +15,7 @@
  * One thread uses a bootstrap, but any may call bootstrap_abort(). */
 #pragma once
 
-#include "core/status.h"
-
-#include <stdbool.h>
-#include <stddef.h>
+#include "core/core.h"
 
 enum {
     BOOTSTRAP_MAX_RANKS = 4096,

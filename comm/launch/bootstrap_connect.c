@@ -6,20 +6,11 @@
 
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
-#include "core/memory.h"
 #include "core/version.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <sched.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1, ABORT_BYTES = 384 };
@@ -63,11 +54,10 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         memcpy(all, own, bytes);
         return STATUS_OK;
     }
-    enum status status;
-    char text[VALUE_BYTES], *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
+    char text[VALUE_BYTES];
+    OWNED char *values = memory_alloc((size_t)bootstrap->world * VALUE_BYTES);
     sodium_bin2hex(text, sizeof text, own, bytes);
-    TRY_END(
-        bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
+    TRY(bootstrap->launcher->verbs->exchange(bootstrap->launcher, key, text, values, bootstrap->start_seconds, err));
     for (int r = 0; r < bootstrap->world; r++) {
         const char *value = values + (size_t)r * VALUE_BYTES;
         unsigned char *to = (unsigned char *)all + (size_t)r * bytes;
@@ -75,23 +65,16 @@ enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, con
         if (!sodium_hex2bin(to, bytes, value, strlen(value), NULL, &length, NULL) && length == bytes) continue;
         if (strncmp(value, refused, sizeof refused - 1) == 0) {
             const int code = atoi(value + sizeof refused - 1);
-            status = code > 0 && code < 256 ? (enum status)code : STATUS_PEER;
             bootstrap->failed_together = true;
-            error_set(err, status, "rank %d cannot start", r);
-            error_mark_printed(err); /* by that rank, with the reason */
-            goto end;
+            error_set(err, code > 0 && code < 256 ? (enum status)code : STATUS_PEER, "rank %d cannot start", r);
+            return error_mark_printed(err); /* by that rank, with the reason */
         }
-        status =
-            error_set(err, STATUS_PEER,
-                      "rank %d has put '%.40s' as '%s', which is not %zu bytes; hint: check that all ranks run the "
-                      "same ztrain (ztrain version)",
-                      r, key, value, bytes);
-        goto end;
+        return error_set(err, STATUS_PEER,
+                         "rank %d has put '%.40s' as '%s', which is not %zu bytes; hint: check that all ranks run the "
+                         "same ztrain (ztrain version)",
+                         r, key, value, bytes);
     }
-    status = STATUS_OK;
-end:
-    free(values);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- introductions ------------------------------------------------------- */
@@ -167,31 +150,27 @@ static enum status connect_places(struct bootstrap *boot, const struct introduct
 
 static enum status connect_by_launcher(struct bootstrap *boot, const char *interface, struct error *err)
 {
-    enum status status;
     struct launcher *launcher = boot->launcher;
-    struct introduction own, *all = memory_zeroed((size_t)boot->world, sizeof *all);
+    struct introduction own;
+    OWNED struct introduction *all = memory_zeroed((size_t)boot->world, sizeof *all);
     connect_introduction(boot, &own);
-    TRY_END(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
+    TRY(launcher->verbs->connect(launcher, boot->start_seconds, interface, err));
     if (!launcher->secret && boot->rank == 0 &&
-        getrandom(own.secret, sizeof own.secret, 0) != (ssize_t)sizeof own.secret) {
-        status = error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
-        goto end;
-    }
-    TRY_END(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
+        getrandom(own.secret, sizeof own.secret, 0) != (ssize_t)sizeof own.secret)
+        return error_set(err, STATUS_DEVICE, "cannot generate a secret for the job: %s", strerror(errno));
+    TRY(bootstrap_exchange(boot, place_key, &own, sizeof own, all, err));
     for (int r = 0; r < boot->world; r++) { /* bytes from outside */
         all[r].host[sizeof all[r].host - 1] = 0;
         all[r].job_id[sizeof all[r].job_id - 1] = 0;
         all[r].version[sizeof all[r].version - 1] = 0;
     }
-    TRY_END(connect_places(boot, all, err));
+    TRY(connect_places(boot, all, err));
     memcpy(boot->secret, launcher->secret ? launcher->secret : all[0].secret, sizeof boot->secret);
     snprintf(boot->job_id, sizeof boot->job_id, "%.63s", all[0].job_id);
     size_t length = strlen(boot->source);
     snprintf(boot->source + length, sizeof boot->source - length, ", %d ranks on %d node%s", boot->world,
              boot->num_nodes, boot->num_nodes == 1 ? "" : "s");
-end:
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 enum status bootstrap_connect(struct bootstrap *bootstrap, double timeout_seconds, const char *interface,

@@ -3,18 +3,8 @@
  * caller. `mutex` guards what both touch; `sending` keeps the bytes of a message together. */
 #include "comm/launch/kv_store.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
-
-#include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { SEND_MS = 10000, VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
@@ -167,9 +157,8 @@ static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *tex
 
 static bool is_over(struct kv_client *client)
 {
-    pthread_mutex_lock(&client->mutex);
+    LOCKED(&client->mutex);
     bool over = client->over;
-    pthread_mutex_unlock(&client->mutex);
     return over;
 }
 

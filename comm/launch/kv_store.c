@@ -4,18 +4,10 @@
 #include "comm/launch/kv_store.h"
 
 #include "comm/wire/wire.h"
-#include "core/memory.h"
-#include "core/thread.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { DOOR_MS = 500 /* longest time between two looks at the doors */, FIRST_BUFFER = 4096 };
 

@@ -15,8 +15,6 @@
 
 #include "comm/launch/bootstrap.h"
 
-#include <stdint.h>
-
 struct kv_server;
 struct kv_client;
 struct wire_server;

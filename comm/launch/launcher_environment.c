@@ -5,14 +5,6 @@
  * siblings would write the same run folder. */
 #include "comm/launch/launcher_environment.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <limits.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- Slurm's steps ------------------------------------------------------- */
 
 const char *env_variable(const char *name)

@@ -4,9 +4,6 @@
 
 #include "core/status.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 enum claimant { CLAIM_TORCHRUN, CLAIM_PMI2, CLAIM_PMIX, CLAIM_SLURM, CLAIM_MPIRUN, CLAIM_COUNT };
 
 /* A launcher's variables. */

@@ -9,14 +9,7 @@
  *   PMI2_Abort      ends the process through exit() with its first argument. */
 #include "comm/launch/pmi_library.h"
 
-#include "core/clock.h"
-
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 enum { KEY_BYTES = 64 /* PMI2_MAX_KEYLEN */, VALUE_BYTES = 1025 /* PMI2_MAX_VALLEN + 1 */, ID_NULL = -1 };

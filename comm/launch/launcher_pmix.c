@@ -4,11 +4,6 @@
  * 4, 5 and 6 (the standard's stable ABI). Records that the library reads have spare room after them. */
 #include "comm/launch/pmi_library.h"
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { OLDEST_MAJOR = 4, NEWEST_MAJOR = 6 };
 enum { PMIX_BOOL = 1, PMIX_STRING = 3, PMIX_UINT32 = 14, PMIX_GLOBAL = 3 };
 #define PMIX_RANK_WILDCARD (UINT32_MAX - 1)

@@ -13,15 +13,7 @@
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
 
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <errno.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     PORT_CHOICES = 8,

@@ -2,16 +2,7 @@
 /* pmi_library.c: see pmi_library.h. Caller and thread share a record; the last of the two frees it. */
 #include "comm/launch/pmi_library.h"
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "core/thread.h"
-
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const double finish_seconds = 10; /* for the last call: the work is done, and the process may end without it */
 

@@ -6,8 +6,6 @@
 
 #include "comm/launch/launcher.h"
 
-#include <pthread.h>
-
 enum { PMI_VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
 struct pmi_call {

@@ -3,24 +3,13 @@
  * with the MAC of everything before it. The connecting end sends the even messages. */
 #include "comm/wire/wire.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sodium.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum {
     NONCE_BYTES = 32,

@@ -22,10 +22,7 @@
  * Sockets are non-blocking, close on exec, have TCP_NODELAY, and belong to the caller. */
 #pragma once
 
-#include "core/status.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/core.h"
 
 enum {
     WIRE_SECRET_BYTES = 32,

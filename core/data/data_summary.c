@@ -2,12 +2,6 @@
 /* data_summary.c: one pass over the index for the lengths, one over tokens and masks. */
 #include "core/data/data_summary.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 
 static int data_summary_by_length(const void *a, const void *b)
@@ -86,15 +80,12 @@ enum status data_summary_read(const struct token_set *set, int64_t seq_length, s
                               struct error *err)
 {
     *summary = (struct data_summary){.documents = token_set_documents(set), .tokens = token_set_tokens(set)};
-    int64_t *lengths = memory_alloc((size_t)summary->documents * sizeof *lengths);
-    enum status status = STATUS_OK;
+    OWNED int64_t *lengths = memory_alloc((size_t)summary->documents * sizeof *lengths);
     int64_t first;
-    for (int64_t i = 0; i < summary->documents; i++) TRY_END(token_set_document(set, i, &first, &lengths[i], err));
-    TRY_END(data_summary_read_tokens(set, lengths, summary, err));
+    for (int64_t i = 0; i < summary->documents; i++) TRY(token_set_document(set, i, &first, &lengths[i], err));
+    TRY(data_summary_read_tokens(set, lengths, summary, err));
     length_summary_of(lengths, summary->documents, seq_length, &summary->lengths);
-end:
-    free(lengths);
-    return status;
+    return STATUS_OK;
 }
 
 int64_t *data_summary_labels(const struct label_set *labels)

@@ -8,11 +8,6 @@
  *        3   2    5    12 */
 #include "core/data/document_fit.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
-
 struct packer {
     int32_t *length; /* (documents) tokens that are taken of each */
     int32_t *room;   /* (2 leaves) */

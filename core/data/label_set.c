@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/label_set.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { PIECE = 1 << 16, MAX_NAMES_BYTES = 16 << 20 };

@@ -2,10 +2,6 @@
 #include "core/data/mixture.h"
 
 #include "core/data/permute.h"
-#include "core/heartbeat.h"
-
-#include <math.h>
-#include <string.h>
 
 enum { MOST_DECIMALS = 9, TICK = 1 << 20 /* places between two signs of life */ };
 static const double largest_sum = 0x1p40;

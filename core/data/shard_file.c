@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/data/shard_file.h"
 
+#include "core/core.h"
 #include "core/data/permute.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
 #include "core/retry.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static const double read_patience = 30; /* seconds */
 

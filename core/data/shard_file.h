@@ -8,7 +8,6 @@
 #include "core/status.h"
 
 #include <sys/types.h>
-#include <time.h>
 
 struct shard_file {
     char *path;    /* own; NULL: there is no such file */

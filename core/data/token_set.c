@@ -24,14 +24,8 @@
 
 #include "core/data/permute.h"
 #include "core/data/shard_file.h"
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
 
-#include <errno.h>
 #include <glob.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read in place");

@@ -8,7 +8,7 @@
  * was opened (shard_file.h). Several threads may read a set. */
 #pragma once
 
-#include "core/status.h"
+#include "core/core.h"
 
 struct token_set;
 

@@ -12,15 +12,6 @@
 
 #include "core/data/permute.h"
 #include "core/data/sample_reader.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
-#include "core/thread.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define SLOTS 4
 
@@ -516,7 +507,7 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
 {
     enum status status = STATUS_OK;
     *end = false;
-    pthread_mutex_lock(&stream->mutex);
+    LOCKED(&stream->mutex);
     if (stream->held) {
         stream->tail++;
         stream->held = false;
@@ -531,7 +522,6 @@ enum status token_stream_next(struct token_stream *stream, struct batch *batch, 
     } else {
         *end = true;
     }
-    pthread_mutex_unlock(&stream->mutex);
     return status;
 }
 

@@ -9,9 +9,6 @@
  * Only the end is written later, by one store, if the slot still has the same entry. */
 #include "core/flight/flight.h"
 
-#include <stdlib.h>
-#include <time.h>
-
 _Atomic(struct flight_ring *) flight_ring_in_use;
 
 const char *flight_kind_name(enum flight_kind kind)

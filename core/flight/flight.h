@@ -10,9 +10,8 @@
  * fit. */
 #pragma once
 
+#include "core/status.h"
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 /* Files have these numbers: new kinds come at the end. Up to FINISH they are phases of a run; then pieces of work;
  * operations of the data and the control channel are numbered from 1. GRAPH: a step without entries of its own. */

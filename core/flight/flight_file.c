@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/flight/flight_file.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { HEAD_BYTES = 4096, VERSION = 2 };

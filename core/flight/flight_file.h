@@ -10,12 +10,10 @@
  * is torn or damaged is left out. Functions that write neither allocate nor beat: their thread may wait for a disk. */
 #pragma once
 
+#include "core/core.h"
 #include "core/flight/flight.h"
-#include "core/status.h"
 
 #include <dirent.h>
-#include <stddef.h>
-#include <time.h>
 
 enum { FLIGHT_FILE_BYTES = 8192 + FLIGHT_ENTRIES * FLIGHT_ENTRY_WORDS * 8 };
 

@@ -2,15 +2,7 @@
 /* flight_verdict.c: the table `judges` has the findings, the surest first. Each finds a rank and begins the text. */
 #include "core/flight/flight_verdict.h"
 
-#include "core/memory.h"
-
-#include <inttypes.h>
-#include <math.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static const double renewals_missed = 5; /* intervals without a new record: the rank is silent */
 static const double late_seconds = 2;    /* after the others began to wait, a rank is missing */

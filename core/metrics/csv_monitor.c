@@ -1,18 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/csv_monitor.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SERIES_MAX = 32, FILE_BYTES_MAX = 1 << 30 };
 
 struct series {

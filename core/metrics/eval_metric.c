@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/eval_metric.h"
 
-#include "core/status.h"
-
-#include <math.h>
-#include <string.h>
-
 const char *eval_metric_name(enum eval_metric metric)
 {
     static const char *const names[EVAL_METRIC_COUNT] = {"eval_loss", "accuracy", "f1"};

@@ -2,8 +2,7 @@
 /* eval_metric.h: the results of an evaluation, by which checkpoints are chosen and a run may end early. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/status.h"
 
 enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_COUNT };
 

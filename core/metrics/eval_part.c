@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/eval_part.h"
 
-#include "core/hash_digits.h"
-#include "core/memory.h"
-
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
+#include "core/core.h"
 
 static const double largest_count = 0x1p53; /* up to here every whole number is a double */
 

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/line_queue.h"
 
-#include "core/clock.h"
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 static const double first_pause = 0.1, longest_pause = 5; /* seconds */
 

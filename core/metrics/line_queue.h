@@ -9,8 +9,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 enum { LINE_QUEUE_BYTES = 1 << 20 };
 
 struct line_queue {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/loss_spike.h"
 
-#include <math.h>
-
 bool loss_mean_take(struct loss_mean *mean, double factor, double loss)
 {
     if (factor <= 0) {

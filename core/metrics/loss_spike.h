@@ -4,8 +4,7 @@
  * enters as factor · m. A loss that is not finite is always one, and does not enter. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/status.h"
 
 enum { LOSS_MEAN_LEAST = 10, LOSS_MEAN_STEPS = 50 };
 

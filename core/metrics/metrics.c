@@ -3,22 +3,7 @@
 #include "core/metrics/metrics.h"
 
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/hash_digits.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/line_queue.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 /* ---- a step's numbers ---------------------------------------------------- */
 
@@ -403,7 +388,7 @@ enum status metrics_flush(struct metrics *metrics, struct error *err)
 {
     struct error local = {.code = STATUS_OK}, *why = err ? err : &local;
     line_queue_drain(&metrics->queue, 0);
-    if (fault_fsync(metrics->fd) == 0) return STATUS_OK;
+    if (FAULT(FSYNC, io_fsync(metrics->fd)) == 0) return STATUS_OK;
     enum status status = error_system(why, STATUS_CHECKPOINT, errno, "cannot flush '%s'", metrics->path);
     if (!error_is_transient(why)) return status;
     log_warn("%s; its newest lines may be lost; training continues", why->text);

@@ -2,12 +2,9 @@
 /* metrics.h: rank 0 writes metrics.jsonl (docs/run-folder.md). Numbers that must repeat have 17 digits. */
 #pragma once
 
+#include "core/core.h"
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics_history.h"
-#include "core/status.h"
-
-#include <stddef.h>
-#include <stdint.h>
 
 struct metrics;
 

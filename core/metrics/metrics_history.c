@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/metrics_history.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "core/metrics/metrics_reader.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the lines of a history ---------------------------------------------- */
 
@@ -78,11 +69,10 @@ static bool survey_line(struct survey *survey, const struct metrics_reader *line
 static enum status read_history(const char *path, const struct metrics_history *history, FILE *kept,
                                 struct survey *survey, struct error *err)
 {
-    struct metrics_reader line;
-    enum status status;
+    RELEASED(metrics_reader_close) struct metrics_reader line = {0};
     bool begun = false;
     *survey = (struct survey){.left_out = 0};
-    TRY_END(metrics_reader_open(&line, path, err));
+    TRY(metrics_reader_open(&line, path, err));
     while (metrics_reader_next(&line)) {
         if (line.object && !begun && json_object_get(line.object, "resumed_from"))
             survey->holes.reached = line.step; /* a run that branched off: the steps before belong to another run */
@@ -93,10 +83,7 @@ static enum status read_history(const char *path, const struct metrics_history *
         }
     }
     history_holes_reach(&survey->holes, history->step + 1);
-    status = metrics_reader_check(&line, err);
-end:
-    metrics_reader_close(&line);
-    return status;
+    return metrics_reader_check(&line, err);
 }
 
 /* path.NUMBER, or path for number 0 */
@@ -193,7 +180,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     char former[FS_PATH_MAX], folder[FS_PATH_MAX];
     if (!fs_exists(path) || metrics_history_number(path, number) == METRICS_NUMBER_KEPT) return STATUS_OK;
     TRY(history_numbered(path, number, former, err));
-    if (fault_link(path, former)) {
+    if (FAULT(LINK, io_link(path, former))) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
             return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
         return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* this file system has no hard links */

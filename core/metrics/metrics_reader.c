@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/metrics_reader.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
+#include "core/core.h"
 
 enum status metrics_reader_open(struct metrics_reader *reader, const char *path, struct error *err)
 {

@@ -5,7 +5,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-#include <stdio.h>
 
 struct metrics_reader {
     FILE *file;

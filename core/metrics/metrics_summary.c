@@ -4,10 +4,6 @@
 #include "core/fsutil.h"
 #include "core/metrics/metrics_reader.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct summing {
     struct metrics_summary *s;
     int64_t tokens_before; /* up to s->last_step */
@@ -80,10 +76,9 @@ enum status metrics_summarise(const char *path, const char *checkpoints, enum ev
                               struct metrics_summary *summary, struct error *err)
 {
     struct summing sum = {.s = summary};
-    struct metrics_reader line;
-    enum status status;
+    RELEASED(metrics_reader_close) struct metrics_reader line = {0};
     *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
-    TRY_END(metrics_reader_open(&line, path, err));
+    TRY(metrics_reader_open(&line, path, err));
     for (bool begins = true; metrics_reader_next(&line); begins = begins && !line.object) {
         if (json_object_get(line.object, "checkpoint"))
             add_checkpoint(&sum, &line, checkpoints);
@@ -97,8 +92,5 @@ enum status metrics_summarise(const char *path, const char *checkpoints, enum ev
         else if (json_object_get(line.object, "resumed_from"))
             summary->starts++;
     }
-    status = metrics_reader_check(&line, err);
-end:
-    metrics_reader_close(&line);
-    return status;
+    return metrics_reader_check(&line, err);
 }

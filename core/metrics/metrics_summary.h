@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/metrics/eval_metric.h"
-#include "core/status.h"
 
 struct metrics_summary {
     int64_t steps, starts;         /* number of step lines; how often the run was started */

@@ -1,19 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/tensorboard.h"
 
-#include "core/clock.h"
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 struct tensorboard {
     int fd;
     char *path;

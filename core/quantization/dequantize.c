@@ -2,9 +2,6 @@
 #include "core/quantization/dequantize.h"
 
 #include "core/round_up.h"
-#include "core/status.h"
-
-#include <math.h>
 
 /* Codes are looked up among the values that they may have in their block. */
 union value_table {

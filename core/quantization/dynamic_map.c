@@ -4,10 +4,6 @@
  * map. Bounds are rounded once, as fused multiply and add; in double their sums are exact. */
 #include "core/quantization/dynamic_map.h"
 
-#include "core/status.h"
-
-#include <math.h>
-
 enum { DECADES = 7 };
 
 /* Bound `i` of the parts of [0.1, 1]: the lower half of them is counted from 0.1, the other one from 1. */

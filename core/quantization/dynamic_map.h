@@ -3,8 +3,7 @@
  * bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of rounding. */
 #pragma once
 
-#include <stdint.h>
-#include <string.h>
+#include "core/status.h"
 #include <sys/cdefs.h>
 
 #ifdef __CUDACC__

@@ -3,8 +3,6 @@
 
 #include "core/round_up.h"
 
-#include <math.h>
-
 static float nf4_largest(const float *x, int64_t n)
 {
     float largest = 0;

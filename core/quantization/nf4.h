@@ -7,8 +7,6 @@
 #include "core/quantization/dynamic_map.h"
 #include "core/quantization/quantized.h"
 
-#include <stdbool.h>
-
 /* Encodes n elements of a matrix, whole blocks but for its end (`last`): codes ((n + 1) / 2 bytes), and the scales. */
 void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *scales);
 

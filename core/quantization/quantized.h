@@ -12,8 +12,7 @@
  * Products are fp32, and rounded once where a dtype is named. */
 #pragma once
 
-#include <stdint.h>
-#include <string.h>
+#include "core/status.h"
 
 #ifdef __CUDACC__
 #define QUANTIZED_FUNCTION static inline __host__ __device__

@@ -2,14 +2,8 @@
 /* adapter_config.c: reads PEFT's adapter_config.json by the rows of `peft` in the key table, and writes it. */
 #include "core/spec/adapter_config.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/model/adapter.h"
 #include "core/spec/spec_keys.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define UNMERGED "PROMPT_TUNING MULTITASK_PROMPT_TUNING P_TUNING PREFIX_TUNING ADAPTION_PROMPT CPT CARTRIDGE POLY"
 
@@ -107,13 +101,11 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
 enum status adapter_config_load(const char *folder, struct adapter_config *config, struct error *err)
 {
     char path[FS_PATH_MAX];
-    json_t *json;
+    json_auto_t *json = NULL;
     *config = (struct adapter_config){0};
     TRY(fs_join(path, folder, ADAPTER_CONFIG_FILE, STATUS_DATA, err));
     TRY(fs_read_json(path, SPEC_MAX_BYTES, 0, &json, err));
-    const enum status status = adapter_config_from_json(json, path, config, err);
-    json_decref(json);
-    return status;
+    return adapter_config_from_json(json, path, config, err);
 }
 
 void adapter_config_release(struct adapter_config *config)

@@ -9,16 +9,9 @@
 #include "core/dtype.h"
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
-#include "core/status.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
 #include "core/training/settings.h"
-
-#include <jansson.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 
@@ -227,9 +220,9 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
 /* Adds a line with both values for each key of config.json by which `now` computes something else than `was`. */
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences);
 
-/* --help-spec; with --markdown: the tables of docs/run-spec*.md, those of each page behind a line that names it. */
+/* --help-spec; with --json: the key table, and what other trainers call the keys. */
 void spec_print_help(FILE *out);
-void spec_print_pages(FILE *out);
+void spec_print_json(FILE *out);
 
 /* A run.yaml, maybe of another version, as a flat object, {"train.epochs": "2"}, to show and compare. A new reference.
  * STATUS_CHECKPOINT: the file cannot be read or is no YAML mapping; *pairs is NULL. */

@@ -2,9 +2,6 @@
 /* spec_adapter.c: values of `peft` that no other section has: names of modules, patterns, blocks. */
 #include "core/spec/spec_keys.h"
 
-#include <math.h>
-#include <string.h>
-
 static const char all_linear[] = "all-linear";
 
 static json_t *convert_modules(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)

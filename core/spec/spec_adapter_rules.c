@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_adapter_rules.c: the rules of `peft`, and what model.adapter says of it. */
-#include "core/fsutil.h"
 #include "core/spec/adapter_config.h"
 #include "core/spec/spec_keys.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Whether the file may have the key. */
 static bool adapter_reads(const struct spec_key *key)

@@ -9,8 +9,6 @@
  *       - … */
 #include "core/spec/spec_keys.h"
 
-#include <string.h>
-
 /* What an item may set beside the keys of `peft`. */
 static const char *const own_sections[] = {"data", "optimizer", "scheduler", "gradient_clipping", "model"};
 

@@ -3,8 +3,6 @@
  * that DeepSpeed or Python takes are converted: before files are merged, and again after the overrides. */
 #include "core/spec/spec_keys.h"
 
-#include <string.h>
-
 /* Puts YAML in the place of a value, as if it were written there. */
 static void alias_value(struct spec_context *ctx, struct spec_node *node, const char *yaml)
 {

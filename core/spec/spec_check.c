@@ -3,8 +3,6 @@
  * stored, or its default; then the rules that tie keys together. A wrong key is left out of later passes. */
 #include "core/spec/spec_keys.h"
 
-#include <string.h>
-
 /* A section of DeepSpeed's that ztrain lacks is on if anything in it is enabled, or if it has content but no switch. */
 static void check_switches(const struct spec_node *node, bool *has_switch, bool *on)
 {

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_compare.c: whether a resumed run is the one that began: its spec, and what its model computes. */
-#include "core/memory.h"
 #include "core/spec/spec_keys.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 /* Appends "'KEY'OF was 1 in the checkpoint and is 2 now" (NULL: unset); refused: with the reason and a hint. */
 static void add_spec_difference(struct string_list *list, const char *key, const char *of, const json_t *was,

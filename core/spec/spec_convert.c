@@ -3,15 +3,7 @@
  * of spec_convert_….c make of them. No key is lost without a word: each becomes one of the run spec, or a note. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/edit_distance.h"
-#include "core/fsutil.h"
 #include "core/kept_files.h"
-#include "core/memory.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* 500_000 is a number. */
 static void convert_underscores(struct spec_context *ctx, struct spec_node *node)
@@ -407,7 +399,7 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
 enum status spec_convert(const struct convert_request *request, FILE *out, struct string_list *notes,
                          struct string_list *errors, struct error *err)
 {
-    struct spec_arena arena = {0};
+    RELEASED(spec_arena_release) struct spec_arena arena = {0};
     struct spec_context ctx = {.arena = &arena, .num_sources = 2 + request->num_files};
     ASSERT(request->num_files > 0);
     ctx.sources = spec_arena_alloc(&arena, (size_t)ctx.num_sources * sizeof *ctx.sources);
@@ -421,7 +413,5 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
     struct convert c = {.ctx = &ctx, .from = &from, .to = &to, .notes = notes, .folder = folder};
     c.request = request;
     c.deepspeed = request->deepspeed;
-    enum status status = convert_all(&c, out, errors, err);
-    spec_arena_release(&arena);
-    return status;
+    return convert_all(&c, out, errors, err);
 }

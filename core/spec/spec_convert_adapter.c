@@ -2,8 +2,6 @@
 /* spec_convert_adapter.c: adapters of another trainer, and the bits in which it keeps their base. */
 #include "core/spec/spec_convert_parts.h"
 
-#include <string.h>
-
 /* Their names of keys of `peft`. `usual`: the source's default, where PEFT's is another. */
 static const struct adapter_name {
     unsigned kinds;

@@ -2,14 +2,7 @@
 /* spec_convert_data.c: another trainer's data are text: the run spec names shards, and a note the command for them. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/model/model_folder.h"
-#include "core/printable.h"
-#include "core/status.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum data_form { FORM_TEXT, FORM_CHAT, FORM_PAIRS };
 

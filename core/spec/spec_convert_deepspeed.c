@@ -3,11 +3,6 @@
  * other value counts before it, and a note says it, where Trainer refuses to start. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/fsutil.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* Reads it from the path, beside the last file or from the current folder. *root stays NULL if it is not there. */
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
                                   struct string_list *errors, struct error *err)
@@ -34,11 +29,9 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
 
 static const char *deepspeed_text(struct convert *c, const struct spec_key *key, const struct spec_node *node)
 {
-    json_t *value = spec_key_convert(c->ctx, key, node);
-    char *text = value ? spec_json_text(value) : NULL;
+    json_auto_t *value = spec_key_convert(c->ctx, key, node);
+    OWNED char *text = value ? spec_json_text(value) : NULL;
     const char *copy = text ? spec_arena_text(c->ctx->arena, text) : "";
-    free(text);
-    json_decref(value);
     return copy;
 }
 

@@ -2,12 +2,6 @@
 /* spec_convert_parts.c: what the rules of a conversion take, set and note. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/io.h"
-#include "core/printable.h"
-
-#include <stdarg.h>
-#include <string.h>
-
 struct spec_node *convert_take(struct convert *c, const char *name)
 {
     struct spec_node *node = spec_child(c->from, name);

@@ -2,11 +2,7 @@
 /* spec_convert_run.c: another trainer's model, length, optimizer, precision, memory, checkpoints, output. */
 #include "core/spec/spec_convert_parts.h"
 
-#include "core/fsutil.h"
 #include "core/model/model_folder.h"
-
-#include <math.h>
-#include <string.h>
 
 void convert_model(struct convert *c)
 {

@@ -18,8 +18,6 @@
  * as these characters would be parts of the text. Depth, nodes and looks at a byte are bounded. */
 #include "core/spec/spec_tree.h"
 
-#include <ctype.h>
-#include <string.h>
 #include <utf8proc.h>
 
 struct reader {

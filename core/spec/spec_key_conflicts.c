@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_key_conflicts.c: the rules that tie keys together, and the values that follow from several keys. */
-#include "core/fsutil.h"
 #include "core/spec/spec_keys.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct rules {
     struct spec_context *ctx;

@@ -4,7 +4,6 @@
  * DeepSpeed's keys are those of DeepSpeed 0.19. A value that asks for what ztrain does anyway is always accepted. */
 #include "core/spec/spec_keys.h"
 
-#include <string.h>
 #include <strings.h>
 
 #define FIELD(member) .offset = offsetof(struct spec_full, member), .size = sizeof(((struct spec_full *)0)->member)

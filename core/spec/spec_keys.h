@@ -3,6 +3,7 @@
  * comparison on resume derive. Only core/spec uses it. The rows of a section follow the row of the section itself. */
 #pragma once
 
+#include "core/core.h"
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 
@@ -206,7 +207,6 @@ extern const struct spec_foreign_name spec_foreign_names[];
 extern const int spec_num_foreign_names;
 
 const struct spec_foreign_name *spec_foreign_name_find(const char *name); /* NULL: there is none */
-void spec_print_names(FILE *out);                                         /* the table as Markdown */
 
 /* ---- a whole tree -------------------------------------------------------- */
 

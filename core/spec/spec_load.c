@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_load.c: reads the files, applies the overrides, and checks all at once, so that all errors come together. */
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/spec/spec_keys.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* "tiny" for "runs/tiny.yaml" */
 static char *loaded_name(struct spec_arena *arena, const char *path)
@@ -221,15 +216,13 @@ static void add_pairs(json_t *pairs, const struct spec_node *mapping, const char
 
 enum status spec_pairs_read(json_t **pairs, const char *path, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
-    struct spec_arena arena = {NULL};
+    RELEASED(spec_arena_release) struct spec_arena arena = {NULL};
     struct spec_context ctx = {.arena = &arena, .sources = &path, .num_sources = 1};
     *pairs = NULL;
     TRY(fs_read_file(path, SPEC_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
     const struct spec_node *root = spec_parse_yaml(&ctx, 0, text, bytes);
     if (root && root->kind == NODE_MAPPING) add_pairs(*pairs = json_object(), root, "");
-    spec_arena_release(&arena);
-    free(text);
     return *pairs ? STATUS_OK : error_set(err, STATUS_CHECKPOINT, "'%s' is not a run spec", path);
 }

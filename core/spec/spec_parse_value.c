@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec_parse_value.c: a node becomes JSON by its key's type, range or choices; JSON to and from the key's field. */
-#include "core/edit_distance.h"
-#include "core/memory.h"
-#include "core/size_text.h"
 #include "core/spec/spec_keys.h"
-
-#include <math.h>
-#include <string.h>
 
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {

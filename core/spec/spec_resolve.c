@@ -6,14 +6,7 @@
  *
  * "auto": a value in the YAML file counts (spec_merge); else it follows from others or is the default, and is printed
  * with its origin. Source: transformers 5.23, integrations/deepspeed.py and TrainingArguments. */
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/spec/spec_keys.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- batch sizes --------------------------------------------------------- */
 

@@ -2,11 +2,7 @@
 /* spec_tree.c: memory, messages, and the operations on a spec's tree: look up, merge, override. */
 #include "core/spec/spec_tree.h"
 
-#include "core/memory.h"
-#include "core/printable.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "core/core.h"
 
 /* ---- memory -------------------------------------------------------------- */
 

@@ -5,9 +5,6 @@
 
 #include "core/spec/spec.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-
 enum {
     SPEC_MAX_BYTES = 4 << 20, /* size of a file */
     SPEC_MAX_DEPTH = 64,

@@ -4,10 +4,7 @@
  * What Trainer, Accelerate, TRL, LLaMA-Factory, axolotl and torchtune call something has a row, which `ztrain convert`
  * reads, too. Any other is compared with the keys of its section, then with those of other sections, where only a close
  * likeness counts. No hint leads to a key or choice that is refused. */
-#include "core/edit_distance.h"
 #include "core/spec/spec_keys.h"
-
-#include <string.h>
 
 /* What is done with the name, and whether the table in docs/run-spec.md has it. */
 #define COPY FOREIGN_COPY, false
@@ -262,19 +259,6 @@ const struct spec_foreign_name *spec_foreign_name_find(const char *name)
     for (int i = 0; i < spec_num_foreign_names; i++)
         if (spec_has_word(spec_foreign_names[i].names, name)) return &spec_foreign_names[i];
     return NULL;
-}
-
-void spec_print_names(FILE *out)
-{
-    fputs("\n## Names\n\n| their name | in a run spec | |\n|---|---|---|\n", out);
-    for (int i = 0; i < spec_num_foreign_names; i++) {
-        const struct spec_foreign_name *row = &spec_foreign_names[i];
-        const char *tick = row->key ? "`" : "";
-        if (row->unlisted) continue;
-        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
-            fprintf(out, "| `%.*s` | %s%s%s | %s |\n", (int)strcspn(name, " "), name, tick, row->key ? row->key : "-",
-                    tick, row->note ? row->note : "");
-    }
 }
 
 /* ---- hints --------------------------------------------------------------- */

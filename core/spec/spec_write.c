@@ -2,9 +2,6 @@
 /* spec_write.c: writes the effective spec as YAML and as JSON. */
 #include "core/spec/spec_keys.h"
 
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* The fewest digits that read back as the same double, with a '.' or 'e' so that they are not an integer. */

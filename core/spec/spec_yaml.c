@@ -8,11 +8,6 @@
 #include "core/kept_files.h"
 #include "core/memory.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <yaml.h>
 
 /* ---- files --------------------------------------------------------------- */

@@ -2,19 +2,7 @@
 /* async_io.c: the engine of threads, the choice of an engine, requests. */
 #include "core/storage/async_io.h"
 
-#include "core/env_switch.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 #include "core/storage/io_queue.h"
-#include "core/thread.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { STACK_BYTES = 64 << 10 };
 

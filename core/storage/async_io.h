@@ -16,7 +16,6 @@
  * Any thread may submit and wait (a slow call, core/heartbeat.h); nothing is allocated after async_io_new(). */
 #pragma once
 
-#include "core/status.h"
 #include "core/training/settings.h"
 
 enum { ASYNC_IO_ALIGN = 4096, ASYNC_IO_DEPTH_MAX = 1024 };

@@ -8,13 +8,7 @@
  * the next completion, which a disk delivers within the time of one block. */
 #include "core/storage/io_queue.h"
 
-#include "core/memory.h"
-#include "core/thread.h"
-
-#include <errno.h>
 #include <liburing.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct uring_engine {
     struct io_queue *queue; /* borrowed */

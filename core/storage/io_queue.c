@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/io_queue.h"
 
-#include "core/clock.h"
 #include "core/faults.h"
-
-#include <errno.h>
-#include <stddef.h>
 
 void io_queue_init(struct io_queue *queue, int64_t block_size)
 {
@@ -25,21 +21,19 @@ void io_queue_release(struct io_queue *queue)
 
 void io_queue_add(struct io_queue *queue, struct io_request *request, const struct io_transfer *transfer)
 {
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     ASSERT(!request->active);
     *request = (struct io_request){.transfer = *transfer, .active = true, .pending = transfer->bytes};
     *queue->last = request;
     queue->last = &request->next;
     pthread_cond_broadcast(&queue->arrived);
-    pthread_mutex_unlock(&queue->mutex);
 }
 
 void io_queue_end(struct io_queue *queue)
 {
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     queue->end = true;
     pthread_cond_broadcast(&queue->arrived);
-    pthread_mutex_unlock(&queue->mutex);
 }
 
 /* Blocks end at multiples of the block size in the request, so that only its last one may be shorter. */

@@ -2,9 +2,8 @@
 /* io_queue.h: the queue between those who submit requests (async_io.h) and the engine that moves their blocks. */
 #pragma once
 
+#include "core/core.h"
 #include "core/storage/async_io.h"
-
-#include <pthread.h>
 
 struct io_queue {
     int64_t block_size;

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* local_disk.c: files of this machine, each in a scratch folder and with an engine of asynchronous I/O of its own. */
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
+#include "core/core.h"
 #include "core/storage/disk.h"
 #include "core/storage/scratch_folder.h"
-
-#include <stdlib.h>
 
 struct local_file {
     struct disk_file base; /* first */

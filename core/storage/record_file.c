@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/record_file.h"
 
-#include "core/memory.h"
-#include "core/round_up.h"
-
-#include <pthread.h>
-#include <stdlib.h>
+#include "core/core.h"
 
 enum { NO_RECORD = -1 };
 
@@ -90,9 +86,8 @@ void *record_file_buffer(const struct record_file *file, int buffer)
 static void keep_failure(struct record_file *file, struct error *err)
 {
     error_cause(err, 0);
-    pthread_mutex_lock(&file->mutex);
+    LOCKED(&file->mutex);
     if (file->failure.code == STATUS_OK) file->failure = *err;
-    pthread_mutex_unlock(&file->mutex);
 }
 
 static void finish(struct record_file *file, struct record_buffer *buffer)
@@ -187,9 +182,8 @@ enum status record_file_flush(struct record_file *file, struct error *err)
 
 enum status record_file_status(struct record_file *file, struct error *err)
 {
-    pthread_mutex_lock(&file->mutex);
+    LOCKED(&file->mutex);
     enum status status = file->failure.code;
     if (status != STATUS_OK) *err = file->failure;
-    pthread_mutex_unlock(&file->mutex);
     return status;
 }

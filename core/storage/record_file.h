@@ -21,8 +21,6 @@
 
 #include "core/storage/disk.h"
 
-#include <stddef.h>
-
 struct record_file;
 
 /* The bytes that records of these sizes take in the file, and those of one buffer. */

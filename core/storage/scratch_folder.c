@@ -12,22 +12,13 @@
  * A maker that loses its folder makes another one. */
 #include "core/storage/scratch_folder.h"
 
+#include "core/core.h"
 #include "core/faults.h"
-#include "core/fsutil.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/size_text.h"
 #include "core/storage/async_io.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #define PREFIX "ztrain-offload-"
 #define LOCK_NAME "lock"
@@ -52,7 +43,7 @@ static int delete_folder(const char *path, int *files)
     while ((e = io_readdir(folder))) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, LOCK_NAME)) continue;
         if (fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK) continue;
-        if (fault_remove(entry) == 0)
+        if (FAULT(REMOVE, io_remove(entry)) == 0)
             ++*files;
         else if (!code)
             code = errno;
@@ -60,11 +51,11 @@ static int delete_folder(const char *path, int *files)
     if (!code) /* of the listing: what it did not name still needs the lock */
         code = errno;
     io_closedir(folder);
-    if (!code && fs_join(entry, path, LOCK_NAME, STATUS_DEVICE, NULL) == STATUS_OK && fault_remove(entry) &&
+    if (!code && fs_join(entry, path, LOCK_NAME, STATUS_DEVICE, NULL) == STATUS_OK && FAULT(REMOVE, io_remove(entry)) &&
         errno != ENOENT)
         code = errno;
     /* without its lock the folder is anybody's */
-    if (!code && fault_remove(path) && errno != ENOENT) code = errno;
+    if (!code && FAULT(REMOVE, io_remove(path)) && errno != ENOENT) code = errno;
     return code;
 }
 
@@ -118,7 +109,7 @@ static enum status make_scratch_folder(struct scratch_folder *folder, const char
         return error_system(err, STATUS_DEVICE, errno, "cannot get random numbers");
     snprintf(name, sizeof name, PREFIX "%05d-%016" PRIx64, rank, random);
     TRY(fs_join(folder->path, path, name, STATUS_DEVICE, err));
-    if (fault_mkdir(folder->path, 0777)) {
+    if (FAULT(MKDIR, io_mkdir(folder->path, 0777))) {
         error_system(err, STATUS_DEVICE, errno, "cannot make the folder '%s'", folder->path);
         return error_hint(err, "nvme_path has to be a folder on a local disk in which this user may write");
     }
@@ -203,7 +194,7 @@ static enum status reserve(struct scratch_file *file, int64_t bytes, struct erro
     struct statvfs facts;
     enum status status = STATUS_OK;
     char size[SIZE_TEXT_MAX];
-    file->reserved = fault_allocate(file->fd, bytes) == 0;
+    file->reserved = FAULT(ALLOCATE, io_allocate(file->fd, bytes)) == 0;
     if (file->reserved) return STATUS_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
         status = scratch_fill_zeros(file->fd, file->path, bytes, err);

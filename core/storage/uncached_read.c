@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/storage/uncached_read.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/round_up.h"
+#include "core/core.h"
 
-#include <fcntl.h>
 #include <linux/magic.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 enum {
     HUGE_PAGE = 2 << 20,
@@ -85,19 +80,15 @@ static bool switch_direct(struct uncached_file *file, bool direct)
 /* Switches O_DIRECT while the file is able to. Another thread may switch it back at any time. */
 static bool set_direct(struct uncached_file *file, bool direct)
 {
-    pthread_mutex_lock(&file->mutex);
-    const bool set = file->able && switch_direct(file, direct);
-    pthread_mutex_unlock(&file->mutex);
-    return set;
+    LOCKED(&file->mutex);
+    return file->able && switch_direct(file, direct);
 }
 
 static bool give_up_direct(struct uncached_file *file)
 {
-    pthread_mutex_lock(&file->mutex);
+    LOCKED(&file->mutex);
     file->able = false;
-    const bool off = switch_direct(file, false);
-    pthread_mutex_unlock(&file->mutex);
-    return off;
+    return switch_direct(file, false);
 }
 
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,

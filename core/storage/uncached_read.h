@@ -8,9 +8,7 @@
 
 #include "core/status.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 
 enum {
     UNCACHED_ALIGN = 4096,

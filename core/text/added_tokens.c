@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/text/added_tokens.h"
 
-#include "core/memory.h"
 #include "core/text/unicode.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* The node to which a byte leads from another one; -1: none. The roots are the numbers of the sets. */
 static int32_t next_node(const struct added_tokens *tokens, int32_t node, char byte)

@@ -4,8 +4,6 @@
 #include "core/memory.h"
 #include "core/text/unicode.h"
 
-#include <stdlib.h>
-
 /* ---- bytes as characters ------------------------------------------------- */
 
 /* Printable ASCII and Latin-1, without the space and the soft hyphen. */

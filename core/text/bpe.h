@@ -10,8 +10,6 @@
 
 #include "core/text/text_buffer.h"
 
-#include <stdbool.h>
-
 enum { BPE_MAX_ID = (1 << 22) - 1 };
 
 /* {0} is empty. Everything is owned. */

@@ -6,11 +6,7 @@
 #include "core/text/text_buffer.h"
 #include "core/text/unicode.h"
 
-#include <ctype.h>
 #include <pcre2.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A search gives up after so many steps, and so many more for each byte: several repetitions in a row may need the
  * square of the text's length. Only single characters repeat: the expression's length bounds a match's memory. */

@@ -9,8 +9,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 struct pattern;
 
 /* STATUS_USAGE: something that this reader does not know; STATUS_DATA: no regular expression. */

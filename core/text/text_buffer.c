@@ -3,8 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { FIRST_ROOM = 64, FIRST_SLOTS = 1024 };

@@ -2,8 +2,7 @@
 /* text_buffer.h: lists of token ids, bytes of text, and tables of texts, which grow. {0} is empty. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/status.h"
 
 struct token_list {
     int32_t *ids;

@@ -4,9 +4,6 @@
 #include "core/text/tokenizer_json.h"
 #include "core/text/unicode.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void tokenizer_free(struct tokenizer *tokenizer)
 {
     if (!tokenizer) return;
@@ -46,12 +43,10 @@ static enum status tokenizer_cut_by_pattern(struct encoder *encoder, int step, c
 
 static enum status tokenizer_prefix_space(struct encoder *encoder, int step, const char *text, size_t bytes)
 {
-    struct text longer = {0};
+    RELEASED(text_release) struct text longer = {0};
     if (text[0] != ' ') text_add(&longer, " ", 1);
     text_add(&longer, text, bytes);
-    const enum status status = tokenizer_cut_text(encoder, step + 1, longer.bytes, longer.count);
-    text_release(&longer);
-    return status;
+    return tokenizer_cut_text(encoder, step + 1, longer.bytes, longer.count);
 }
 
 static enum status tokenizer_cut_text(struct encoder *encoder, int step, const char *text, size_t bytes)

@@ -18,7 +18,7 @@
  * A tokenizer never changes; any thread may use it. */
 #pragma once
 
-#include "core/status.h"
+#include "core/core.h"
 #include "core/text/text_buffer.h"
 
 struct tokenizer;

@@ -2,14 +2,6 @@
 #include "core/text/tokenizer.h"
 #include "core/text/tokenizer_json.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/printable.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_FILE = 256 << 20 };
 
 static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -280,13 +272,12 @@ static enum status check_declared(const struct tokenizer_folder *folder, const s
 static enum status add_declared(const struct tokenizer_folder *folder, json_t *from, const json_t *special,
                                 struct addition *addition, struct error *err)
 {
-    struct declared *tokens = memory_zeroed(json_object_size(from) + 1, sizeof *tokens);
-    enum status status = STATUS_OK;
+    OWNED struct declared *tokens = memory_zeroed(json_object_size(from) + 1, sizeof *tokens);
     const char *key;
     json_t *value;
     size_t count = 0;
     json_object_foreach (from, key, value) {
-        TRY_END(read_declared(folder, key, value, &tokens[count++], err));
+        TRY(read_declared(folder, key, value, &tokens[count++], err));
     }
     qsort(tokens, count, sizeof *tokens, addition_by_id);
     for (size_t i = 0; i < count; i++) {
@@ -296,11 +287,9 @@ static enum status add_declared(const struct tokenizer_folder *folder, json_t *f
         const bool is_new = !there && !json_object_get(addition->vocabulary, text);
         const bool named = json_object_get(special, text) || json_is_true(json_object_get(tokens[i].token, "special"));
         const json_int_t id = add_token(addition, text, tokens[i].token, named);
-        if (is_new) TRY_END(check_declared(folder, &tokens[i], id, err));
+        if (is_new) TRY(check_declared(folder, &tokens[i], id, err));
     }
-end:
-    free(tokens);
-    return status;
+    return STATUS_OK;
 }
 
 /* Appends the special token of a key to a template, if the folder has the flag. */

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/text/tokenizer_json.h"
 
-#include "core/memory.h"
-#include "core/printable.h"
 #include "core/text/unicode.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 /* What ByteLevel cuts by: GPT-2's expression. */
 static const char GPT2_EXPRESSION[] =
@@ -142,17 +136,14 @@ static enum status read_merges(const struct source *source, const json_t *merges
     const json_t *merge;
     size_t i;
     int32_t rank = 0;
-    struct text whole = {0};
-    enum status status = STATUS_OK;
+    RELEASED(text_release) struct text whole = {0};
     if (!json_is_array(merges)) return damaged(source, "the model has no 'merges'");
     json_array_foreach ((json_t *)merges, i, merge) {
         const char *text = json_string_value(merge);
         if (text && strncmp(text, "#version", strlen("#version")) == 0) continue;
-        TRY_END(read_merge(source, merge, rank++, &whole, bpe));
+        TRY(read_merge(source, merge, rank++, &whole, bpe));
     }
-end:
-    text_release(&whole);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status read_model(const struct source *source, const json_t *model, struct bpe *bpe)
@@ -333,8 +324,7 @@ static enum status add_special(const struct source *s, const json_t *form, const
 static enum status read_template(const struct source *source, const json_t *template, struct tokenizer *out)
 {
     const json_t *pieces = json_object_get(template, "single"), *piece;
-    struct token_list before = out->before;
-    enum status status = STATUS_OK;
+    RELEASED(token_list_release) struct token_list before = out->before;
     size_t i;
     int texts = 0;
     out->before = (struct token_list){0};
@@ -342,17 +332,14 @@ static enum status read_template(const struct source *source, const json_t *temp
         const json_t *special = json_object_get(piece, "SpecialToken");
         const char *text = json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
         if (special)
-            TRY_END(add_special(source, template, special, texts ? &out->after : &out->before));
+            TRY(add_special(source, template, special, texts ? &out->after : &out->before));
         else if (text && strcmp(text, "A") == 0)
             texts++;
         else
-            TRY_END(damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
+            TRY(damaged(source, "a piece of the template is neither a SpecialToken nor Sequence A"));
     }
-    if (texts != 1) status = damaged(source, "the template has the text %d times", texts);
     token_list_append(&out->before, &before);
-end:
-    token_list_release(&before);
-    return status;
+    return texts == 1 ? STATUS_OK : damaged(source, "the template has the text %d times", texts);
 }
 
 static enum status read_processor(const struct source *source, const json_t *processor, struct tokenizer *out)

@@ -3,8 +3,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* ---- UTF-8 --------------------------------------------------------------- */

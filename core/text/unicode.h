@@ -6,8 +6,6 @@
 
 #include "core/text/text_buffer.h"
 
-#include <stdbool.h>
-
 enum { UTF8_MAX = 4 };
 
 /* The length of the character at the start of `bytes`, and *point; if there is none: 0 if more bytes could make one of

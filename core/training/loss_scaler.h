@@ -8,8 +8,7 @@
  * The same function serves the host and device code (CUDA compiles this header too). */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/status.h"
 
 #ifdef __CUDACC__
 #define LOSS_SCALER_FUNCTION static __host__ __device__ inline

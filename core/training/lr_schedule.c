@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/training/lr_schedule.h"
 
-#include "core/status.h"
-
-#include <math.h>
-
 const char *schedule_name(enum schedule_type type)
 {
     static const char *const names[] = {

@@ -16,8 +16,7 @@
  *   LRRangeTest: min · (1 + step_rate · i / step_size), with staircase the quotient's floor. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/status.h"
 
 enum schedule_type {
     SCHEDULE_CONSTANT,

@@ -3,11 +3,7 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "core/status.h"
 #include "core/string_list.h"
-
-#include <stdbool.h>
-#include <stdint.h>
 
 /* ---- the transformer ----------------------------------------------------- */
 

@@ -5,8 +5,6 @@
 #include "core/env_switch.h"
 #include "gpu/cpu/ops_cpu.h"
 
-#include <stdio.h>
-
 static const char *const names[CPU_BF16_COUNT] = {[CPU_BF16_WIDEN] = "widen", [CPU_BF16_DOT] = "dot"};
 
 const char *cpu_bf16_name(enum cpu_bf16_products products)

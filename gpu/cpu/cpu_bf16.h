@@ -9,7 +9,6 @@
  * A run whose kernels are fixed (train.virtual_ranks) does not measure: it follows from the instruction sets. */
 #pragma once
 
-#include "core/status.h"
 #include "gpu/cpu/cpu_kernels.h"
 
 /* "widen", "dot" */

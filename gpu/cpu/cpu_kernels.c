@@ -4,10 +4,6 @@
 #include "core/env_switch.h"
 #include "gpu/cpu/cpu_bf16.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status cpu_kernels_detect(struct cpu_kernels *kernels, struct error *err)
 {
     const char *words[CPU_ISA_COUNT];

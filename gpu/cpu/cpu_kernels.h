@@ -11,10 +11,7 @@
  * A struct cpu_kernels is sent to other ranks as bytes, so its padding is zero; every function here sees to that. */
 #pragma once
 
-#include "core/status.h"
 #include "gpu/cpu/cpuid.h"
-
-#include <stdbool.h>
 
 /* The instruction that multiplies bf16 numbers outside AMX's tiles: see cpu_bf16.h. */
 enum cpu_bf16_products {

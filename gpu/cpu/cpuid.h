@@ -2,7 +2,7 @@
 /* cpuid.h: the instruction sets of this CPU and its operating system, found at run time, for cpu_kernels.h. */
 #pragma once
 
-#include <stdbool.h>
+#include "core/status.h"
 
 /* The levels that ops are compiled for; each includes the one before it. */
 enum cpu_isa {

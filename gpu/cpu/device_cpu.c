@@ -10,18 +10,11 @@
  * A wait is a closure that blocks until `done` reaches the value of `issued` at its call. */
 #include "gpu/cpu/device_cpu.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/machine.h"
-#include "core/memory.h"
-#include "core/thread.h"
+#include "core/core.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/host_pages.h"
 #include "gpu/noise.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -117,24 +110,22 @@ static void cpu_submit(struct stream *stream, void (*function)(void *argument), 
         return;
     }
     ASSERT(!pthread_equal(pthread_self(), s->thread)); /* if the queue is full, it would wait for itself */
-    pthread_mutex_lock(&s->mutex);
+    LOCKED(&s->mutex);
     while (s->tail - s->head == RING_SLOTS) pthread_cond_wait(&s->room, &s->mutex);
     struct closure *closure = &s->ring[s->tail % RING_SLOTS];
     closure->function = function;
     memcpy(closure->argument, argument, size);
     s->tail++;
     pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->mutex);
 }
 
 static void cpu_stream_sync(struct stream *stream)
 {
     struct cpu_stream *s = cpu_stream_of(stream);
     if (!s->worker) return;
-    pthread_mutex_lock(&s->mutex);
+    LOCKED(&s->mutex);
     uint64_t target = s->tail;
     while (s->head < target) pthread_cond_wait(&s->room, &s->mutex);
-    pthread_mutex_unlock(&s->mutex);
 }
 
 static void cpu_stream_free(struct stream *stream)
@@ -235,30 +226,26 @@ static enum status cpu_event_new(struct device *device, bool timed, struct event
 
 static uint64_t event_latest(struct cpu_event *e)
 {
-    pthread_mutex_lock(&e->mutex);
-    uint64_t ticket = e->issued;
-    pthread_mutex_unlock(&e->mutex);
-    return ticket;
+    LOCKED(&e->mutex);
+    return e->issued;
 }
 
 static void cpu_run_record(void *argument)
 {
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
-    pthread_mutex_lock(&e->mutex);
+    LOCKED(&e->mutex);
     if (e->done < point->ticket) e->done = point->ticket;
     e->reached_at = seconds_now();
     pthread_cond_broadcast(&e->reached);
-    pthread_mutex_unlock(&e->mutex);
 }
 
 static void cpu_run_wait(void *argument)
 {
     const struct event_point *point = argument;
     struct cpu_event *e = point->event;
-    pthread_mutex_lock(&e->mutex);
+    LOCKED(&e->mutex);
     while (e->done < point->ticket) pthread_cond_wait(&e->reached, &e->mutex);
-    pthread_mutex_unlock(&e->mutex);
 }
 
 static void cpu_event_record(struct event *event, struct stream *stream)
@@ -286,10 +273,9 @@ static void cpu_event_sync(struct event *event)
 
 static bool event_time(struct cpu_event *e, double *seconds)
 {
-    pthread_mutex_lock(&e->mutex);
+    LOCKED(&e->mutex);
     bool reached = e->issued > 0 && e->done == e->issued;
     *seconds = e->reached_at;
-    pthread_mutex_unlock(&e->mutex);
     return reached;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/cpu/ops_cpu.h"
 
-#include "core/round_up.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
 

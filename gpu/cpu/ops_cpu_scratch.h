@@ -4,7 +4,6 @@
 #pragma once
 
 #include "core/round_up.h"
-#include "core/status.h"
 #include "gpu/ops.h"
 
 /* A tile of the micro-kernels has at most this many rows and columns (MR and NR of cpu_gemm_units.h). */

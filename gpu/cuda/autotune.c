@@ -5,18 +5,11 @@
  */
 #include "gpu/cuda/autotune.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/nvml.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3 };
 enum kept { OF_REFERENCE, OF_FIRST_RUN, KEPT };

@@ -2,13 +2,10 @@
 /* cuda_libraries.c: opens the libraries of cuda_libraries.h, and says what is wrong with one that is missing. */
 #include "gpu/cuda/cuda_libraries.h"
 
-#include "core/heartbeat.h"
+#include "core/core.h"
 #include "gpu/library_places.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #define NUMBER_TEXT_(n) #n
 #define NUMBER_TEXT(n) NUMBER_TEXT_(n)
@@ -128,10 +125,8 @@ static enum status library_open(enum cuda_library which, struct error *err)
 
 bool cuda_library_is_open(enum cuda_library library)
 {
-    pthread_mutex_lock(&mutex);
-    bool open = libraries[library].found;
-    pthread_mutex_unlock(&mutex);
-    return open;
+    LOCKED(&mutex);
+    return libraries[library].found;
 }
 
 enum status cublaslt_open(const struct cublaslt_functions **functions, struct error *err)

@@ -21,8 +21,6 @@
 
 #include "core/round_up.h"
 
-#include <string.h>
-
 #define CUDA_RESERVE_NAME(name, text) text,
 const char *const cuda_reserve_names[CUDA_RESERVE_PARTS] = {CUDA_RESERVE_LIST(CUDA_RESERVE_NAME)};
 

@@ -4,14 +4,10 @@
  * to it. */
 #include "gpu/cuda/cudnn_graph.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 
 #if ZTRAIN_HAVE_CUDNN
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { MAX_DESCRIPTORS = 400, MAX_OPERATIONS = 80, MAX_CONSTANTS = 10 };

@@ -14,8 +14,6 @@
 #include "gpu/cuda/cuda_libraries.h"
 
 #include <cuda_runtime_api.h>
-#include <stddef.h>
-#include <stdint.h>
 
 /* The library and the GPU that plans are made for: that of `handle`, or one that is only described, whose plans are not
  * executed (tests/emulation/cudnn_plans.c). */

@@ -3,8 +3,7 @@
  * its entries, which the device_cuda_*.c files implement. device_cuda.h lists the files. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
+#include "core/core.h"
 #include "gpu/cuda/attention/attention_cudnn.h"
 #include "gpu/cuda/cuda_libraries.h"
 #include "gpu/cuda/device_cuda_open.h"
@@ -12,9 +11,6 @@
 #include "gpu/cuda/ops_cuda.h"
 #include "gpu/peaks.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

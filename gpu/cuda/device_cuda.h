@@ -13,7 +13,6 @@
 #include "gpu/ops.h"
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 
 __BEGIN_DECLS
 

@@ -2,11 +2,7 @@
 /* device_cuda_error.c: the sticky error of a CUDA device. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/heartbeat.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
+#include "core/core.h"
 
 /* What a wrong kernel leads to, ours or a library's, and a GPU that computes wrong addresses. */
 static const cudaError_t suspects[] = {
@@ -47,11 +43,10 @@ enum status cuda_status_of(cudaError_t code)
 
 static void keep_first_error(struct cuda_device *cuda, cudaError_t code, const char *text)
 {
-    pthread_mutex_lock(&cuda->mutex);
+    LOCKED(&cuda->mutex);
     struct error *error = cuda->capturing ? &cuda->capture_error : &cuda->error;
     if (error->code == STATUS_OK)
         error_set(error, cuda_status_of(code), "GPU %d (%s): %s", cuda->index, cuda->device.name, text);
-    pthread_mutex_unlock(&cuda->mutex);
 }
 
 void cuda_fail(struct cuda_device *cuda, const char *format, ...)

@@ -10,10 +10,7 @@
  * ordered as a launch would: events recorded before or during it count as reached even if it failed. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
+#include "core/core.h"
 
 struct cuda_graph {
     struct graph base; /* first */
@@ -41,9 +38,8 @@ uint64_t cuda_capture_number(const struct cuda_device *cuda)
 
 static void set_capturing(struct cuda_device *cuda, struct cuda_graph *graph)
 {
-    pthread_mutex_lock(&cuda->mutex);
+    LOCKED(&cuda->mutex);
     cuda->capturing = graph;
-    pthread_mutex_unlock(&cuda->mutex);
 }
 
 /* Later work of the first stream comes after all work so far of the others. */

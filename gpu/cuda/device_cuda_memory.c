@@ -5,22 +5,16 @@
  * tens of seconds without a sign of life. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/round_up.h"
+#include "core/core.h"
 #include "gpu/host_pages.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 static void range_add(struct cuda_device *cuda, void *memory, size_t bytes, bool registered)
 {
-    pthread_mutex_lock(&cuda->mutex);
+    LOCKED(&cuda->mutex);
     cuda->ranges = memory_resize(cuda->ranges, (size_t)(cuda->num_ranges + 1) * sizeof *cuda->ranges);
     cuda->ranges[cuda->num_ranges++] = (struct cuda_range){memory, bytes, registered};
-    pthread_mutex_unlock(&cuda->mutex);
 }
 
 /* The range that holds `memory`; bytes 0: none does. */
@@ -28,23 +22,21 @@ static struct cuda_range range_at(struct cuda_device *cuda, const void *memory)
 {
     const char *at = memory;
     struct cuda_range found = {.bytes = 0};
-    pthread_mutex_lock(&cuda->mutex);
+    LOCKED(&cuda->mutex);
     for (int i = 0; i < cuda->num_ranges && !found.bytes; i++)
         if (at >= cuda->ranges[i].base && at < cuda->ranges[i].base + cuda->ranges[i].bytes) found = cuda->ranges[i];
-    pthread_mutex_unlock(&cuda->mutex);
     return found;
 }
 
 void cuda_disown(struct cuda_device *cuda, const void *memory)
 {
-    pthread_mutex_lock(&cuda->mutex);
+    LOCKED(&cuda->mutex);
     for (int i = 0; i < cuda->num_ranges; i++) {
         if (cuda->ranges[i].base == (const char *)memory) {
             cuda->ranges[i] = cuda->ranges[--cuda->num_ranges];
             break;
         }
     }
-    pthread_mutex_unlock(&cuda->mutex);
 }
 
 size_t cuda_reach(struct cuda_device *cuda, const void *memory)

@@ -16,13 +16,7 @@
  * recorded events and SLOTS staged copies. */
 #include "gpu/cuda/device_cuda.h"
 
-#include "core/clock.h"
-#include "core/heartbeat.h"
-#include "core/memory.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "core/core.h"
 
 enum { RING_SLOTS = 256, SLOTS = 16, SLOT_BYTES = 512 << 10, MARKERS = 128 };
 
@@ -134,10 +128,9 @@ static void CUDART_CB run_closure(void *argument)
     struct closure *closure = argument;
     struct cuda_staging *s = closure->owner;
     closure->function(closure->argument);
-    pthread_mutex_lock(&s->mutex);
+    LOCKED(&s->mutex);
     s->head++;
     pthread_cond_broadcast(&s->room);
-    pthread_mutex_unlock(&s->mutex);
 }
 
 /* Waits for a free closure; false: the stream has failed and runs no closures any more. */

@@ -4,12 +4,8 @@
 #include "gpu/cuda/nvml.h"
 
 #include "core/memory.h"
-#include "core/status.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 typedef void *nvml_device;
 struct nvml_memory {

@@ -3,8 +3,7 @@
  * throttling. The library belongs to the driver and is opened at run time, also in builds without CUDA. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/status.h"
 
 /* A number is 0 where the GPU does not report it. */
 struct nvml_gpu {

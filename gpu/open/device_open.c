@@ -8,8 +8,6 @@
 #include "gpu/cuda/device_cuda_open.h"
 #endif
 
-#include <stdio.h>
-
 #if ZTRAIN_CUDA
 
 bool device_cuda_is_built(void)

@@ -27,7 +27,7 @@ EMU_SHADOW_FLAGS = -O2 -fno-tree-vectorize -fsanitize=thread --param tsan-instru
 
 # The CPU's kernels are not under test here: they are those of the plain build.
 EMU_PLAIN_C = $(wildcard gpu/cpu/kernels/cpu_kernels_*.c)
-EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach room,$(ROOMS),$(wildcard $(room)/*.c)))
+EMU_C = $(filter-out $(EMU_PLAIN_C),$(foreach room,$(ROOMS),$(wildcard $(room)/*.c))) tests/faults/fault_hooks.c
 EMU_CU = $(wildcard gpu/cuda/*/*.cu)
 EMU_RUNTIME = $(filter-out %/emulation_shadow.cc,$(wildcard tests/emulation/*.cc))
 EMU_C_OBJECTS = $(EMU_C:%.c=$(EMU)/obj/%.o) $(EMU_PLAIN_C:%.c=$(BUILD)/obj/%.o)
@@ -56,7 +56,7 @@ endif
 # The real cuDNN where there is no driver: see tests/emulation/cudnn_plans.c.
 EMU_PLANS_SOURCES = tests/emulation/cudnn_plans.c gpu/cuda/attention/attention_cudnn_graph.c gpu/cuda/gemm/gemm_cuda_gated_graph.c gpu/cuda/cudnn_graph.c gpu/cuda/cuda_libraries.c gpu/library_places.c core/status.c \
 	core/heartbeat.c core/clock.c core/thread.c core/memory.c core/log.c \
-	core/output.c core/printable.c core/io.c core/fsutil.c core/faults.c
+	core/output.c core/printable.c core/io.c core/fsutil.c tests/faults/fault_hooks.c
 $(EMU)/cudnn-plans: $(EMU_PLANS_SOURCES) $(EMU)/absent/libcuda.so.1 gpu/cuda/attention/attention_cudnn_graph.h gpu/cuda/cudnn_graph.h Makefile \
 		tests/emulation/emulation.mk
 	@mkdir -p $(@D)

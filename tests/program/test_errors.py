@@ -40,7 +40,7 @@ def write_spec(folder, text):
     (["plan", "--config", "run.yaml", "--profile"], ["--profile is not an option of plan"]),
     (["plan", "--config", "run.yaml", "--dry-run"], ["--dry-run is not an option of plan"]),
     (["plan"], ["no run spec given; hint: ztrain plan --config run.yaml"]),
-    (["--markdown"], ["--markdown is an option of --help-spec; hint: ztrain --help-spec --markdown"]),
+    (["--json"], ["--json is an option of --help-spec; hint: ztrain --help-spec --json"]),
     (["--config", "run.yaml", "--world", "2", "--dry-run"], ["--world", "plan"]),
     (["--config", "run.yaml", "--local-gpus", "two"], ["two"]),
     (["verify"], ["verify"]),

@@ -9,17 +9,10 @@
  * So nothing is chosen, allocated or loaded in a step. Plans live as long as the device. One thread: the device's. */
 #include "gpu/cuda/attention/attention_cudnn.h"
 
-#include "core/env_switch.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/round_up.h"
+#include "core/core.h"
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/ops_cuda.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const direction_names[ATTENTION_DIRECTIONS] = {"forward", "backward"};
 

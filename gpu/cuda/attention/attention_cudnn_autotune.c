@@ -5,12 +5,8 @@
  * several lengths up to the longest. With dropout, tiles of kept weights that have no visible pair are NaN. */
 #include "gpu/cuda/attention/attention_cudnn_plan.h"
 
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/cuda/attention/attention_kernels.h"
-
-#include <stdio.h>
-#include <string.h>
 
 /* ENGINES: that are tried with each size of a piece. */
 enum { ENGINES = 4, CANDIDATES = ENGINES * ATTENTION_PIECES };

@@ -25,8 +25,6 @@
 #include "gpu/cuda/attention/attention_cudnn_graph.h"
 
 #include <float.h>
-#include <limits.h>
-#include <math.h>
 
 int attention_strides(const struct attention_shape *s, int64_t strides[ATTENTION_STRIDES])
 {

@@ -6,9 +6,6 @@
 #include "gpu/cuda/attention/attention_kernels.h"
 #include "gpu/cuda/device_cuda.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { WORKSPACE_ALIGN = 256 };
 
 /* ---- shapes -------------------------------------------------------------- */

@@ -21,8 +21,6 @@
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
 #include "gpu/cuda/ops_cuda.h"
 
-#include <stdlib.h>
-
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err)
 {
     struct gemm_cuda *g = *gemm = memory_zeroed(1, sizeof *g);

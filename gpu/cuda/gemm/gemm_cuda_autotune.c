@@ -10,16 +10,12 @@
  *              SwiGLU inside, because not all recomputation policies can have it
  *
  * The caller holds the lock of the cache on disk. */
-#include "core/heartbeat.h"
-#include "core/log.h"
+#include "core/core.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/gemm/gemm_cuda.h"
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
-
-#include <stdio.h>
-#include <string.h>
 
 enum { GATED_CANDIDATES = 4, SAMPLE_BYTES = 64 << 10 };
 

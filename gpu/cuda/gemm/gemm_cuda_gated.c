@@ -4,8 +4,6 @@
 
 #include "core/log.h"
 
-#include <stdio.h>
-
 struct linear_fwd_args gemm_gated_half(const struct linear_fwd_args *a)
 {
     struct linear_fwd_args half = *a;

@@ -4,8 +4,6 @@
 
 #include "core/memory.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 _Static_assert(sizeof(((struct autotune_config *)NULL)->kernel) == sizeof(cublasLtMatmulAlgo_t),

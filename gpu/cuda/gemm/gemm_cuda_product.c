@@ -4,8 +4,6 @@
 
 #include "gpu/cuda/cuda_workspace.h"
 
-#include <string.h>
-
 _Static_assert((int)GEMM_KEY_FIELDS <= (int)AUTOTUNE_KEY_FIELDS && (int)GEMM_FUSION_COUNT == (int)AUTOTUNE_FUSIONS,
                "the cache has room for them");
 

@@ -70,7 +70,7 @@ static void test_refused_words(void **state)
         {{"--dry-run", "--local-gpus", "4097"}, "--local-gpus must be from 1 to 64, not 4097; hint: srun starts more"},
         {{"--local-gpus", "2x"}, "--local-gpus must be a number from 1 to 64, not '2x'"},
         {{"--world", "65537"}, "--world must be from 1 to 65536, not 65537"},
-        {{"--markdown"}, "--markdown is an option of --help-spec; hint: ztrain --help-spec --markdown"},
+        {{"--json"}, "--json is an option of --help-spec; hint: ztrain --help-spec --json"},
         {{"--world="}, "--world must be a number from 1 to 65536, not ''"},
         {{"--confg", "run.yaml"}, "unknown option '--confg'; hint: did you mean --config?"},
         {{"--train.max_steps=3"}, "; hint: keys of the run spec are set by --set KEY=VALUE"},
@@ -106,7 +106,7 @@ static void test_help_lists_every_option(void **state)
     (void)state;
     static const char *const names[] = {"--config FILE",    "--local-gpus N", "--resume DIR", "--set KEY=VALUE",
                                         "--deepspeed FILE", "--dry-run",      "--profile",    "--world N",
-                                        "--help",           "--help-spec",    "--markdown",   "--version"};
+                                        "--help",           "--help-spec",    "--json",       "--version"};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);

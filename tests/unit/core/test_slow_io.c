@@ -143,7 +143,7 @@ static void make_folders(void)
 
 static void remove_file(void)
 {
-    CHECK(fault_remove(at("superfluous")) == 0);
+    CHECK(FAULT(REMOVE, io_remove(at("superfluous"))) == 0);
 }
 
 /* A GPU's library takes as long. */

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* fault_hooks.c: the failures on purpose of instrumented builds (core/faults.h), which the Makefile links into them. */
 #include "core/faults.h"
 
-#ifdef ZTRAIN_FAULTS
-
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const char *const kind_names[] = {"write", "fsync",    "rename",    "mkdir",      "remove",
                                          "link",  "allocate", "blockread", "blockwrite", "any"};
@@ -19,7 +13,6 @@ static const struct {
                {"EOPNOTSUPP", EOPNOTSUPP}, {"kill", -1}};
 
 static struct {
-    bool read_environment;
     int kind;      /* an enum fault_kind; -1: nothing is armed */
     int64_t at;    /* the call that fails, from 1 */
     int code;      /* errno, or -1: kill */
@@ -29,7 +22,6 @@ static struct {
 
 bool faults_arm(const char *fault)
 {
-    faults.read_environment = true;
     faults.kind = -1;
     faults.count = faults.total = 0;
     if (!fault) return true;
@@ -55,14 +47,6 @@ int64_t faults_count(void)
 
 static int next_fault(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
-    if (!faults.read_environment) {
-        const char *fault = getenv("ZTRAIN_FAULT");
-        if (!faults_arm(fault)) {
-            fprintf(stderr, "ztrain: cannot read ZTRAIN_FAULT='%s'; hint: KIND:N:ACTION, such as write:3:ENOSPC\n",
-                    fault);
-            _exit(2);
-        }
-    }
     faults.total++;
     if (faults.kind < 0) return 0;
     bool lasting = faults.code > 0 && faults.code != EINVAL && faults.code != EOPNOTSUPP && faults.count >= faults.at &&
@@ -80,6 +64,32 @@ static int next_fault(enum fault_kind kind, int fd, const void *data, size_t byt
     return EINTR;
 }
 
+void faults_delay(int rank, int64_t step)
+{
+    const char *fault = getenv("ZTRAIN_STEP_FAULT");
+    long long at;
+    int who, ms;
+    if (!fault || sscanf(fault, "%d:%lld:%d", &who, &at, &ms) != 3 || who != rank || step < at) return;
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+
+void faults_signal(int rank)
+{
+    static long long count; /* one data thread */
+    const char *fault = getenv("ZTRAIN_COMM_FAULT");
+    long long at;
+    int who, number;
+    if (fault && sscanf(fault, "%d:%lld:%d", &who, &at, &number) == 3 && who == rank && ++count == at)
+        kill(getpid(), number);
+}
+
+bool faults_reverse_sums(void)
+{
+    const char *order = getenv("ZTRAIN_SUM_ORDER");
+    return order && strcmp(order, "reverse") == 0;
+}
+
 int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -88,8 +98,3 @@ int faults_next(enum fault_kind kind, int fd, const void *data, size_t bytes)
     pthread_mutex_unlock(&mutex);
     return code;
 }
-
-#else
-/* A build without faults has no code here; a translation unit must not be empty. */
-typedef int faults_are_not_compiled_in;
-#endif
