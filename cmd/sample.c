@@ -282,6 +282,11 @@ static void sample_staging_flush(struct staging *s)
         m->device->host_ops->cast(NULL, &cast);
         from = s->converted;
     }
+    for (int64_t layer = 0; layer < m->desc.num_layers; layer++) {
+        const struct tensor_info *bias = tensor_find(&m->table, (int)layer + 1, ROLE_ROUTER_CORRECTION);
+        if (bias && bias->unit == s->unit)
+            transformer_set_correction(m->transformer, layer, s->floats + bias->offset, m->stream);
+    }
     stream_copy(m->stream, m->units[s->unit], from, (size_t)n * dtype_size(m->dtype));
     stream_sync(m->stream);
     s->unit = -1;

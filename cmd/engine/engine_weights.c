@@ -36,11 +36,37 @@ static enum status engine_hash_rest(struct engine *t, const struct huggingface_s
     return status;
 }
 
+/* Each rank reads the biases of its routers in fp32: those of a base are not in the checkpoint. */
+static enum status engine_load_corrections(struct engine *t, const struct checkpoint *checkpoint,
+                                           const struct huggingface_source *source, struct error *err)
+{
+    struct huggingface_source again = *source;
+    struct huggingface_reader *reader = NULL;
+    float *bias = memory_zeroed((size_t)t->desc.experts.count, sizeof *bias);
+    enum status status = STATUS_OK;
+    again.quiet = true;
+    for (int64_t layer = 0; layer < t->desc.num_layers && t->desc.experts.sigmoid; layer++) {
+        const struct tensor_info *tensor = tensor_find(&t->table, (int)layer + 1, ROLE_ROUTER_CORRECTION);
+        const bool saved = checkpoint && tensor && !tensor->frozen;
+        if (!tensor) continue;
+        if (!saved && !reader) TRY_END(huggingface_open(&again, t->rank, t->spec->run.seed, &reader, err));
+        TRY_END(saved
+                    ? checkpoint_read(checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, bias, err)
+                    : huggingface_values(reader, tensor->unit, tensor->offset, tensor->numel, bias, err));
+        transformer_set_correction(t->transformer, layer, bias, t->compute);
+    }
+end:
+    if (reader) huggingface_close(reader);
+    free(bias);
+    return status;
+}
+
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct huggingface_source source = pretrained_weights(t);
     const struct state_slices slices = zero_slices(t->zero);
     const uint64_t seed = t->spec->run.seed;
+    TRY(engine_load_corrections(t, checkpoint, &source, err));
     if (t->first) {
         TRY(huggingface_load(&source, &t->layout, t->rank, seed, slices, err));
         t->base = t->first->base;

@@ -52,6 +52,11 @@ enum status transformer_prepare(const struct transformer *transformer, bool accu
 /* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 
+/* Sets a layer's bias (E) of the choice of experts, of a model that has such: it is constant, and in the compute dtype
+ * it would choose others. After the layout with a real arena. */
+void transformer_set_correction(struct transformer *transformer, int64_t layer, const float *bias,
+                                struct stream *stream);
+
 /* Copies a micro-batch's arrays to the device, and makes *batch point to the copies, which are valid until another is
  * loaded as the same `input` (0 … config.inputs - 1). packed: NULL, or host memory like that of transformer_inputs():
  * they are written there instead, and the caller copies all inputs at once. */

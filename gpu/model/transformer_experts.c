@@ -160,7 +160,7 @@ static struct router router_of(const struct pass *pass, const struct unit *unit,
                             .scale = (float)experts->scale,
                             .groups = experts->groups > 1 ? experts->groups : 0,
                             .top_groups = experts->top_groups,
-                            .bias = experts->sigmoid ? t->correction : NULL,
+                            .bias = experts->sigmoid ? t->correction + (b - t->blocks) * experts->count : NULL,
                             .probs = b->probs,
                             .experts = b->choices,
                             .weights = b->weights,
@@ -185,9 +185,6 @@ static struct router scale_of(const struct transformer *t, const struct block_bu
 static void router_forward(const struct pass *pass, const struct unit *unit, struct router router, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct cast_args correction = {DTYPE_F32, t->dtype, router.route.E, t->correction,
-                                         unit_param(t, unit, ROLE_ROUTER_CORRECTION)};
-    if (router.route.bias) t->device->ops->cast(pass->stream, &correction);
     linear_forward(pass, unit, router.product, t->router_logits, x, NULL);
     router.route.dtype = t->dtype;
     router.route.M = pass->M;
@@ -327,6 +324,13 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
     grouped_backward(pass, unit, b, gate_up_of(t), b->routed, b->inner, b->routed);
     combine(pass, dx, b->routed, k, NULL, b->places, b->shared_inner != NULL);
     router_backward(pass, unit, router_of(pass, unit, b), dx, x);
+}
+
+void transformer_set_correction(struct transformer *t, int64_t layer, const float *bias, struct stream *stream)
+{
+    const int64_t E = experts_of(t)->count;
+    stream_copy(stream, t->correction + layer * E, bias, (size_t)E * sizeof *bias);
+    stream_sync(stream);
 }
 
 /* ---- sums ---------------------------------------------------------------- */

@@ -153,7 +153,7 @@ static void layout_routers(struct transformer *t, struct arena *arena)
                   E = experts->count;
     t->router_logits = take_dt(t, arena, M, E);
     t->dweights = layout_take_f32(arena, t->config.training ? M : 0, experts->per_token);
-    t->correction = layout_take_f32(arena, experts->sigmoid, E);
+    t->correction = layout_take_f32(arena, experts->sigmoid ? t->L : 0, E);
     t->counts = layout_take_ints(arena, E);
     t->prob_sums = arena_take(arena, MEM_ACTIVATIONS, (size_t)E * sizeof *t->prob_sums);
     t->own_places = layout_take_ints(arena, scaled);

@@ -147,7 +147,7 @@ struct transformer {
     /* with experts, else NULL */
     void *router_logits;   /* dt (M, E), and their gradients */
     float *dweights;       /* (M, k) */
-    float *correction;     /* (E) of the layer */
+    float *correction;     /* (L, E) ROLE_ROUTER_CORRECTION in fp32: the caller has set it */
     int32_t *counts;       /* (E) of the micro-batch */
     double *prob_sums;     /* (E) */
     int32_t *own_places;   /* (M) 0, 1, …: with shared_gate */
