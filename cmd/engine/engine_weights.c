@@ -53,8 +53,6 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
         TRY_END(saved
                     ? checkpoint_read(checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, bias, err)
                     : huggingface_values(reader, tensor->unit, tensor->offset, tensor->numel, bias, err));
-        for (int64_t e = 0; e < tensor->numel && t->spec->bf16_master; e++) /* as a checkpoint has it */
-            bias[e] = dtype_rounded(bias[e], DTYPE_BF16);
         transformer_set_correction(t->transformer, layer, bias, t->compute);
     }
 end:

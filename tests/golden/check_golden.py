@@ -270,6 +270,8 @@ def runs_of(arguments, cases):
     for case, dtype, stage, ranks, mode in itertools.product(cases, arguments.dtype, arguments.stage, arguments.ranks, arguments.mode):
         if ranks > 1 and STEP_SAMPLES % (ranks * micro_batch(os.path.join(arguments.cases, case))) != 0:
             continue
+        if case == "glm4-moe" and mode.startswith("bf16-states"):  # refused: a bias needs fp32
+            continue
         if MODES[mode][0] is not None and (stage != arguments.stage[0] or ("bf16" in mode and dtype != "bf16")):
             continue
         one = case, dtype, stage if MODES[mode][0] is None else MODES[mode][0], ranks, mode

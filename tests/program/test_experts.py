@@ -7,6 +7,7 @@ import os
 import pytest
 
 from harness import LLAMA, ROOT, USAGE
+from test_models import tensors_of
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
 
@@ -117,3 +118,16 @@ def test_expert_parallelism_is_refused_but_for_one(folder):
     folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 1}})
     done = folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 2}}, "two", expect=USAGE)
     assert "there is no expert parallelism yet" in done.err
+
+
+def test_a_bias_of_routers_keeps_its_precision(folder):
+    """GLM-4's bias of the choice is read and exported in fp32 from a run in bf16; states in bf16, which would round it, are refused."""
+    place = os.path.join(GOLDEN, "glm4-moe")
+    changes = {"model": {"config": None, "pretrained": place}, "data": {"train": f"{place}/train", "validation": None, "seq_length": 8},
+               "train": {"epochs": None, "max_steps": 2}, "bf16": {"enabled": True}}
+    folder.train(changes)
+    folder.ztrain("export", folder.run_folder(), "--out", folder.at("hf"), "--dtype", "bf16")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    assert tensors_of(folder.at("hf"))[name] == tensors_of(place)[name]
+    done = folder.train({**changes, "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "narrow", expect=USAGE)
+    assert "e_score_correction_bias, needs fp32" in done.err
