@@ -29,7 +29,7 @@ def row_of(ztrain, path):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
                 f.write(content)
         done = subprocess.run([ztrain, "plan", "--config", os.path.join(folder, "run.yaml")], capture_output=True, text=True, timeout=300)
-    params = re.search(r"^memory plan: .* (\d+) parameters$", done.stdout, re.M)
+    params = re.search(r"^memory plan: .* (\d+) parameters(?:, \d+ of them active .*)?$", done.stdout, re.M)
     refusal = re.search(r"^ztrain: error: .*?config\.json: (.*?)(?:; hint: .*)?$", done.stderr, re.M)
     if done.returncode == 0 and params:
         says = f"{int(params.group(1)) / 1e6:,.0f} million"
