@@ -34,7 +34,7 @@ struct unit_params {
 };
 
 /* Where a unit's gradients go. adds: they are added to the values that are there; else every element of every tensor is
- * overwritten, and gaps may stay unwritten or become zeros. A layer's scalar, which is not trained, is like a gap. */
+ * overwritten, and gaps may stay unwritten or become zeros. A constant (role_is_constant()) is like a gap. */
 struct unit_grads {
     float *grads; /* fp32, laid out as the unit */
     bool adds;

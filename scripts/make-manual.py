@@ -48,7 +48,7 @@ def table_rows(lines):
 
 
 def read_keys(markdown):
-    """[(section, what it is about, [(key, value)])] of the pages that scripts/spec-pages.py prints."""
+    """[(section, its help, [(key, value)])] of the pages that scripts/spec-pages.py prints."""
     sections = []
     for section in markdown.split("\n## ")[1:]:
         title, _, about, *lines = section.split("\n")

@@ -81,7 +81,7 @@ static int64_t memory_plan_trained(const struct engine *t)
     return trained;
 }
 
-/* Parameters that a token meets: all but those of experts that it does not go to. */
+/* Parameters that are active for a token: all but those of the experts that it does not go to. */
 static int64_t memory_plan_active(const struct engine *t)
 {
     const struct experts_desc *experts = &t->desc.experts;

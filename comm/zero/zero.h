@@ -60,7 +60,7 @@ struct zero_config {
     struct loss_scaler_rules scaler;       /* of fp16 */
     struct aio_settings aio;               /* of what is offloaded to nvme */
     const struct disk *disk;               /* borrowed; of it; NULL: local_disk */
-    int extra_sums;                        /* beside the loss, sums over all ranks of a step */
+    int extra_sums;                        /* numbers that a step adds up over all ranks, as the loss */
     struct zero *base; /* borrowed: keeps the frozen units for this one as well; their layout is the same; or NULL */
 };
 
@@ -136,7 +136,7 @@ struct stream *zero_stream(struct zero *zero);
 
 struct zero_result {
     double loss_sum;                      /* over all ranks */
-    const double *extra_sums;             /* (config.extra_sums) the same; valid until the next step ends */
+    const double *extra_sums;             /* (config.extra_sums) over all ranks; valid until the next step ends */
     double grad_norm;                     /* unscaled, before clipping */
     double lr, loss_scale;                /* used in this step */
     bool skipped;                         /* a value was not finite: nothing was updated */

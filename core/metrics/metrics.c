@@ -182,7 +182,7 @@ void step_metrics_count_loads(struct step_metrics *m)
     }
 }
 
-/* ,"dropped":0,"load":[…]: each expert's share of the choices, of which none is ever dropped. */
+/* Adds "dropped", which is always 0, and "load", each expert's share of the choices. */
 static void put_loads(FILE *out, const struct step_metrics *m)
 {
     json_t *load = json_array();

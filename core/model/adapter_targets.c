@@ -324,7 +324,7 @@ static const char *const *old_modules(enum model_family family)
     return known ? qwen : family == FAMILY_MIXTRAL ? mixtral : NULL;
 }
 
-/* The number of what a target was. OLD_COUNT: it is none of these. */
+/* The index in `old` of the name that a target ends with. OLD_COUNT: it ends with none. */
 static int old_target(const char *const *old, const char *name)
 {
     int k = 0;

@@ -487,7 +487,7 @@ const struct spec_key spec_keys[] = {
              "a step has the mean gradient of its targets, with any number of ranks; hint: mean")},
     {NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism")},
     {NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather")},
-    {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "there is no expert parallelism")},
+    {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "expert parallelism is not supported")},
     {NOTICE("zero_allow_untested_optimizer", BOOL, "false", "every optimizer here runs at every stage")},
     {NOTICE("zero_force_ds_cpu_optimizer", BOOL, "true", "the optimizer is ztrain's own on every device")},
     {NOTICE("graph_harvesting", BOOL, "false", "the step is planned ahead anyway")},
@@ -910,7 +910,7 @@ const struct spec_key spec_keys[] = {
              "experts are sharded as all weights are (AutoEP); hint: use zero_optimization stage 3")},
     {SECTION("moe", "mixtures of experts")},
     {REFUSED("moe.expert_parallel_size", INT, "1",
-             "there is no expert parallelism yet; hint: zero_optimization.stage: 3 shards the experts' weights")},
+             "expert parallelism is not supported yet; hint: zero_optimization.stage: 3 shards the experts' weights")},
     {REFUSED("sequence_parallel_size", INT, "1",
              "there is no sequence parallelism; hint: remove the key; activation_checkpointing makes room for long "
              "sequences")},

@@ -277,7 +277,7 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     return args;
 }
 
-/* Attention, and the sinks after it: they change out and lse, of which backward then computes. */
+/* Attention, then its sinks. Backward reads out and lse as the sinks leave them. */
 static void attention_whole(const struct pass *pass, const struct unit *unit, const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;

@@ -117,7 +117,7 @@ def test_losses_that_a_model_does_not_have_are_refused(folder, model, key, words
 def test_expert_parallelism_is_refused_but_for_one(folder):
     folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 1}})
     done = folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 2}}, "two", expect=USAGE)
-    assert "there is no expert parallelism yet" in done.err
+    assert "expert parallelism is not supported yet" in done.err
 
 
 def test_a_bias_of_routers_keeps_its_precision(folder):
