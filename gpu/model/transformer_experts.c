@@ -167,7 +167,7 @@ static struct router router_of(const struct pass *pass, const struct unit *unit,
                             .lse = b->router_lse,
                             .counted = pass->M - pass->batch.num_filler,
                             .counts = counts ? t->counts : NULL,
-                            .prob_sums = counts ? t->prob_sums : NULL}};
+                            .prob_sums = counts && !experts->sigmoid ? t->prob_sums : NULL}};
 }
 
 static struct router scale_of(const struct transformer *t, const struct block_buffers *b)
