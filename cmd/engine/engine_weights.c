@@ -42,10 +42,11 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
 {
     struct huggingface_source again = *source;
     struct huggingface_reader *reader = NULL;
-    float *bias = memory_zeroed((size_t)t->desc.experts.count, sizeof *bias);
     enum status status = STATUS_OK;
+    if (!t->desc.experts.sigmoid) return STATUS_OK;
+    OWNED float *bias = memory_alloc((size_t)t->desc.experts.count * sizeof *bias);
     again.quiet = true;
-    for (int64_t layer = 0; layer < t->desc.num_layers && t->desc.experts.sigmoid; layer++) {
+    for (int64_t layer = 0; layer < t->desc.num_layers; layer++) {
         const struct tensor_info *tensor = tensor_find(&t->table, (int)layer + 1, ROLE_ROUTER_CORRECTION);
         const bool saved = checkpoint && tensor && !tensor->frozen;
         if (!tensor) continue;
@@ -57,7 +58,6 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
     }
 end:
     if (reader) huggingface_close(reader);
-    free(bias);
     return status;
 }
 
