@@ -62,7 +62,7 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
 
 /* Elements of a row of a layer's buffers; 0: it has none. */
 struct layer_widths {
-    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner, shared, routed;
+    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner, shared, scaled, routed;
 };
 
 static struct layer_widths widths_of(const struct transformer *t, const struct layer_desc *layer)
@@ -74,6 +74,7 @@ static struct layer_widths widths_of(const struct transformer *t, const struct l
     struct layer_widths widths = {.hidden = F, .inner = transformer_gates(t) ? 2 * F : F};
     if (layer->sparse) {
         widths.shared = F;
+        widths.scaled = F && experts->shared_gate;
         widths.routed = experts->per_token;
         widths.hidden = experts->per_token * experts->inner_size;
         widths.inner = 2 * widths.hidden;
@@ -132,8 +133,7 @@ static void layout_experts(const struct transformer *t, struct arena *arena, con
                            struct block_buffers *b)
 {
     const struct experts_desc *experts = &t->config.desc->experts;
-    const int64_t M = t->config.batch.max_tokens, rows = M * experts->per_token,
-                  scaled = experts->shared_gate && widths->shared ? M : 0;
+    const int64_t M = t->config.batch.max_tokens, rows = M * experts->per_token;
     b->probs = layout_take_f32(arena, M, experts->count);
     b->weights = layout_take_f32(arena, rows, 1);
     b->router_lse = layout_take_f32(arena, experts->z_coef > 0 ? M : 0, 1);
@@ -142,7 +142,7 @@ static void layout_experts(const struct transformer *t, struct arena *arena, con
     b->rows = layout_take_ints(arena, rows);
     b->places = layout_take_ints(arena, rows);
     b->shared_inner = take_dt(t, arena, M, 2 * widths->shared);
-    b->shared_scale = layout_take_f32(arena, scaled, 1);
+    b->shared_scale = layout_take_f32(arena, M, widths->scaled);
 }
 
 /* What layers with experts share. */
@@ -166,7 +166,6 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
 {
     const struct layer_widths widths = layout_widths(t, layer);
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
-    const int64_t scaled = t->config.desc->experts.shared_gate ? M : 0;
     const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
                   input = t->I ? M : 0;
     const bool layer_norm = t->config.desc->norm == NORM_LAYER;
@@ -184,7 +183,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->hidden = take_dt(t, arena, M, widths.hidden);
         b->routed = take_dt(t, arena, M * widths.routed, t->C);
         b->shared_hidden = take_dt(t, arena, M, widths.shared);
-        b->shared_out = take_dt(t, arena, widths.shared ? scaled : 0, t->C);
+        b->shared_out = take_dt(t, arena, M * widths.scaled, t->C);
         if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
         break;
     case RECOMPUTE_ATTENTION:

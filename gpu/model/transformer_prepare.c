@@ -197,8 +197,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     };
     for (int64_t i = 0; i < t->L; i++) {
         const struct layer_desc *layer = &config->desc->layers[i];
-        limits->F = max64(limits->F, layer->sparse ? config->desc->experts.inner_size : layer->intermediate_size);
-        limits->F = max64(limits->F, layer->intermediate_size);
+        limits->F = max64(limits->F, max64(layer->intermediate_size, config->desc->experts.inner_size));
         limits->KV = max64(limits->KV, layer->num_kv_heads);
         limits->D = max64(limits->D, layer->head_dim);
     }
