@@ -594,6 +594,7 @@ const struct op_case op_cases[] = {
     {.op = "combine_tokens", .M = 70, .N = 133, .KV = 2, .flags = ACCUMULATE},
     {.op = "combine_tokens", .M = 30, .N = 64, .KV = 3, .flags = LOSS_ONLY},
     {.op = "combine_tokens", .M = 30, .N = 61, .KV = 3, .flags = LOSS_ONLY | ACCUMULATE},
+    {.op = "combine_tokens", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "combine_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
     {.op = "combine_tokens_bwd", .M = 1, .N = 3, .KV = 1},
     {.op = "combine_tokens_bwd", .M = 0, .N = 8, .KV = 2},
