@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/op_operands.h"
 
-#include <stddef.h>
-
 /* clang-format off */
 #define AT(op, m) (int16_t)(offsetof(struct op##_args, m) + 1)
 #define DIMS1(op, a) AT(op, a)

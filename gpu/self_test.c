@@ -5,12 +5,6 @@
 #include "core/memory.h"
 #include "gpu/self_test_cases.h"
 
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { TESTED, REFERENCE, BEDS, BYTES = 4 << 20, RESULTS = 16, ALIGN = 256 };
 
 enum result_type {

@@ -4,9 +4,6 @@
  * tails, tiles after the first. Their numbers follow from the sizes in gpu/cuda/ops/ (ops_cuda_*.cu). */
 #include "gpu/self_test_cases.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { ONCE = 1 << DTYPE_F32, NOT_F16 = ONCE | 1 << DTYPE_BF16, HALVES = 1 << DTYPE_BF16 | 1 << DTYPE_F16 };
 enum { M = 40, C = 64, F = 96, H = 4, KV = 2, D = 16, V = 101, P = 32, N = 72 };
 enum {

@@ -25,11 +25,6 @@
 #include "core/string_list.h"
 
 #include <fnmatch.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     COMPARED_BYTES = 256 << 10,

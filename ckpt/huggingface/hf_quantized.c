@@ -5,9 +5,6 @@
 #include "core/memory.h"
 
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct part_ending {
     enum quantization_method method;

@@ -6,10 +6,6 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const struct safetensors_entry *entry,
                         struct error *err)
 {

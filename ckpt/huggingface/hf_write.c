@@ -7,15 +7,6 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32; HF_REST_PIECE has room there */ };
 
 struct hf_writer {

@@ -9,9 +9,6 @@
 #include "core/printable.h"
 #include "core/round_up.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {
     size_t i;

@@ -10,10 +10,6 @@
 #include "core/memory.h"
 #include "core/spec/adapter_config.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define PEFT_WEIGHTS "adapter_model"
 #define PEFT_PREFIX "base_model.model."
 #define PEFT_HEAD PEFT_PREFIX "lm_head.weight"

@@ -13,10 +13,6 @@
 #include "core/memory.h"
 #include "core/model/adapter.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PIECE = 1 << 20 /* elements */ };
 
 /* What an adapter adds to a matrix (rows, columns): scale · left · right. */

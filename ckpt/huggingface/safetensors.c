@@ -9,11 +9,6 @@
 #include "core/round_up.h"
 
 #include <float.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The format's dtype names with their element sizes and, if ztrain reads them, its dtypes. */
 static const struct {

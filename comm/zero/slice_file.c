@@ -10,9 +10,6 @@
 #include "core/round_up.h"
 #include "core/storage/record_file.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { NO_RECORD = -1, WRITERS_MAX = 2 };
 
 /* A buffer for reading. */

@@ -11,9 +11,6 @@
 
 #include "comm/zero/zero_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- creation ------------------------------------------------------------ */
 
 static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)

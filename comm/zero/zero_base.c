@@ -6,8 +6,6 @@
 #include "comm/zero/zero_internal.h"
 #include "core/model/stored_base.h"
 
-#include <string.h>
-
 static int base_slot(const struct zero *z, int unit)
 {
     const int slot = zero_slot(z, unit);

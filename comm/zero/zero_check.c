@@ -6,9 +6,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct zero_check {
     int pass;
     int64_t step;

@@ -8,8 +8,6 @@
 #include "core/log.h"
 #include "core/piece_hash.h"
 
-#include <stdlib.h>
-
 enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t bytes, uint64_t *hash, struct error *err)
 {
     if (in_host || z->device->kind == DEVICE_CPU) {

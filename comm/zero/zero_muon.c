@@ -13,8 +13,6 @@
  * is AdamW's, and only that has second moments: zero_is_sparse(). */
 #include "comm/zero/zero_internal.h"
 
-#include <math.h>
-
 /* Whether this rank makes the block's matrices orthogonal. */
 static bool muon_is_mine(const struct zero *z, int unit)
 {

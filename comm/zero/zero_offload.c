@@ -17,8 +17,6 @@
 #include "comm/zero/zero_internal.h"
 #include "core/storage/scratch_folder.h"
 
-#include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif

@@ -18,8 +18,6 @@
  * released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
 
-#include <stdlib.h>
-
 static int param_units_in_host(const struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;

@@ -8,8 +8,6 @@
 #include "comm/zero/zero_internal.h"
 #include "core/heartbeat.h"
 
-#include <string.h>
-
 void zero_keep_snapshot(struct zero *zero, bool keep)
 {
     zero->has_snapshot = keep;

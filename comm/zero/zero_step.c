@@ -12,8 +12,6 @@
 #include "comm/zero/zero_internal.h"
 #include "gpu/spans.h"
 
-#include <stdlib.h>
-
 struct bad_position {
     int64_t unit, offset; /* unit == units: there is none */
 };

@@ -4,11 +4,6 @@
 
 #include "core/memory.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The inputs and outputs of a matrix (out, in), or (in, out) in GPT-2's blocks; of an embedding (V, C) V and C. */
 static int64_t adapter_inputs(const struct model_desc *desc, const struct tensor_info *base)
 {

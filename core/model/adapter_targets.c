@@ -8,11 +8,7 @@
 #include "core/memory.h"
 #include "core/model/adapter.h"
 
-#include <math.h>
 #include <pcre2.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MATCH_STEPS = 1000000 }; /* of a search: a name is short */
 enum { TIED_HEAD = -1, CONTAINER = -2 };

@@ -3,12 +3,6 @@
 
 #include "core/edit_distance.h"
 
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 void reader_fail(struct config_reader *reader, enum status code, const char *format, ...)
 {
     if (reader->status != STATUS_OK) return;

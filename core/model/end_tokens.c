@@ -4,8 +4,6 @@
 #include "core/fsutil.h"
 #include "core/printable.h"
 
-#include <stdlib.h>
-
 static enum status add_id(struct end_tokens *tokens, const json_t *value, const char *where, struct error *err)
 {
     if (!value || json_is_null(value)) return STATUS_OK;

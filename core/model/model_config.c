@@ -10,12 +10,6 @@
 #include "core/model/config_reader.h"
 #include "core/model/model_folder.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- families ------------------------------------------------------------ */
 
 struct family_facts {

@@ -2,9 +2,6 @@
 /* model_experts.c: the keys of mixtures of experts. */
 #include "core/model/config_reader.h"
 
-#include <inttypes.h>
-#include <string.h>
-
 /* What families call these, and the defaults of transformers. */
 static const struct expert_facts {
     enum model_family family;

@@ -3,10 +3,6 @@
 
 #include "core/printable.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 bool model_folder_is_name(const char *text)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";

@@ -2,9 +2,6 @@
 /* model_labels.c: the description of a classifier: its number of labels, their names, the token that pads its input. */
 #include "core/model/model_config.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 /* id2label of `count` labels without names, as transformers calls them. */
 static json_t *default_label_names(int64_t count)
 {

@@ -2,10 +2,6 @@
 /* model_layers.c: which layers have a sliding window, no RoPE or one of their own, and sizes of their own. */
 #include "core/model/config_reader.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 /* Gives the layers that layer_types names sliding the window. `free`: "full_attention" may turn a window off. */
 static void read_layer_types(struct config_reader *reader, const json_t *types, int64_t window, bool free,
                              struct model_desc *desc)

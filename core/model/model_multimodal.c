@@ -2,9 +2,6 @@
 /* model_multimodal.c: the text model's config and names in the folders of models that take images too. */
 #include "core/model/config_reader.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* clang-format off */
 #define QWEN2_VL "{\"vocab_size\":152064,\"hidden_size\":8192,\"intermediate_size\":29568,\"num_hidden_layers\":80," \
                  "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,\"rope_theta\":1e6," \

@@ -3,8 +3,6 @@
 #include "core/model/config_reader.h"
 #include "core/quantization/quantized.h"
 
-#include <string.h>
-
 static void read_bitsandbytes(struct config_reader *members, struct quantization_settings *settings)
 {
     const char *type = reader_string(members, "bnb_4bit_quant_type", "fp4");

@@ -11,10 +11,6 @@
  * data.seq_length, so that its numbers do not depend on the micro-batch. */
 #include "core/model/config_reader.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 static bool rope_has_object_member(const json_t *object)
 {
     const char *key;

@@ -4,9 +4,6 @@
 #include "core/memory.h"
 #include "core/round_up.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const state_kind_names[] = {
     [STATE_MASTER] = "master", [STATE_EXP_AVG] = "exp_avg", [STATE_EXP_AVG_SQ] = "exp_avg_sq"};
 

@@ -5,10 +5,6 @@
 #include "core/quantization/nf4.h"
 #include "core/round_up.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- which tensors ------------------------------------------------------- */
 
 static bool stored_is_head(const struct tensor_info *tensor)

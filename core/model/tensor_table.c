@@ -6,11 +6,6 @@
 #include "core/round_up.h"
 #include "core/training/philox.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum dim {
     DIM_1,
     DIM_V,

@@ -4,8 +4,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
-
 /* What the ops of a piece read from the pass and the unit, where it is not the same in every call. */
 struct piece_key {
     const void *tokens, *numbers; /* the batch's other arrays lie with its tokens */

@@ -4,9 +4,6 @@
 #include "core/memory.h"
 #include "gpu/model/transformer_delta.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 struct generator {
     struct transformer *transformer; /* borrowed */
     struct kv_cache cache;           /* its memory lies in the arena */

@@ -5,10 +5,6 @@
 #include "core/memory.h"
 #include "core/training/philox.h"
 
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-
 enum { SAMPLER_STREAM = 0x73616d70 }; /* of philox.h: other random numbers than those of training with the same seed */
 
 struct candidate {

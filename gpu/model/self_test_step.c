@@ -8,10 +8,6 @@
 #include "gpu/arena.h"
 #include "gpu/model/transformer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     MAX_UNITS = 8,
     ALIGN = 64,

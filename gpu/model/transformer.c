@@ -9,8 +9,6 @@
  * ranks wait for these collectives. */
 #include "gpu/model/transformer_experts.h"
 
-#include <string.h>
-
 void transformer_replay(struct transformer *t, bool on)
 {
     ASSERT(t->graphs || !on);

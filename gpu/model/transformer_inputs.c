@@ -12,8 +12,6 @@
 
 #include "gpu/model/transformer_layers.h"
 
-#include <math.h>
-
 /* Of the embedding, rounded as the other one's. */
 static float inputs_scale(const struct transformer *t)
 {

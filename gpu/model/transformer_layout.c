@@ -46,9 +46,6 @@
 #include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_delta.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 /* (rows, width) elements of dt; 0: NULL */
 static void *take_dt(const struct transformer *t, struct arena *arena, int64_t rows, int64_t width)
 {

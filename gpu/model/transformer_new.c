@@ -8,8 +8,6 @@
 #include "gpu/model/transformer_delta.h"
 #include "gpu/op_cost.h"
 
-#include <stdlib.h>
-
 /* Fills shapes[LINEAR_COUNT] of a layer, and those outside of the blocks. */
 static void transformer_linear_shapes(const struct model_desc *desc, const struct layer_desc *layer,
                                       struct linear_shape *shapes)

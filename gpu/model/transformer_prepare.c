@@ -8,8 +8,6 @@
 #include "gpu/model/transformer_delta.h"
 #include "gpu/model/transformer_layers.h"
 
-#include <stdlib.h>
-
 /* The products of one kind that the matrices and adapters of a block have at most: six matrices, nine adapters with
  * two products each. The others have no more. */
 enum { PRODUCTS_OF_UNIT = 6 + 2 * 9 };

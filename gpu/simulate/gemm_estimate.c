@@ -14,8 +14,6 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/simulate/op_estimate.h"
 
-#include <math.h>
-
 /* Tiles that cublasLt's kernels for Hopper use, and how much slower than the 256 x 128 one they are for an element. */
 static const struct tile {
     int64_t m, n;

@@ -3,8 +3,6 @@
 
 #include "gpu/peaks.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 /* Multiprocessors, shared memory, L2 and links (PCIe x 16 to the host) are from NVIDIA's data sheets and the white

@@ -25,9 +25,6 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/op_cost.h"
 
-#include <math.h>
-#include <string.h>
-
 #define KIND_NAME(name, text) text,
 const char *const time_kind_names[TIME_KIND_COUNT] = {TIME_KINDS(KIND_NAME)};
 #define ASSUMPTION_WORD(name, word, text) word,

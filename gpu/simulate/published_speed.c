@@ -4,9 +4,6 @@
  * of 2048 with FSDP. Each recomputes what its memory asks for. */
 #include "gpu/simulate/published_speed.h"
 
-#include <math.h>
-#include <string.h>
-
 #define TITAN "torchtitan", "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 #define FOUNDRY "llm-foundry", "github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
 

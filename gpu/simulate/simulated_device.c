@@ -8,12 +8,6 @@
 #include "gpu/device_backend.h"
 #include "gpu/op_cost.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 /* Of device memory with clocks, outside every mapping. Host memory lies below it. */
