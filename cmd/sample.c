@@ -226,9 +226,13 @@ static enum status sample_acquire_unit(void *self, int unit, enum param_pass pas
 {
     (void)pass, (void)stream, (void)err;
     const struct sample_model *m = self;
-    const int frozen = m->table.units[unit].frozen;
-    *params = (struct unit_params){m->units[unit], frozen ? m->units[frozen] : NULL};
-    return STATUS_OK;
+    const struct unit_info *units = m->table.units;
+    *params = (struct unit_params){.trained = {NULL}};
+    for (int part = 0, u = unit;; u = units[u].next, part++) {
+        params->trained[part] = m->units[u];
+        params->frozen[part] = units[u].frozen ? m->units[units[u].frozen] : NULL;
+        if (!units[u].next) return STATUS_OK;
+    }
 }
 
 static void sample_release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)

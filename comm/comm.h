@@ -81,6 +81,15 @@ enum comm_purpose {
 };
 const char *comm_purpose_name(enum comm_purpose purpose);
 
+/* A part of the ranks: `size` of them, `stride` apart. All ranks call an operation at once, each in its own group:
+ *
+ *     size 2, stride 1 of 4 ranks: {0, 1}, {2, 3}        size 2, stride 2: {0, 2}, {1, 3}
+ *
+ * Slices are those of the group's ranks in rising order. size 0: all ranks. */
+struct comm_group {
+    int size, stride;
+};
+
 /* Slices start `stride` elements apart, so that a long one can be sent in pieces. */
 struct data_op {
     const void *send;
@@ -90,6 +99,7 @@ struct data_op {
     enum dtype dtype;
     enum comm_purpose purpose;
     int unit; /* of the model; -1: none */
+    struct comm_group group;
 
     /* of a reduce-scatter */
     enum dtype recv_dtype;

@@ -24,21 +24,23 @@
  * caller overwrites a tensor only in its first use. After an error no verb is called. */
 #pragma once
 
+#include "core/model/tensor_table.h"
 #include "gpu/device.h"
 
 enum param_pass { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATION };
 
-/* The flat ranges of a unit and of the unit with its frozen tensors, in the compute dtype. */
+/* The flat ranges of the units that are acquired together and of those with their frozen tensors, in the compute dtype.
+ * NULL: there are none. */
 struct unit_params {
-    const void *trained, *frozen; /* frozen NULL: there are none */
+    const void *trained[UNIT_PARTS], *frozen[UNIT_PARTS];
 };
 
 /* Where a unit's gradients go. adds: they are added to the values that are there; else every element of every tensor is
  * overwritten, and gaps may stay unwritten or become zeros. A constant (role_is_constant()) is like a gap. */
 struct unit_grads {
-    float *grads; /* fp32, laid out as the unit */
+    float *grads[UNIT_PARTS]; /* fp32, laid out as the unit */
     bool adds;
-    void *matrix_sums; /* bf16, laid out as the unit: a block's matrices, which `grads` does not get; may be NULL */
+    void *matrix_sums[UNIT_PARTS]; /* bf16, alike: a block's matrices, which `grads` does not get; all NULL, or none */
     bool matrix_adds;
 };
 

@@ -84,7 +84,7 @@ static int64_t peft_base_piece(const struct tensor_table *table, const struct un
 enum status peft_base_check(const struct checkpoint *checkpoint, const struct tensor_table *table,
                             struct huggingface_reader *reader, const char *folder, struct error *err)
 {
-    const int trained = tensor_table_head(table) + 1;
+    const int trained = tensor_table_trained(table);
     struct checkpoint_base base = {.folder = folder};
     float *values = NULL;
     enum status status;

@@ -117,7 +117,8 @@ static int64_t unit_parameters(const struct tensor_table *table, int unit)
     const struct unit_info *info = &table->units[unit];
     int64_t count = 0;
     for (int i = 0; i < info->num_tensors; i++) count += table->tensors[info->first_tensor + i].numel;
-    return count + (info->frozen ? unit_parameters(table, info->frozen) : 0);
+    count += info->frozen ? unit_parameters(table, info->frozen) : 0;
+    return count + (info->next ? unit_parameters(table, info->next) : 0);
 }
 
 static void take_modules(struct step_profile *p)

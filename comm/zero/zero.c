@@ -15,7 +15,7 @@
 
 static bool is_muon_matrix(const struct zero *z, const struct tensor_info *tensor)
 {
-    return z->muon.on && tensor_is_matrix(tensor) && tensor->unit > 0 && tensor->unit < z->units - 1;
+    return z->muon.on && tensor_is_matrix(tensor) && zero_is_block(z, tensor->unit);
 }
 
 static bool zero_same_range(const struct zero *z, const struct tensor_info *a, const struct tensor_info *b)
@@ -57,22 +57,21 @@ static void zero_add_ranges(struct zero *z, int u, int64_t first, int64_t end, i
 }
 
 /* Slices of a unit whose ranges are apart: moments in 8 bits have words between slices. */
-static int zero_sections(const struct zero *z)
+static int zero_sections(const struct zero *z, int unit)
 {
-    return z->state_whole[STATE_EXP_AVG] && z->config.table->moment_blocks ? z->world : 1;
+    return z->state_whole[STATE_EXP_AVG] && z->config.table->moment_blocks ? z->unit[unit].ranks : 1;
 }
 
 /* Ranges with one weight decay in the state kept here. */
 static void zero_new_ranges(struct zero *z)
 {
-    const struct shard_layout *layout = z->config.layout;
     const bool whole = z->state_whole[STATE_EXP_AVG];
-    const int sections = zero_sections(z);
     int n = 0;
     z->muon.seconds = 0;
     for (int u = 0; u < z->units; u++) {
-        const int64_t first = whole ? 0 : zero_own(z, u);
-        const int64_t size = (whole ? shard_padded(layout, u) : layout->slice[u]) / sections;
+        const int sections = zero_sections(z, u);
+        const int64_t first = whole ? zero_first(z, u) : zero_own(z, u);
+        const int64_t size = (whole ? zero_padded(z, u) : z->config.layout->slice[u]) / sections;
         z->first_range[u] = n;
         for (int s = 0; s < sections; s++) zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
     }
@@ -109,6 +108,42 @@ static enum status zero_new_events(struct zero *z, struct error *err)
     return STATUS_OK;
 }
 
+/* Lays out the units that are acquired with `owner`, and kept here, one after the other. */
+static void zero_new_slot(struct zero *z, int owner)
+{
+    const struct unit_info *units = z->config.table->units;
+    struct zero_unit *last = NULL;
+    int64_t place = 0;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int u = owner, more = true; more; more = (u = units[u].next) != 0) {
+            const int kept = frozen ? zero_frozen(z, u) : u;
+            if (frozen && !kept) continue;
+            z->unit[kept].place = place;
+            place += zero_padded(z, kept);
+            if (last) last->next = kept;
+            last = &z->unit[kept];
+        }
+}
+
+static void zero_new_units(struct zero *z)
+{
+    const struct shard_layout *layout = z->config.layout;
+    const struct unit_info *units = z->config.table->units;
+    const int groups = z->config.expert_parallel > 1 ? z->config.expert_parallel : 1;
+    z->unit = memory_zeroed((size_t)z->all_units + 1, sizeof *z->unit);
+    for (int u = 0; u < z->all_units; u++) z->unit[u].ranks = z->world;
+    for (int u = zero_head(z) + 1; u < z->units; u++) {
+        z->unit[u].ranks = z->world / groups;
+        z->unit[zero_frozen(z, u) ? zero_frozen(z, u) : u].ranks = z->world / groups;
+        ASSERT(groups == 1 || units[u].numel == shard_padded(layout, u));
+    }
+    for (int u = 0; u < z->all_units; u++) {
+        z->unit[u + 1].whole = z->unit[u].whole + zero_padded(z, u);
+        z->unit[u + 1].room = z->unit[u].room + layout->room[u] * z->unit[u].ranks;
+    }
+    for (int u = 0; u <= zero_head(z); u++) zero_new_slot(z, u);
+}
+
 /* The last unit that backward acquires: parameter_verbs.h. */
 static int zero_backward_end(const struct zero_config *config)
 {
@@ -135,6 +170,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->rank = comm ? comm_rank(comm) : 0;
     z->units = config->layout->num_trained;
     z->all_units = config->base ? z->units : config->layout->num_units;
+    zero_new_units(z);
     z->backward_end = zero_backward_end(config);
     if (config->base && z->backward_end < config->base->backward_end) config->base->backward_end = z->backward_end;
     z->micro = -1;
@@ -161,7 +197,7 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->fetched = memory_zeroed(units, sizeof *z->fetched);
     z->open = memory_zeroed(units, sizeof *z->open);
     z->bad_rank_records = memory_zeroed(ZERO_STEPS * units, sizeof *z->bad_rank_records);
-    const size_t ranges = (size_t)table->num_tensors * (size_t)zero_sections(z);
+    const size_t ranges = (size_t)table->num_tensors * (size_t)zero_sections(z, 0);
     z->ranges = memory_zeroed(ranges, sizeof *z->ranges);
     z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
     z->segments = memory_zeroed(ranges, sizeof *z->segments);
@@ -193,6 +229,7 @@ void zero_free(struct zero *z)
     if (z->extra_records)
         device_free_host(z->device, z->extra_records,
                          ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records);
+    free(z->unit);
     free(z->reduced);
     free(z->fetched);
     free(z->open);
@@ -232,7 +269,7 @@ static struct arena *used_by_peers(const struct zero *z, struct arena *local, st
 static bool zero_blocks_alike(const struct zero *z)
 {
     bool alike = true;
-    for (int u = 2; u < zero_head(z); u++) alike &= tensor_units_alike(z->config.table, 1, u);
+    for (int u = 2; u < zero_head(z); u++) alike &= zero_alike(z, 1, u);
     return alike;
 }
 
@@ -243,21 +280,23 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
     const bool parallel = zero_parallel(z);
     const size_t size = dtype_size(config->dtype);
     const bool peers_read_buckets = parallel && !zero_narrow_comm(z);
-    int64_t room[SLOTS] = {0}, trained_room[SLOTS] = {0}, bucket_room[SLOTS] = {0};
-    for (int u = 0; u < z->units; u++) {
-        int p = zero_slot(z, u), frozen = zero_frozen(z, u);
-        int64_t padded = shard_padded(config->layout, u);
-        int64_t both = padded + (frozen ? shard_padded(config->layout, frozen) : 0);
-        room[p] = max64(both, room[p]);
-        trained_room[p] = max64(padded, trained_room[p]);
-        if (zero_uses_bucket(z, u)) bucket_room[p] = max64(padded, bucket_room[p]);
+    int64_t room[SLOTS] = {0}, own_room[SLOTS] = {0}, trained_room[SLOTS] = {0}, bucket_room[SLOTS] = {0};
+    for (int u = 0; u < z->all_units; u++) {
+        const int p = zero_slot(z, u);
+        const int64_t end = z->unit[u].place + zero_padded(z, u);
+        room[p] = max64(end, room[p]);
+        if (u < z->units) trained_room[p] = max64(end, trained_room[p]);
+        if (u < z->units && zero_uses_bucket(z, u)) bucket_room[p] = max64(end, bucket_room[p]);
+        int64_t own = 0;
+        for (int v = u, more = true; more; more = (v = z->unit[v].next) != 0) own += config->layout->slice[v];
+        own_room[p] = max64(own, own_room[p]);
     }
     for (int p = 0; p < SLOTS; p++) {
         struct gather_slot *slot = &z->slots[p];
         if (zero_gathers_on_demand(z))
             slot->memory = arena_take(used_by_peers(z, local, shared), MEM_COMM, (size_t)room[p] * size);
         if (zero_offloads_params(z))
-            slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)(room[p] / z->world) * size) : slot->memory;
+            slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)own_room[p] * size) : slot->memory;
         /* only the compute stream uses them */
         if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && zero_blocks_alike(z))
             z->buckets[p].memory = z->buckets[2].memory;
@@ -275,7 +314,8 @@ enum { INBOX_BYTES = 64 << 20 }; /* at most: longer slices are reduced in pieces
 static void zero_layout_inbox(struct zero *z, struct arena *shared)
 {
     const int64_t size = (int64_t)dtype_size(z->config.comm_dtype), least = (int64_t)SHARD_ALIGN * z->world;
-    if (!zero_ordered(z) || !zero_parallel(z) || !is_on_gpu(z)) return;
+    const bool ordered = zero_ordered(z) || (z->config.training && z->config.expert_parallel > 1);
+    if (!ordered || !zero_parallel(z) || !is_on_gpu(z)) return;
     z->inbox_numel = max64(min64(zero_largest_slice(z, 0, z->units) * z->world, INBOX_BYTES / size), least);
     z->inbox = arena_take(shared, MEM_COMM, (size_t)(z->inbox_numel * size));
 }
@@ -320,21 +360,20 @@ static void lay_out_host_slice(struct zero *z, struct arena *host)
 static int64_t zero_words_here(const struct zero *z, enum state_kind state)
 {
     if (state == STATE_EXP_AVG_SQ && z->muon.on) return z->muon.seconds;
-    return z->state_whole[state] ? zero_words_before(z, state, z->units) * z->world
-                                 : zero_words_before(z, state, z->offload.first_unit);
+    if (!z->state_whole[state]) return zero_words_before(z, state, z->offload.first_unit);
+    return state == STATE_MASTER ? z->unit[z->units].whole : z->unit[z->units].room;
 }
 
 void zero_layout(struct zero *z, struct arena *local, struct arena *shared, struct arena *host)
 {
     const struct zero_config *config = &z->config;
-    const int64_t trained = config->layout->trained_numel;
     const int64_t own = config->layout->shard_offset[z->all_units];
     const size_t size = dtype_size(config->dtype);
     const int64_t kept = config->layout->shard_offset[z->offload.first_unit]; /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
     struct arena *of_params = zero_offloads_params(z) ? host : config->zero.stage == 0 ? local : read_by_peers;
 
-    const int64_t params = z->params_whole           ? own * z->world
+    const int64_t params = z->params_whole           ? z->unit[z->all_units].whole
                            : zero_offloads_params(z) ? config->layout->shard_offset[z->offloaded_params.resident]
                                                      : own;
     z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
@@ -347,8 +386,9 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
             z->state[k] = arena_take(local, MEM_OPTIMIZER, (size_t)zero_words_here(z, (enum state_kind)k) * state_size);
     }
     if (config->training) {
-        z->grads = arena_take(zero_peers_read_grads(z) ? shared : used_by_peers(z, local, shared), MEM_GRADS,
-                              (size_t)(z->grads_whole ? trained * z->world : kept) * dtype_size(config->grad_dtype));
+        z->grads =
+            arena_take(zero_peers_read_grads(z) ? shared : used_by_peers(z, local, shared), MEM_GRADS,
+                       (size_t)(z->grads_whole ? z->unit[z->units].whole : kept) * dtype_size(config->grad_dtype));
         z->reports =
             arena_take(read_by_peers, MEM_WORKSPACE,
                        (size_t)(z->world * config->layout->parts) * ((size_t)z->units + 1) * sizeof *z->reports);
@@ -498,8 +538,8 @@ struct state_slices zero_slices(struct zero *z)
 static void zero_cast_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool whole = z->state_whole[STATE_MASTER];
-    int64_t first = whole ? 0 : zero_own(z, unit);
-    zero_cast(z, z->device->ops, whole ? shard_padded(z->config.layout, unit) : z->config.layout->slice[unit],
+    int64_t first = whole ? zero_first(z, unit) : zero_own(z, unit);
+    zero_cast(z, z->device->ops, whole ? zero_padded(z, unit) : z->config.layout->slice[unit],
               zero_state_at(z, STATE_MASTER, unit, first), zero_param(z, unit, first), compute);
 }
 
@@ -541,7 +581,8 @@ enum status zero_params_changed(struct zero *z, struct stream *compute, struct e
     zero_follow_compute(z, compute);
     for (int u = 0; zero_parallel(z) && z->params_whole && u < z->all_units; u++)
         if (zero_is_offloaded(z, u) || cast_own || u >= z->units)
-            zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, 0), z->config.dtype);
+            zero_gather(z, COMM_PARAMETERS, u, zero_param(z, u, zero_own(z, u)), zero_param(z, u, zero_first(z, u)),
+                        z->config.dtype);
     if (zero_offloads_params(z)) stream_sync(z->offloaded_params.d2h);
     zero_offload_sync(z);
     stream_sync(z->stream);

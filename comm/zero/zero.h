@@ -61,6 +61,7 @@ struct zero_config {
     struct aio_settings aio;               /* of what is offloaded to nvme */
     const struct disk *disk;               /* borrowed; of it; NULL: local_disk */
     int extra_sums;                        /* numbers that a step adds up over all ranks, as the loss */
+    int expert_parallel;                   /* groups of ranks that share the experts among them; 0: 1 */
     struct zero *base; /* borrowed: keeps the frozen units for this one as well; their layout is the same; or NULL */
 };
 

@@ -6,21 +6,21 @@
 #include "comm/zero/zero_internal.h"
 #include "core/model/stored_base.h"
 
-static int base_slot(const struct zero *z, int unit)
+/* Elements of the unit's frozen tensors that are decoded. */
+static int64_t decoded_numel(const struct zero *z, int unit)
 {
-    const int slot = zero_slot(z, unit);
-    return slot == 3 ? 2 : slot;
+    const struct unit_info *frozen = &z->config.table->units[zero_frozen(z, unit)];
+    return zero_frozen(z, unit) && frozen->stored_bytes ? round_up(frozen->numel, TENSOR_ALIGN) : 0;
 }
 
 void zero_base_layout(struct zero *z, struct arena *local)
 {
-    const struct tensor_table *table = z->config.table;
     int64_t *room = z->decoded_numel;
     memset(room, 0, sizeof z->decoded_numel);
-    for (int u = 0; u < z->units; u++) {
-        const struct unit_info *frozen = &table->units[zero_frozen(z, u)];
-        if (zero_frozen(z, u) && frozen->stored_bytes)
-            room[base_slot(z, u)] = max64(frozen->numel, room[base_slot(z, u)]);
+    for (int owner = 0; owner <= zero_head(z); owner++) {
+        int64_t numel = 0;
+        for (int u = owner, more = true; more; more = (u = zero_next(z, u)) != 0) numel += decoded_numel(z, u);
+        room[zero_base_slot(z, owner)] = max64(numel, room[zero_base_slot(z, owner)]);
     }
     for (int p = 0; p < SLOTS; p++)
         if (room[p]) z->decoded[p] = arena_take(local, MEM_PARAMS, (size_t)room[p] * dtype_size(z->config.dtype));
@@ -39,10 +39,11 @@ const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct
     const struct tensor_table *table = z->config.table;
     const struct unit_info *frozen = &table->units[zero_frozen(z, unit)];
     const enum dtype dtype = z->config.dtype;
-    char *decoded = z->decoded[base_slot(z, unit)];
+    const int owner = table->units[unit].owner, slot = zero_base_slot(z, unit);
+    char *decoded = z->decoded[slot];
     if (!frozen->stored_bytes) return bytes;
-    if (z->decoded_unit[base_slot(z, unit)] == unit) return decoded;
-    z->decoded_unit[base_slot(z, unit)] = unit;
+    for (int u = owner; u != unit; u = zero_next(z, u)) decoded += (size_t)decoded_numel(z, u) * dtype_size(dtype);
+    if (z->decoded_unit[slot] == owner) return decoded;
     for (int t = frozen->first_tensor; t < frozen->first_tensor + frozen->num_tensors; t++) {
         const struct tensor_info *tensor = &table->tensors[t];
         const struct stored_tensor *stored = &table->stored[t];

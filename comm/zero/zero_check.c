@@ -142,14 +142,17 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
                                    struct error *err)
 {
     const struct unit_info *info = &z->config.table->units[unit];
+    const int64_t whole = zero_first(z, unit), whole_end = whole + zero_padded(z, unit);
     uint64_t *hashes = z->check->gradients[z->check->pass];
     stream_sync(stream);
     if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)grads, false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
         const bool summed = zero_is_summed(z, tensor);
-        const void *from = summed ? zero_grad(z, unit, tensor->offset) : grads + tensor->offset;
-        const size_t bytes = (size_t)tensor->numel * dtype_size(summed ? z->config.grad_dtype : DTYPE_F32);
+        const int64_t first = max64(tensor->offset, whole), end = min64(tensor->offset + tensor->numel, whole_end);
+        if (first >= end) continue;
+        const void *from = summed ? zero_grad(z, unit, first) : grads + (first - whole);
+        const size_t bytes = (size_t)(end - first) * dtype_size(summed ? z->config.grad_dtype : DTYPE_F32);
         TRY(zero_hash(z, from, false, bytes, &hashes[t], err));
     }
     return STATUS_OK;
@@ -162,15 +165,17 @@ static enum status check_reduced(struct zero *z, int unit, const void *slice, st
                      &z->check->reduced[z->check->pass][unit], err);
 }
 
-/* The first time it is gathered. */
-static enum status check_gathered(struct zero *z, int unit, const void *params, struct error *err)
+/* The first time it is gathered. Experts that ranks share are not compared. */
+static enum status check_gathered(struct zero *z, int unit, const char *slot, struct error *err)
 {
-    const struct shard_layout *layout = z->config.layout;
-    const int64_t frozen = zero_frozen(z, unit) ? shard_padded(layout, zero_frozen(z, unit)) : 0;
-    const size_t bytes = (size_t)(shard_padded(layout, unit) + frozen) * dtype_size(z->config.dtype);
+    const size_t size = dtype_size(z->config.dtype);
     if (!zero_parallel(z) || z->check->gathered[unit]) return STATUS_OK;
     stream_sync(z->stream);
-    return zero_hash(z, params, false, bytes, &z->check->gathered[unit], err);
+    for (int u = unit, more = true; more; more = (u = z->unit[u].next) != 0)
+        if (z->unit[u].ranks == z->world)
+            TRY(zero_hash(z, slot + (size_t)z->unit[u].place * size, false, (size_t)zero_padded(z, u) * size,
+                          &z->check->gathered[unit], err));
+    return STATUS_OK;
 }
 
 static const struct zero_observer observer = {check_gradients, check_reduced, check_gathered};
@@ -241,9 +246,9 @@ static enum status check_compare_gathered(struct zero *z, struct finding *own, s
                                           struct error *err)
 {
     struct zero_check *c = z->check;
-    for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u < z->units; u++) {
+    for (int u = 0; zero_gathers_on_demand(z) && zero_parallel(z) && u <= zero_head(z); u++) {
         TRY(comm_exchange(z->comm, &c->gathered[u], sizeof c->gathered[u], c->all, err));
-        if (zero_same_hashes(c->all, z->world, difference)) continue;
+        if (zero_same_hashes(c->all, z->world, z->world, difference)) continue;
         const bool split = !difference->majority;
         if ((split || c->all[z->rank] != c->all[difference->other]) && own->kind > FINDING_GATHERED)
             *own = (struct finding){split ? FINDING_SPLIT : FINDING_GATHERED, 0, u, -1};

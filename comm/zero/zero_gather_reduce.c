@@ -32,10 +32,9 @@ typedef void collective(struct comm *comm, const struct data_op *ops, int count,
 /* Enqueues `run` in pieces of at most `bucket` elements of all ranks together; whole: on whole slices. */
 static void gather_reduce_pieces(struct zero *z, collective *run, struct data_op whole, int64_t bucket)
 {
-    const int64_t slice = (int64_t)whole.count;
+    const int64_t slice = (int64_t)whole.count, ranks = whole.group.size ? whole.group.size : z->world;
     int64_t piece = slice;
-    if (bucket > 0 && bucket < slice * z->world)
-        piece = max64(bucket / z->world / SHARD_ALIGN * SHARD_ALIGN, SHARD_ALIGN);
+    if (bucket > 0 && bucket < slice * ranks) piece = max64(bucket / ranks / SHARD_ALIGN * SHARD_ALIGN, SHARD_ALIGN);
     struct data_op op = whole;
     op.stride = (size_t)slice;
     for (int64_t at = 0; at < slice; at += piece) {
@@ -52,50 +51,54 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
 {
     const int64_t bucket = gathers ? z->config.zero.allgather_bucket_size : z->config.zero.reduce_bucket_size;
     collective *run = gathers ? comm_all_gather_group : comm_reduce_scatter_group;
-    const bool in_pieces = comm_takes_pieces(z->comm), ordered = count > 0 && ops->ordered && z->inbox;
     const int64_t room = bucket > 0 ? min64(bucket, z->inbox_numel) : z->inbox_numel;
+    int whole = 0; /* operations on whole slices, at the front */
     for (int i = 0; i < count; i++) {
+        const bool ordered = ops[i].ordered && z->inbox;
         if (!ops[i].count) ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
-        if (in_pieces || ordered) gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
+        if (ordered || comm_takes_pieces(z->comm))
+            gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
+        else
+            ops[whole++] = ops[i];
     }
-    if (!in_pieces && !ordered && count > 0) run(z->comm, ops, count, z->stream);
+    if (whole > 0) run(z->comm, ops, whole, z->stream);
 }
 
-static struct data_op slices_op(enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
+static struct data_op slices_op(const struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv,
+                                enum dtype dtype)
 {
-    return (struct data_op){
-        .send = send, .recv = recv, .dtype = dtype, .recv_dtype = dtype, .purpose = purpose, .unit = unit};
+    return (struct data_op){.send = send,
+                            .recv = recv,
+                            .dtype = dtype,
+                            .recv_dtype = dtype,
+                            .purpose = purpose,
+                            .unit = unit,
+                            .group = zero_group(z, unit)};
 }
 
 void zero_gather(struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv, enum dtype dtype)
 {
-    struct data_op op = slices_op(purpose, unit, send, recv, dtype);
+    struct data_op op = slices_op(z, purpose, unit, send, recv, dtype);
     run_group(z, true, &op, 1);
 }
 
 void zero_gather_state(struct zero *z, enum state_kind state, int unit)
 {
-    struct data_op op = slices_op(COMM_OTHER, unit, zero_state_at(z, state, unit, zero_own(z, unit)),
-                                  zero_state_at(z, state, unit, 0), zero_state_dtype(z, state));
+    struct data_op op = slices_op(z, COMM_OTHER, unit, zero_state_at(z, state, unit, zero_own(z, unit)),
+                                  zero_state_at(z, state, unit, zero_first(z, unit)), zero_state_dtype(z, state));
     op.count = (size_t)state_words(z->config.layout, state, unit);
     run_group(z, true, &op, 1);
 }
 
 void zero_sum_halves(struct zero *z, int unit, const void *send, void *recv)
 {
-    struct data_op op = slices_op(COMM_UPDATES, unit, send, recv, DTYPE_BF16);
+    struct data_op op = slices_op(z, COMM_UPDATES, unit, send, recv, DTYPE_BF16);
     run_group(z, false, &op, 1);
 }
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* What is gathered with `unit` after part `u`: its frozen tensors; -1: nothing. */
-static int frozen_to_gather(const struct zero *z, int unit, int u)
-{
-    return u == unit && zero_frozen(z, unit) ? zero_frozen(z, unit) : -1;
-}
-
-/* Gathers the unit into its slot, unless it is there. */
+/* Gathers the unit, and those that go with it, into their slot, unless they are there. */
 static void gather_into_slot(struct zero *z, int unit)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
@@ -105,16 +108,16 @@ static void gather_into_slot(struct zero *z, int unit)
     if (zero_offloads_params(z))
         zero_param_h2d(z, unit, true, z->stream);
     else
-        stream_wait(z->stream, zero_is_offloaded(z, unit) ? z->offload.h2d_done[unit] : z->updated);
+        for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0)
+            stream_wait(z->stream, zero_is_offloaded(z, u) ? z->offload.h2d_done[u] : z->updated);
     stream_wait(z->stream, slot->released);
-    char *staged = slot->staging, *memory = slot->memory;
-    struct data_op ops[2];
+    char *staged = slot->staging;
+    struct data_op ops[2 * UNIT_PARTS];
     int count = 0;
-    for (int u = unit; u >= 0 && zero_parallel(z); u = frozen_to_gather(z, unit, u)) {
+    for (int u = unit, more = zero_parallel(z); more; more = (u = z->unit[u].next) != 0) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
-        ops[count++] = slices_op(COMM_PARAMETERS, u, own, memory, z->config.dtype);
+        ops[count++] = slices_op(z, COMM_PARAMETERS, u, own, zero_in_slot(z, slot, u), z->config.dtype);
         staged += zero_slice_bytes(z, u, z->config.dtype);
-        memory += (size_t)shard_padded(z->config.layout, u) * dtype_size(z->config.dtype);
     }
     run_group(z, true, ops, count);
     event_record(slot->gathered, z->stream);
@@ -137,16 +140,32 @@ static void gather_read_ahead(struct zero *z, int unit)
     if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit) zero_read_ahead(z, unit);
 }
 
-/* The unit's parameters that are kept here. */
+/* Fills *params, whose units are in `slot`, or where they are kept (NULL). */
+static void fill_unit_params(struct zero *z, int unit, const struct gather_slot *slot, struct stream *stream,
+                             struct unit_params *params)
+{
+    for (int u = unit, part = 0, more = true; more; more = (u = zero_next(z, u)) != 0, part++) {
+        const int frozen = zero_frozen(z, u);
+        const int64_t whole = zero_first(z, u);
+        params->trained[part] = slot ? zero_in_slot(z, slot, u) : zero_param(z, u, whole);
+        if (!frozen) continue;
+        const char *values = slot ? zero_in_slot(z, slot, frozen) : zero_param(z, frozen, zero_first(z, frozen));
+        params->frozen[part] = zero_base_decode(z, u, values, stream);
+    }
+    z->decoded_unit[zero_base_slot(z, unit)] = unit;
+}
+
+/* The units' parameters that are kept here. */
 static enum status gather_own(struct zero *z, int unit, enum param_pass pass, struct stream *stream,
                               struct unit_params *params, struct error *err)
 {
-    const int frozen = zero_frozen(z, unit);
+    *params = (struct unit_params){.trained = {NULL}};
     if (!zero_gathers_on_demand(z)) {
-        stream_wait(stream, z->fetched[unit]);
-        if (zero_is_offloaded(z, unit) && !zero_parallel(z)) stream_wait(stream, z->offload.h2d_done[unit]);
-        params->trained = zero_param(z, unit, 0);
-        params->frozen = frozen ? zero_base_decode(z, unit, zero_param(z, frozen, 0), stream) : NULL;
+        for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0) {
+            stream_wait(stream, z->fetched[u]);
+            if (zero_is_offloaded(z, u) && !zero_parallel(z)) stream_wait(stream, z->offload.h2d_done[u]);
+        }
+        fill_unit_params(z, unit, NULL, stream, params);
         return comm_status(z->comm, err);
     }
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
@@ -156,9 +175,7 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
     if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0) gather_into_slot(z, next);
     gather_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
     stream_wait(stream, slot->gathered);
-    const size_t trained = (size_t)shard_padded(z->config.layout, unit) * dtype_size(z->config.dtype);
-    params->trained = slot->memory;
-    params->frozen = frozen ? zero_base_decode(z, unit, slot->memory + trained, stream) : NULL;
+    fill_unit_params(z, unit, slot, stream, params);
     if (z->observer) TRY(z->observer->gathered(z, unit, slot->memory, err));
     TRY(zero_disk_status(z, err));
     return comm_status(z->comm, err);
@@ -170,10 +187,10 @@ static enum status gather_acquire(void *self, int unit, enum param_pass pass, st
 {
     struct zero *z = self;
     struct unit_params base = {0};
-    ASSERT(unit >= 0 && unit < z->units);
+    ASSERT(unit >= 0 && unit <= zero_head(z));
     if (z->config.base) TRY(gather_own(z->config.base, unit, pass, stream, &base, err));
     TRY(gather_own(z, unit, pass, stream, params, err));
-    if (z->config.base) params->frozen = base.frozen;
+    if (z->config.base) memcpy(params->frozen, base.frozen, sizeof base.frozen);
     return STATUS_OK;
 }
 
@@ -210,23 +227,25 @@ static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const 
     struct comm_buffer *buffer = &z->comm_buffers[slot];
     struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
                                    .src_dtype = DTYPE_F32,
-                                   .n = shard_padded(z->config.layout, unit),
-                                   .dst = buffer->memory,
+                                   .n = zero_padded(z, unit),
+                                   .dst = (char *)buffer->memory +
+                                          (size_t)z->unit[unit].place * dtype_size(z->config.comm_dtype),
                                    .src = grads,
                                    .scale = zero_grad_factor(z)};
     stream_wait(stream, buffer->sent);
     z->device->ops->accumulate(stream, &args);
-    return buffer->memory;
+    return args.dst;
 }
 
 static void reduce_fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
                               struct stream *stream)
 {
     void *accumulator = zero_grad(z, unit, first);
+    float *values = bucket + (first - zero_first(z, unit));
     if (to_bucket)
-        zero_accumulate(z, count, bucket + first, DTYPE_F32, accumulator, z->config.grad_dtype, stream);
+        zero_accumulate(z, count, values, DTYPE_F32, accumulator, z->config.grad_dtype, stream);
     else
-        zero_accumulate(z, count, accumulator, z->config.grad_dtype, bucket + first, DTYPE_F32, stream);
+        zero_accumulate(z, count, accumulator, z->config.grad_dtype, values, DTYPE_F32, stream);
 }
 
 /* Those not zero_is_summed(), neighbours in one go. Gaps stay zero. */
@@ -251,7 +270,7 @@ static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_b
     if (summed)
         fold_others(z, unit, bucket, stream);
     else if (!to_bucket || z->micro > 0)
-        reduce_fold_range(z, unit, bucket, to_bucket, 0, shard_padded(z->config.layout, unit), stream);
+        reduce_fold_range(z, unit, bucket, to_bucket, zero_first(z, unit), zero_padded(z, unit), stream);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
@@ -261,9 +280,10 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
-    int64_t end = 0; /* of the previous tensor */
+    int64_t end = 0;                      /* of the previous tensor */
+    if (zero_group(z, unit).size) return; /* experts that ranks share have none */
     for (int t = 0; t <= info->num_tensors; t++) {
-        int64_t next = t < info->num_tensors ? tensors[t].offset : shard_padded(z->config.layout, unit);
+        int64_t next = t < info->num_tensors ? tensors[t].offset : zero_padded(z, unit);
         if (next > end) stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
         if (t < info->num_tensors && !role_is_constant(tensors[t].role)) end = next + tensors[t].numel;
     }
@@ -272,29 +292,39 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
 /* adds: the gradients are added to the host's sum */
 static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool adds, struct stream *stream)
 {
+    const bool clears = bucket->unit >= 0 && !zero_alike(z, bucket->unit, unit);
     ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
     stream_wait(stream, bucket->reduced);
-    if (adds)
-        zero_offload_fill_bucket(z, unit, bucket, stream);
-    else if (bucket->unit >= 0 && !tensor_units_alike(z->config.table, bucket->unit, unit))
-        reduce_clear_gaps(z, unit, bucket->memory, stream);
+    for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0) {
+        if (!zero_uses_bucket(z, u)) continue;
+        if (adds)
+            zero_offload_fill_bucket(z, u, bucket, stream);
+        else if (clears)
+            reduce_clear_gaps(z, u, bucket->memory + z->unit[u].place, stream);
+    }
     bucket->unit = unit;
+}
+
+/* Where the unit's gradients are computed. */
+static float *grads_of(const struct zero *z, int unit)
+{
+    return zero_uses_bucket(z, unit) ? z->buckets[zero_slot(z, unit)].memory + z->unit[unit].place
+                                     : zero_grad(z, unit, zero_first(z, unit));
 }
 
 static enum status grads(void *self, int unit, struct stream *stream, struct unit_grads *to, struct error *err)
 {
     struct zero *z = self;
-    ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit < z->units);
-    const enum grads_home home = zero_grads_home(z, unit);
-    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
+    ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit <= zero_head(z));
     const bool later = z->micro > 0;
-    *to = (struct unit_grads){.grads = home == GRADS_IN_PLACE ? zero_grad(z, unit, 0) : bucket->memory,
-                              .adds = home != GRADS_IN_BUCKET && later};
-    if (home != GRADS_IN_PLACE && !z->open[unit]) open_bucket(z, unit, bucket, to->adds, stream);
-    if (zero_gives_matrix_sums(z, unit)) {
-        to->matrix_sums = zero_grad(z, unit, 0);
-        to->matrix_adds = later;
+    bool buckets = false;
+    *to = (struct unit_grads){.adds = zero_grads_home(z, unit) != GRADS_IN_BUCKET && later, .matrix_adds = later};
+    for (int u = unit, part = 0, more = true; more; more = (u = zero_next(z, u)) != 0, part++) {
+        to->grads[part] = grads_of(z, u);
+        to->matrix_sums[part] = zero_gives_matrix_sums(z, u) ? zero_grad(z, u, zero_first(z, u)) : NULL;
+        buckets |= zero_uses_bucket(z, u);
     }
+    if (buckets && !z->open[unit]) open_bucket(z, unit, &z->buckets[zero_slot(z, unit)], to->adds, stream);
     z->open[unit] = true;
     return comm_status(z->comm, err);
 }
@@ -303,17 +333,21 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
  */
 enum { DUE_BYTES = 25 << 20 };
 
-/* Whether the last of z->due may wait: nothing overwrites its gradients before the next unit's are complete, and nobody
- * waits for the group. At stages 2 and 3 a block's bucket has a new user two blocks later. */
+/* Whether `unit`, whose gradients are the last of z->due, may wait: nothing overwrites these before the next unit's are
+ * complete, and nobody waits for the group. At stages 2 and 3 a block's bucket has a new user two blocks later. */
 static bool waits_for_next(const struct zero *z, int unit)
 {
+    const struct tensor_table *table = z->config.table;
     const bool in_place = zero_grads_home(z, unit) == GRADS_IN_PLACE && !zero_narrow_comm(z);
-    const bool own_slot = z->num_due == 1 && (unit == zero_head(z) || unit == 1);
+    const bool own_slot = table->units[z->due[0].unit].owner == unit && (unit == zero_head(z) || unit == 1);
     int64_t bytes = 0;
-    for (int i = 0; i < z->num_due; i++)
-        bytes += shard_padded(z->config.layout, z->due[i].unit) * (int64_t)dtype_size(z->config.comm_dtype);
-    return z->device->kind == DEVICE_CUDA && unit > 0 && !zero_is_offloaded(z, unit) && (in_place || own_slot) &&
-           z->num_due < COMM_GROUP_MAX && bytes < DUE_BYTES;
+    bool offloaded = false;
+    for (int i = 0; i < z->num_due; i++) {
+        bytes += zero_padded(z, z->due[i].unit) * (int64_t)dtype_size(z->config.comm_dtype);
+        offloaded |= zero_is_offloaded(z, z->due[i].unit);
+    }
+    return z->device->kind == DEVICE_CUDA && unit > 0 && !offloaded && (in_place || own_slot) &&
+           z->num_due + UNIT_PARTS <= COMM_GROUP_MAX && bytes < DUE_BYTES;
 }
 
 /* The reduction of a unit's gradients into its own slice, of an offloaded one into *staging. */
@@ -326,7 +360,8 @@ static struct data_op reduction_of(struct zero *z, const struct due_unit *due, s
                             .dtype = z->config.comm_dtype,
                             .recv_dtype = z->config.grad_dtype,
                             .accumulate = (zero_ordered(z) || !z->grads_whole) && z->micro > 0,
-                            .ordered = zero_ordered(z),
+                            .ordered = zero_ordered(z) || zero_group(z, unit).size,
+                            .group = zero_group(z, unit),
                             .inbox = z->inbox,
                             .bad_rank = &z->bad_rank[unit],
                             .purpose = COMM_GRADIENTS,
@@ -349,8 +384,8 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
     }
     const bool gathers_sums = z->config.zero.stage == 0 && z->last_micro;
     for (int i = 0; i < count && gathers_sums; i++)
-        gathers[i] = slices_op(COMM_GRADIENTS, z->due[i].unit, reductions[i].recv, zero_grad(z, z->due[i].unit, 0),
-                               z->config.grad_dtype);
+        gathers[i] = slices_op(z, COMM_GRADIENTS, z->due[i].unit, reductions[i].recv,
+                               zero_grad(z, z->due[i].unit, zero_first(z, z->due[i].unit)), z->config.grad_dtype);
     run_group(z, true, gathers, gathers_sums ? count : 0);
     for (int i = 0; i < count; i++) {
         const int unit = z->due[i].unit;
@@ -370,7 +405,7 @@ static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct 
     const void *grads = zero_grad(z, unit, 0);
     struct event *free_ = NULL;
     if (zero_grads_home(z, unit) == GRADS_SUM_IN_BUCKET) {
-        grads = bucket->memory;
+        grads = grads_of(z, unit);
         free_ = bucket->reduced;
     } else if (!z->grads_whole) {
         struct d2h_buffer *staging = zero_offload_add(z, unit, send, zero_sent_dtype(z), stream);
@@ -388,31 +423,41 @@ static bool grads_leave(const struct zero *z, int unit)
     return !here && (zero_ordered(z) || z->last_micro || !z->grads_whole);
 }
 
-static enum status grads_ready(void *self, int unit, struct stream *stream, struct error *err)
+/* Of one of the units that are acquired together; those that go to other ranks join z->due. */
+static enum status grads_of_unit_ready(struct zero *z, int unit, struct stream *stream, struct error *err)
 {
-    struct zero *z = self;
-    ASSERT(z->open[unit]);
-    z->open[unit] = false;
-    if (z->last_micro && unit == zero_head(z)) zero_offload_read_ahead(z); /* backward has just begun */
     const bool leaves = grads_leave(z, unit);
-    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
-    const void *send = zero_uses_bucket(z, unit) ? bucket->memory : zero_grad(z, unit, 0);
+    const float *grads = grads_of(z, unit);
+    const void *send = grads;
     if (z->observer && (z->last_micro || zero_uses_bucket(z, unit)))
-        TRY(z->observer->gradients(z, unit, send, stream, err));
+        TRY(z->observer->gradients(z, unit, grads, stream, err));
     if (z->config.grad_dtype != DTYPE_F32 && (z->grads_whole || !leaves))
-        reduce_fold_grads(z, unit, bucket->memory, leaves && zero_parallel(z), stream);
+        reduce_fold_grads(z, unit, grads_of(z, unit), leaves && zero_parallel(z), stream);
     if (!leaves && !zero_ordered(z)) return STATUS_OK;
-    if (zero_narrow_comm(z)) send = fill_reduce_buffer(z, zero_slot(z, unit), unit, send, stream);
+    if (zero_narrow_comm(z)) send = fill_reduce_buffer(z, zero_slot(z, unit), unit, grads, stream);
     if (!leaves) { /* world 1, ordered: what the reduction would do with one rank */
-        zero_accumulate(z, shard_padded(z->config.layout, unit), zero_grad(z, unit, 0), DTYPE_F32, send,
-                        zero_sent_dtype(z), stream);
+        zero_accumulate(z, zero_padded(z, unit), zero_grad(z, unit, 0), DTYPE_F32, send, zero_sent_dtype(z), stream);
     } else if (zero_parallel(z)) {
         z->due[z->num_due++] = (struct due_unit){unit, send};
-        if (!waits_for_next(z, unit)) TRY(reduce_due(z, stream, err));
+        if (zero_is_offloaded(z, unit)) TRY(reduce_due(z, stream, err)); /* two buffers hold what comes down */
     } else {
         reduce_grads_d2h(z, unit, send, stream);
         if (!z->config.zero.overlap_comm) stream_wait(stream, z->reduced[unit]);
     }
+    return STATUS_OK;
+}
+
+/* The last unit comes first, so that offloaded ones come down in the order that the host waits for. */
+static enum status grads_ready(void *self, int unit, struct stream *stream, struct error *err)
+{
+    struct zero *z = self;
+    int parts[UNIT_PARTS] = {unit}, count = 1;
+    ASSERT(z->open[unit]);
+    z->open[unit] = false;
+    if (z->last_micro && unit == zero_head(z)) zero_offload_read_ahead(z); /* backward has just begun */
+    for (int u = zero_next(z, unit); u; u = zero_next(z, u)) parts[count++] = u;
+    while (count > 0) TRY(grads_of_unit_ready(z, parts[--count], stream, err));
+    if (z->num_due && !waits_for_next(z, unit)) TRY(reduce_due(z, stream, err));
     return comm_status(z->comm, err);
 }
 
@@ -428,14 +473,15 @@ const struct param_verbs *zero_verbs(struct zero *z)
 struct gather_order {
     const struct zero *zero;
     int held[SLOTS];  /* unit in each slot, -1: none */
-    int64_t elements; /* gathered so far, of one rank's slices */
+    int64_t elements; /* that this rank has got from others */
 };
 
 static void gather_next(struct gather_order *order, int unit)
 {
-    int *held = &order->held[zero_slot(order->zero, unit)];
-    for (int u = unit; *held != unit && u >= 0; u = frozen_to_gather(order->zero, unit, u))
-        order->elements += order->zero->config.layout->slice[u];
+    const struct zero *z = order->zero;
+    int *held = &order->held[zero_slot(z, unit)];
+    for (int u = unit, more = *held != unit; more; more = (u = z->unit[u].next) != 0)
+        order->elements += z->config.layout->slice[u] * (z->unit[u].ranks - 1);
     *held = unit;
 }
 
@@ -443,25 +489,28 @@ static void gather_next(struct gather_order *order, int unit)
 static int64_t elements_gathered(const struct zero *z, int micro_batches)
 {
     struct gather_order order = {.zero = z, .held = {-1, -1, -1, -1}};
+    const int head = zero_head(z);
     for (int micro = 0; micro < micro_batches; micro++) {
-        for (int unit = 0; unit < z->units; unit++) gather_next(&order, unit);
+        for (int unit = 0; unit <= head; unit++) gather_next(&order, unit);
         if (z->config.tied) gather_next(&order, 0);
-        for (int unit = z->units - 2; unit >= z->backward_end; unit--) gather_next(&order, unit);
+        for (int unit = head - 1; unit >= z->backward_end; unit--) gather_next(&order, unit);
     }
     return order.elements;
 }
 
 void zero_theory(const struct zero *z, int micro_batches, int64_t *gather_bytes, int64_t *reduce_bytes)
 {
-    int64_t own = z->config.layout->trained_numel, others = z->world - 1;
+    const int64_t others = z->world - 1;
+    int64_t own = 0; /* elements of the trained units that others have, or send */
+    for (int u = 0; u < z->units; u++) own += z->config.layout->slice[u] * (z->unit[u].ranks - 1);
     int64_t size = (int64_t)dtype_size(z->config.dtype), grad_size = (int64_t)dtype_size(z->config.grad_dtype);
     int64_t sent_size = (int64_t)dtype_size(z->config.comm_dtype);
     int64_t gathered = z->config.zero.stage == 3 ? elements_gathered(z, micro_batches) : own;
     int64_t reports = z->config.layout->parts * (z->units + 1 + z->config.extra_sums) * (int64_t)sizeof(double);
     const bool each_micro = z->config.zero.stage >= 2 || zero_ordered(z);
     int64_t updates = 0; /* bytes of Muon's */
-    for (int u = 1; z->muon.on && u < zero_head(z); u++)
-        updates += z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates;
-    *gather_bytes = others * (gathered * (z->config.zero.stage == 0 ? grad_size : size) + reports + updates);
-    *reduce_bytes = others * (own * sent_size * (each_micro ? micro_batches : 1) + updates);
+    for (int u = 1; z->muon.on && u < z->units; u++)
+        updates += zero_is_block(z, u) ? z->config.layout->slice[u] * (int64_t)sizeof *z->muon.updates : 0;
+    *gather_bytes = gathered * (z->config.zero.stage == 0 ? grad_size : size) + others * (reports + updates);
+    *reduce_bytes = own * sent_size * (each_micro ? micro_batches : 1) + others * updates;
 }

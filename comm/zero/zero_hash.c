@@ -53,8 +53,9 @@ struct zero_kept zero_kept_of(const struct zero *z, int array, int unit)
         return nothing;
     const bool whole = params ? z->params_whole : !offloaded && z->state_whole[state];
     const int64_t own = zero_own(z, unit);
-    return (struct zero_kept){.first = whole ? 0 : own,
-                              .end = whole ? shard_padded(z->config.layout, unit) : own + z->config.layout->slice[unit],
+    const int64_t first = zero_first(z, unit);
+    return (struct zero_kept){.first = whole ? first : own,
+                              .end = whole ? first + zero_padded(z, unit) : own + z->config.layout->slice[unit],
                               .in_host = params ? zero_offloads_params(z) : offloaded,
                               .dtype = params ? z->config.dtype : zero_state_dtype(z, state)};
 }
@@ -75,7 +76,7 @@ enum status zero_hash_array(struct zero *z, int array, int unit, int64_t offset,
     return zero_hash(z, first, kept.in_host, (size_t)(end - first), hash, err);
 }
 
-bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference)
+static bool same_in_group(const uint64_t *hashes, int world, struct replica_difference *difference)
 {
     int most = 0;
     for (int r = 0; r < world; r++) {
@@ -93,12 +94,23 @@ bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_differen
     return false;
 }
 
+bool zero_same_hashes(const uint64_t *hashes, int world, int ranks, struct replica_difference *difference)
+{
+    for (int first = 0; first < world; first += ranks) {
+        if (same_in_group(hashes + first, ranks, difference)) continue;
+        difference->rank += first;
+        difference->other += first;
+        return false;
+    }
+    return true;
+}
+
 /* The elements of a unit in an array that every rank keeps whole; 0: it is not such. */
 static int64_t replicated(const struct zero *z, int array, int unit)
 {
     const struct zero_kept kept = zero_kept_of(z, array, unit);
-    const int64_t all = shard_padded(z->config.layout, unit);
-    return kept.end - kept.first == all ? all : 0;
+    const int64_t all = zero_padded(z, unit);
+    return z->unit[unit].ranks > 1 && kept.end - kept.first == all ? all : 0;
 }
 
 /* The first unit and tensor that differ, the same on all ranks. all: (world), scratch. */
@@ -109,18 +121,20 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
         for (int u = 0; u < z->all_units; u++) {
             uint64_t hash = 0;
             if (!replicated(z, array, u)) continue;
-            TRY(zero_hash_array(z, array, u, 0, replicated(z, array, u), &hash, err));
+            TRY(zero_hash_array(z, array, u, zero_first(z, u), replicated(z, array, u), &hash, err));
             TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-            if (zero_same_hashes(all, z->world, difference)) continue;
+            if (zero_same_hashes(all, z->world, z->unit[u].ranks, difference)) continue;
             difference->what = zero_array_name(array);
             difference->unit = &table->units[u];
             for (int t = 0; t < difference->unit->num_tensors && !difference->tensor; t++) {
                 const struct tensor_info *tensor = &table->tensors[difference->unit->first_tensor + t];
                 hash = 0;
                 const struct zero_words words = zero_tensor_words(z, tensor);
-                TRY(zero_hash_array(z, array, u, words.first, words.count, &hash, err));
+                const int64_t first = max64(words.first, zero_first(z, u));
+                const int64_t end = min64(words.first + words.count, zero_first(z, u) + zero_padded(z, u));
+                if (first < end) TRY(zero_hash_array(z, array, u, first, end - first, &hash, err));
                 TRY(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-                if (!zero_same_hashes(all, z->world, difference)) difference->tensor = tensor;
+                if (!zero_same_hashes(all, z->world, z->unit[u].ranks, difference)) difference->tensor = tensor;
             }
             return STATUS_OK;
         }
@@ -133,7 +147,7 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
 enum status zero_compare_replicas(struct zero *z, struct replica_difference *difference, struct error *err)
 {
     enum status status = STATUS_OK;
-    uint64_t hash = 0;
+    uint64_t hashes[2] = {0}; /* of what all ranks have; of experts that they share */
     int64_t bytes = 0;
     double start = seconds_now();
     *difference = (struct replica_difference){.rank = -1};
@@ -144,13 +158,17 @@ enum status zero_compare_replicas(struct zero *z, struct replica_difference *dif
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; u < z->all_units; u++) {
             const int64_t count = replicated(z, array, u);
-            if (count) TRY_END(zero_hash_array(z, array, u, 0, count, &hash, err));
+            uint64_t *hash = &hashes[z->unit[u].ranks < z->world];
+            if (count) TRY_END(zero_hash_array(z, array, u, zero_first(z, u), count, hash, err));
             bytes += count * (int64_t)dtype_size(zero_kept_of(z, array, u).dtype);
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
-    TRY_END(comm_exchange(z->comm, &hash, sizeof hash, all, err));
-    if (!zero_same_hashes(all, z->world, difference)) status = locate(z, all, difference, err);
+    for (int shared = 0; shared < 2 && status == STATUS_OK && difference->rank < 0; shared++) {
+        const int ranks = shared ? z->unit[z->units - 1].ranks : z->world; /* the last unit is one of experts, if any */
+        TRY_END(comm_exchange(z->comm, &hashes[shared], sizeof *hashes, all, err));
+        if (!zero_same_hashes(all, z->world, ranks, difference)) status = locate(z, all, difference, err);
+    }
 end:
     free(all);
     return status;

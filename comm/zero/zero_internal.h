@@ -73,7 +73,7 @@ struct decay_range {
 struct zero_muon {
     bool on;                           /* there are matrices that it updates; else the rest is unused */
     int64_t seconds;                   /* elements of state[STATE_EXP_AVG_SQ]: the matrices have no second moments */
-    int64_t room;                      /* elements of the largest block (shard_padded) */
+    int64_t room;                      /* elements of the largest block (zero_padded) */
     uint16_t *updates;                 /* bf16, room for a block's updates; world > 1: twice, and peers read them */
     struct orthogonalize_args scratch; /* device, room for the largest matrix */
 };
@@ -123,12 +123,21 @@ struct written_slice {
 
 /* Called by the verbs in a checked step: zero_check.c. */
 struct zero_observer {
-    /* The unit's gradients (shard_padded, of one micro-batch or all) are computed on `stream`. */
+    /* The unit's gradients (zero_padded, of one micro-batch or all) are computed on `stream`. */
     enum status (*gradients)(struct zero *zero, int unit, const float *grads, struct stream *stream, struct error *err);
     /* The own slice of their sum (config.grad_dtype) is complete on the communication stream. */
     enum status (*reduced)(struct zero *zero, int unit, const void *slice, struct error *err);
-    /* The unit (shard_padded) is gathered on the communication stream. */
-    enum status (*gathered)(struct zero *zero, int unit, const void *params, struct error *err);
+    /* The unit and those gathered with it are in its slot, once the communication stream is there. */
+    enum status (*gathered)(struct zero *zero, int unit, const char *slot, struct error *err);
+};
+
+/* A unit as it is kept and gathered. With experts shared by groups of ranks each group has a range of an experts' unit,
+ * which is whole for its ranks. */
+struct zero_unit {
+    int ranks;           /* that share its slices: all, or those of a group */
+    int next;            /* of those that are gathered together: the trained ones, then their frozen tensors; 0: none */
+    int64_t place;       /* elements before it in their slot, and in their bucket */
+    int64_t whole, room; /* elements, and words of a moment, before it in an array that is kept whole */
 };
 
 struct zero {
@@ -136,9 +145,10 @@ struct zero {
     struct device *device;
     struct comm *comm; /* NULL: a dry layout */
     int rank, world;
-    int units;        /* of the model; */
-    int all_units;    /* with the frozen ones after them, unless config.base keeps these */
-    int backward_end; /* the last unit that backward acquires, here or for another one whose base this is */
+    int units;              /* that have optimizer state; */
+    int all_units;          /* with the frozen ones after them, unless config.base keeps these */
+    struct zero_unit *unit; /* (all_units + 1) */
+    int backward_end;       /* the last unit that backward acquires, here or for another one whose base this is */
     struct param_verbs verbs;
 
     /* Whether an array is kept whole; else it holds the own slices, one after the other. What is offloaded is in
@@ -208,11 +218,30 @@ static inline bool zero_parallel(const struct zero *zero)
     return zero->world > 1;
 }
 
+/* Elements of the unit that this rank has where it is whole, with padding; */
+static inline int64_t zero_padded(const struct zero *zero, int unit)
+{
+    return zero->config.layout->slice[unit] * zero->unit[unit].ranks;
+}
+
+/* the first of them. */
+static inline int64_t zero_first(const struct zero *zero, int unit)
+{
+    return zero->rank / zero->unit[unit].ranks * zero_padded(zero, unit);
+}
+
+/* The ranks that share the unit's slices. */
+static inline struct comm_group zero_group(const struct zero *zero, int unit)
+{
+    const int ranks = zero->unit[unit].ranks;
+    return (struct comm_group){ranks == zero->world ? 0 : ranks, 1};
+}
+
 /* Index of element `offset` of `unit` in an array that is kept whole, or in one of own slices. */
 static inline int64_t zero_index(const struct zero *zero, bool whole, int unit, int64_t offset)
 {
     const struct shard_layout *layout = zero->config.layout;
-    if (whole) return layout->shard_offset[unit] * zero->world + offset;
+    if (whole) return zero->unit[unit].whole + offset - zero_first(zero, unit);
     return layout->shard_offset[unit] + offset - layout->slice[unit] * zero->rank;
 }
 
@@ -222,7 +251,8 @@ static inline int64_t zero_moment_index(const struct zero *zero, bool whole, int
     const struct shard_layout *layout = zero->config.layout;
     const int64_t rank = offset / layout->slice[unit], first = rank * layout->slice[unit];
     const int64_t words = moment_map_words(&layout->map, unit, first, offset);
-    if (whole) return layout->room_offset[unit] * zero->world + layout->room[unit] * rank + words;
+    const int64_t before = rank - zero->rank / zero->unit[unit].ranks * zero->unit[unit].ranks;
+    if (whole) return zero->unit[unit].room + layout->room[unit] * before + words;
     return layout->room_offset[unit] + layout->room[unit] * (rank - zero->rank) + words;
 }
 
@@ -291,11 +321,22 @@ static inline bool zero_one_copy(const struct zero *zero)
     return zero->config.master_dtype == zero->config.dtype;
 }
 
+static inline int zero_head(const struct zero *zero)
+{
+    return tensor_table_head(zero->config.table);
+}
+
+/* A block, or its experts. */
+static inline bool zero_is_block(const struct zero *zero, int unit)
+{
+    return unit > 0 && unit < zero->units && unit != zero_head(zero);
+}
+
 /* Whether this state of the unit has values for some of its ranges only. */
 static inline bool zero_is_sparse(const struct zero *zero, enum state_kind state, int unit)
 {
-    const bool block = unit > 0 && unit < zero->units - 1, empty = zero->config.table->units[unit].num_tensors == 0;
-    return zero->muon.on && state == STATE_EXP_AVG_SQ && (block || empty);
+    const bool empty = zero->config.table->units[unit].num_tensors == 0;
+    return zero->muon.on && state == STATE_EXP_AVG_SQ && (zero_is_block(zero, unit) || empty);
 }
 
 static inline float *zero_second_at(const struct zero *zero, const struct decay_range *range)
@@ -400,17 +441,36 @@ static inline bool zero_gathers_on_demand(const struct zero *zero)
     return zero->config.zero.stage == 3 && (zero_parallel(zero) || zero_offloads_params(zero));
 }
 
-static inline int zero_head(const struct zero *zero)
-{
-    return zero->units - 1;
-}
-
 /* See zero_gather_reduce.c. */
 static inline int zero_slot(const struct zero *zero, int unit)
 {
-    if (unit == 0) return 0;
-    if (unit == zero_head(zero)) return zero->config.tied ? 1 : 0;
-    return 2 + (unit - 1) % 2;
+    const int owner = zero->config.table->units[unit].owner;
+    if (owner == 0) return 0;
+    if (owner == zero_head(zero)) return zero->config.tied ? 1 : 0;
+    return 2 + (owner - 1) % 2;
+}
+
+/* The unit's place in the slot of gathered parameters. */
+static inline char *zero_in_slot(const struct zero *zero, const struct gather_slot *slot, int unit)
+{
+    return slot->memory + (size_t)zero->unit[unit].place * dtype_size(zero->config.dtype);
+}
+
+/* The next of the trained units that are acquired together; 0: none. */
+static inline int zero_next(const struct zero *zero, int unit)
+{
+    return zero->config.table->units[unit].next;
+}
+
+/* Whether the trained units acquired with two others lie at the same places. */
+static inline bool zero_alike(const struct zero *zero, int a, int b)
+{
+    while (tensor_units_alike(zero->config.table, a, b) && zero->unit[a].place == zero->unit[b].place) {
+        a = zero_next(zero, a);
+        b = zero_next(zero, b);
+        if (!a || !b) return !a && !b;
+    }
+    return false;
 }
 
 /* zero_free() frees it. */
@@ -475,16 +535,17 @@ struct zero_kept zero_kept_of(const struct zero *zero, int array, int unit);
 enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offset, int64_t count, uint64_t *hash,
                             struct error *err);
 
-/* Whether the hashes (world) are equal. If not, fills difference->other (a rank with the most frequent one; in a tie
- * that of the lowest ranks), majority, and rank (the lowest with another hash). */
-bool zero_same_hashes(const uint64_t *hashes, int world, struct replica_difference *difference);
+/* Whether the hashes (world) are equal, those of each group of `ranks` neighbours. If not, fills difference->other (a
+ * rank with the most frequent one; in a tie that of the lowest ranks), majority, and rank (the lowest with another
+ * hash). */
+bool zero_same_hashes(const uint64_t *hashes, int world, int ranks, struct replica_difference *difference);
 
 /* Whether products add the gradients of a block's matrices to the accumulator; they are not in the bucket then. */
 static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
 {
     const struct zero_config *config = &zero->config;
     return config->training && !zero_parallel(zero) && zero->offload.first_unit == zero->units &&
-           config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && unit > 0 && unit < zero_head(zero);
+           config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && zero_is_block(zero, unit);
 }
 
 /* Whether a product has added the tensor's gradient to its accumulator. */
@@ -497,7 +558,15 @@ static inline bool zero_is_summed(const struct zero *zero, const struct tensor_i
 void zero_base_layout(struct zero *zero, struct arena *local);
 void zero_base_clear(struct zero *zero, struct stream *compute);
 
-/* The values of the unit's frozen tensors, which are at `bytes`, for work on `compute`: decoded, if they are stored. */
+/* The slot of decoded units that it belongs to. */
+static inline int zero_base_slot(const struct zero *zero, int unit)
+{
+    const int slot = zero_slot(zero, unit);
+    return slot == 3 ? 2 : slot;
+}
+
+/* The values of the unit's frozen tensors, which are at `bytes`, for work on `compute`: decoded, if they are stored.
+ * The caller sets decoded_unit[] after it has those of all units that are acquired together. */
 const void *zero_base_decode(struct zero *zero, int unit, const char *bytes, struct stream *compute);
 
 /* Which elements of its unit a tensor has; of bytes, words. */
@@ -512,9 +581,9 @@ void zero_offload_params_release(struct zero *zero);
 /* nvme: starts to read the own slice of `unit`. */
 void zero_read_ahead(struct zero *zero, int unit);
 
-/* Enqueues the copy of the own slice (with `frozen` its frozen tensors after it) to its slot's staging, which is
- * returned; `stream` waits for it. */
-void *zero_param_h2d(struct zero *zero, int unit, bool frozen, struct stream *stream);
+/* Enqueues the copy of the own slice (`together`: of all units that are gathered with it, in turn) to its slot's
+ * staging, which is returned; `stream` waits for it. */
+void *zero_param_h2d(struct zero *zero, int unit, bool together, struct stream *stream);
 
 /* The update of offloaded parameters on the device. begin: returns the unit's master weights, if they are the
  * parameters and had to come up; else NULL. end: the parameters go down. */
@@ -548,7 +617,8 @@ void zero_offload_close(struct zero *zero);
 /* received: device memory that reductions write. */
 void zero_offload_layout(struct zero *zero, struct arena *local, struct arena *received, struct arena *host);
 
-/* World 1, after the first micro-batch: fills the bucket with the sum so far, for work on `stream`. */
+/* World 1, after the first micro-batch: fills the unit's place in the bucket with the sum so far, for work on `stream`.
+ */
 void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket, struct stream *stream);
 
 /* Where `stream` writes the unit's gradients next; z->micro > 0: adds them to the values there. */
@@ -606,10 +676,10 @@ static inline struct sumsq_args zero_part_squares(const struct zero *zero, int u
                                .out = &zero_report(zero, part)[unit]};
 }
 
-/* Sums a unit's bf16 values (shard_padded) over the ranks; `recv`, the own slice, may lie in `send`. */
+/* Sums a unit's bf16 values (zero_padded) over the ranks; `recv`, the own slice, may lie in `send`. */
 void zero_sum_halves(struct zero *zero, int unit, const void *send, void *recv);
 
-/* Gathers the ranks' own slices `send` of a unit into `recv` (shard_padded), in pieces. */
+/* Gathers the ranks' own slices `send` of a unit into `recv` (zero_padded), in pieces. */
 void zero_gather(struct zero *zero, enum comm_purpose purpose, int unit, const void *send, void *recv,
                  enum dtype dtype);
 

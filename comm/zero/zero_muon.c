@@ -13,10 +13,16 @@
  * is AdamW's, and only that has second moments: zero_is_sparse(). */
 #include "comm/zero/zero_internal.h"
 
+/* The blocks take turns in the order of units, without the head. */
+static int muon_turn(const struct zero *z, int unit)
+{
+    return unit - 1 - (unit > zero_head(z));
+}
+
 /* Whether this rank makes the block's matrices orthogonal. */
 static bool muon_is_mine(const struct zero *z, int unit)
 {
-    return (unit - 1) % z->world == z->rank;
+    return muon_turn(z, unit) % z->world == z->rank;
 }
 
 /* A rank has its own block in the first half, and the others in turn in the second. */
@@ -30,10 +36,11 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
     if (!z->muon.on) return;
     struct orthogonalize_args *scratch = &z->muon.scratch;
     int64_t largest = 0, side = 0;
-    for (int u = 1; u < zero_head(z); u++) z->muon.room = max64(shard_padded(z->config.layout, u), z->muon.room);
+    for (int u = 1; u < z->units; u++)
+        if (zero_is_block(z, u)) z->muon.room = max64(zero_padded(z, u), z->muon.room);
     for (int t = 0; t < z->config.table->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
-        if (tensor->unit == 0 || tensor->unit >= zero_head(z)) continue;
+        if (!zero_is_block(z, tensor->unit)) continue;
         largest = max64(tensor->numel, largest);
         const int64_t *shape = &tensor->shape[tensor->ndim > 2];
         side = tensor_is_matrix(tensor) ? max64(min64(shape[0], shape[1]), side) : side;
@@ -92,7 +99,9 @@ static void orthogonalize_block(struct zero *z, int unit, struct stream *compute
 static void muon_begin_round(struct zero *z, int unit, struct stream *compute)
 {
     int mine = 0;
-    for (int u = unit; u < unit + z->world && u < zero_head(z); u++) {
+    const int end = muon_turn(z, unit) + z->world;
+    for (int u = unit; u < z->units && muon_turn(z, u) < end; u++) {
+        if (!zero_is_block(z, u)) continue;
         uint16_t *updates = muon_updates(z, u);
         mine = muon_is_mine(z, u) ? u : mine;
         muon_take_momentum(z, u, compute);
@@ -108,8 +117,7 @@ static void muon_begin_round(struct zero *z, int unit, struct stream *compute)
 static void muon_deal_out(struct zero *z, int unit, struct stream *compute)
 {
     uint16_t *updates = muon_updates(z, unit), *own = updates + zero_own(z, unit);
-    if (!muon_is_mine(z, unit))
-        stream_fill_zero(compute, updates, (size_t)shard_padded(z->config.layout, unit) * sizeof *updates);
+    if (!muon_is_mine(z, unit)) stream_fill_zero(compute, updates, (size_t)zero_padded(z, unit) * sizeof *updates);
     zero_follow_compute(z, compute);
     zero_sum_halves(z, unit, updates, own);
     if (z->config.zero.stage == 0) zero_gather(z, COMM_UPDATES, unit, own, updates, DTYPE_BF16);
@@ -131,8 +139,8 @@ static double muon_adjustment(const struct zero *z, const struct tensor_info *ma
 void zero_muon_update(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
-    if (!z->muon.on || unit == 0 || unit >= zero_head(z)) return;
-    if ((unit - 1) % z->world == 0) muon_begin_round(z, unit, compute);
+    if (!z->muon.on || !zero_is_block(z, unit)) return;
+    if (muon_turn(z, unit) % z->world == 0) muon_begin_round(z, unit, compute);
     if (zero_parallel(z)) muon_deal_out(z, unit, compute);
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
@@ -173,5 +181,5 @@ void zero_muon_gather_seconds(struct zero *z, int unit)
     float *whole = (float *)z->muon.updates, *own = whole + zero_own(z, unit);
     zero_muon_copy_seconds(z, unit, zero_own(z, unit), z->config.layout->slice[unit], own, false, z->stream);
     zero_gather(z, COMM_OTHER, unit, own, whole, DTYPE_F32);
-    zero_muon_copy_seconds(z, unit, 0, shard_padded(z->config.layout, unit), whole, true, z->stream);
+    zero_muon_copy_seconds(z, unit, 0, zero_padded(z, unit), whole, true, z->stream);
 }

@@ -171,7 +171,7 @@ static void offload_sum_h2d(struct zero *z, int unit, void *memory, struct event
 
 void zero_offload_fill_bucket(struct zero *z, int unit, struct bucket *bucket, struct stream *stream)
 {
-    offload_sum_h2d(z, unit, bucket->memory, bucket->reduced, z->offload.staging[0].filled);
+    offload_sum_h2d(z, unit, bucket->memory + z->unit[unit].place, bucket->reduced, z->offload.staging[0].filled);
     stream_wait(stream, z->offload.staging[0].filled);
 }
 

@@ -92,8 +92,8 @@ static void read_params_ahead(struct zero *z, int unit)
 
 void zero_read_ahead(struct zero *z, int unit)
 {
-    read_params_ahead(z, unit);
-    if (zero_frozen(z, unit)) read_params_ahead(z, zero_frozen(z, unit));
+    do read_params_ahead(z, unit);
+    while ((unit = z->unit[unit].next));
 }
 
 static void params_h2d(struct zero *z, int unit, void *to)
@@ -106,16 +106,19 @@ static void params_h2d(struct zero *z, int unit, void *to)
                              zero_slice_bytes(z, unit, z->config.dtype));
 }
 
-void *zero_param_h2d(struct zero *z, int unit, bool frozen, struct stream *stream)
+void *zero_param_h2d(struct zero *z, int unit, bool together, struct stream *stream)
 {
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct stream *h2d = z->offloaded_params.h2d;
-    stream_wait(h2d, z->offloaded_params.settled[unit]);
-    read_params_ahead(z, unit); /* while the staging slice has its user */
-    await_params_staging(z, slot, h2d);
-    params_h2d(z, unit, slot->staging);
-    if (frozen && zero_frozen(z, unit))
-        params_h2d(z, zero_frozen(z, unit), slot->staging + zero_slice_bytes(z, unit, z->config.dtype));
+    char *to = slot->staging;
+    for (int u = unit, more = true; more; u = z->unit[u].next) {
+        stream_wait(h2d, z->offloaded_params.settled[u]);
+        read_params_ahead(z, u); /* while the staging slice has its user */
+        if (u == unit) await_params_staging(z, slot, h2d);
+        params_h2d(z, u, to);
+        to += zero_slice_bytes(z, u, z->config.dtype);
+        more = together && z->unit[u].next;
+    }
     event_record(slot->staged, h2d);
     stream_wait(stream, slot->staged);
     return slot->staging;

@@ -59,7 +59,7 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     const int parts = z->config.layout->parts;
     ASSERT(z->num_due == 0);                  /* the embedding, which backward finishes last, does not wait */
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
-        ASSERT(!z->open[u]);
+        ASSERT(u > zero_head(z) || !z->open[u]);
         bool summed = zero_is_offloaded(z, u) && !z->grads_whole; /* on their way down */
         if (zero_parallel(z) || summed) stream_wait(compute, z->reduced[u]);
         if (summed) continue;
@@ -142,8 +142,8 @@ static void step_gather_updated(struct zero *z, int unit, struct stream *compute
     } else {
         zero_follow_compute(z, compute);
     }
-    zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)), zero_param(z, unit, 0),
-                z->config.dtype);
+    zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)),
+                zero_param(z, unit, zero_first(z, unit)), z->config.dtype);
     event_record(z->fetched[unit], z->stream);
     if (!z->config.zero.overlap_comm) stream_wait(compute, z->fetched[unit]);
 }
@@ -168,7 +168,7 @@ static void step_update_all(struct zero *z, struct stream *compute)
 static int64_t nonfinite_searched(const struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
-    return z->grads_whole ? layout->trained_numel * z->world : layout->shard_offset[z->offload.first_unit];
+    return z->grads_whole ? z->unit[z->units].whole : layout->shard_offset[z->offload.first_unit];
 }
 
 /* In a skipped step: searches all gradients on the device, at stages 0 and 1 more than this rank's, which are not
@@ -219,12 +219,11 @@ enum status zero_end_step(struct zero *z, struct stream *compute, struct error *
 /* Of element `index` of the gradients kept here. */
 static struct bad_position nonfinite_position(const struct zero *z, int64_t index)
 {
-    const struct shard_layout *layout = z->config.layout;
-    int64_t per_unit = z->grads_whole ? z->world : 1, first = 0;
+    int64_t first = 0;
     for (int u = 0; u < z->units; u++) {
-        int64_t count = layout->slice[u] * per_unit;
-        if (index < first + count)
-            return (struct bad_position){.unit = u, .offset = index - first + (z->grads_whole ? 0 : zero_own(z, u))};
+        const int64_t count = z->grads_whole ? zero_padded(z, u) : z->config.layout->slice[u];
+        const int64_t begin = z->grads_whole ? zero_first(z, u) : zero_own(z, u);
+        if (index < first + count) return (struct bad_position){.unit = u, .offset = index - first + begin};
         first += count;
     }
     return (struct bad_position){.unit = z->units};

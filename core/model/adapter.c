@@ -75,7 +75,7 @@ static struct tensor_info adapter_tensor(const struct adapter_base *b, int i, en
 {
     const struct tensor_info *base = &b->table->tensors[i], *down;
     if (!role_is_expert(base->role)) return adapter_of_matrix(b->desc, base, &b->choices[i], part);
-    down = tensor_find(b->table, base->unit, ROLE_EXPERT_DOWN_W);
+    down = tensor_find(b->table, b->table->units[base->unit].owner, ROLE_EXPERT_DOWN_W);
     const bool outer = down != base && b->choices[down - b->table->tensors].use == ADAPTER_LORA;
     return adapter_of_experts(b->desc, base, &b->choices[i], part, outer);
 }

@@ -78,7 +78,7 @@ void shard_layout_init_parts(struct shard_layout *layout, const struct tensor_ta
     layout->world = world;
     layout->parts = parts;
     layout->num_units = table->num_units;
-    layout->num_trained = tensor_table_head(table) + 1;
+    layout->num_trained = tensor_table_trained(table);
     layout->slice = memory_zeroed((size_t)table->num_units, sizeof *layout->slice);
     layout->shard_offset = memory_zeroed((size_t)table->num_units + 1, sizeof *layout->shard_offset);
     for (int u = 0; u < table->num_units; u++) {

@@ -138,7 +138,7 @@ void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const s
     bool any = false;
     ASSERT(!table->stored);
     table->word = (int64_t)dtype_size(compute);
-    for (int u = tensor_table_head(table) + 1; u < table->num_units; u++) {
+    for (int u = tensor_table_trained(table); u < table->num_units; u++) {
         struct unit_info *unit = &table->units[u];
         bool needed = false;
         int64_t bytes = 0;
@@ -297,12 +297,12 @@ static bool stored_same_tensor(const struct tensor_table *a, const struct tensor
 bool stored_base_is_same(const struct tensor_table *a, const struct tensor_table *b)
 {
     bool same = a->num_units == b->num_units && a->num_frozen == b->num_frozen && !a->stored == !b->stored;
-    for (int u = a->num_units - a->num_frozen; u < a->num_units && same; u++) {
+    for (int u = tensor_table_trained(a); u < a->num_units && same; u++) {
         const struct unit_info *x = &a->units[u], *y = &b->units[u];
         same = x->num_tensors == y->num_tensors && x->numel == y->numel && x->stored_bytes == y->stored_bytes;
         for (int t = 0; t < x->num_tensors && same; t++)
             same = stored_same_tensor(a, b, x->first_tensor + t, y->first_tensor + t);
     }
-    for (int u = 0; u < a->num_units - a->num_frozen && same; u++) same = a->units[u].frozen == b->units[u].frozen;
+    for (int u = 0; u < tensor_table_trained(a) && same; u++) same = a->units[u].frozen == b->units[u].frozen;
     return same;
 }

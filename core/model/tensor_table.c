@@ -528,7 +528,58 @@ static void add_unit(struct tensor_table *table, const struct model_desc *desc, 
         for (int64_t expert = 0; expert < (rule->trait == EACH ? desc->experts.count : 1); expert++)
             for (const struct tensor_rule *of = rule; of < next; of++) add_tensor(table, desc, &rules, of, expert);
     }
-    table->num_units++;
+    unit->owner = table->num_units++;
+}
+
+/* Appends the tensors of the old table's unit that `takes` names to one of the new table; false: there are none. */
+static bool move_tensors(struct tensor_table *table, const struct tensor_table *old, int from, int to,
+                         bool (*takes)(const struct tensor_info *tensor, int which), int which)
+{
+    struct unit_info *unit = &table->units[to];
+    unit->first_tensor = table->num_tensors;
+    for (int i = 0; i < old->units[from].num_tensors; i++) {
+        const struct tensor_info *tensor = &old->tensors[old->units[from].first_tensor + i];
+        ASSERT(!tensor->joined || takes(tensor, which) == takes(&tensor[-1], which));
+        if (!takes(tensor, which)) continue;
+        struct tensor_info *moved = &table->tensors[table->num_tensors++];
+        *moved = *tensor;
+        moved->unit = to;
+        take_tensor(table, unit, moved);
+    }
+    return unit->num_tensors > 0;
+}
+
+static bool is_of_part(const struct tensor_info *tensor, int part)
+{
+    return role_part(tensor->role) == part;
+}
+
+/* Moves the experts of blocks to units of their own, and numbers tensors in this order. */
+static void split_experts(struct tensor_table *table)
+{
+    static const char *const names[UNIT_PARTS] = {"", ", gate_up", ", down"};
+    struct tensor_table old = *table;
+    table->units = memory_zeroed(UNIT_PARTS * (size_t)old.num_units, sizeof *table->units);
+    table->tensors = memory_zeroed((size_t)old.num_tensors, sizeof *table->tensors);
+    table->num_tensors = 0;
+    for (int u = 0; u < old.num_units; u++) {
+        table->units[u] = (struct unit_info){.owner = u};
+        memcpy(table->units[u].name, old.units[u].name, sizeof old.units[u].name);
+        move_tensors(table, &old, u, u, is_of_part, UNIT_SELF);
+    }
+    for (int u = 0; u < old.num_units; u++) {
+        for (int part = UNIT_GATE_UP, last = u; part < UNIT_PARTS; part++) {
+            struct unit_info *unit = &table->units[table->num_units];
+            if (!move_tensors(table, &old, u, table->num_units, is_of_part, part)) continue;
+            snprintf(unit->name, sizeof unit->name, "%.16s%s", old.units[u].name, names[part]);
+            unit->owner = u;
+            table->units[last].next = table->num_units;
+            last = table->num_units++;
+            table->num_experts++;
+        }
+    }
+    for (int i = 0; i < table->num_tensors; i++) table->tensors[i].number = i;
+    tensor_table_release(&old);
 }
 
 void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, struct tensor_table *table)
@@ -549,23 +600,7 @@ void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, s
     }
     add_unit(table, desc, (struct unit_rules){"head", "", HEAD, COUNT_OF(HEAD), NULL});
     ASSERT((size_t)table->num_units == units);
-}
-
-/* Appends those tensors of the old table's unit to one of the new table that are frozen, or those that are not. */
-static void move_tensors(struct tensor_table *table, const struct tensor_table *old, int from, int to, bool frozen)
-{
-    struct unit_info *unit = &table->units[to];
-    unit->first_tensor = table->num_tensors;
-    for (int i = 0; i < old->units[from].num_tensors; i++) {
-        const struct tensor_info *tensor = &old->tensors[old->units[from].first_tensor + i];
-        ASSERT(!tensor->joined || tensor->frozen == tensor[-1].frozen);
-        if (tensor->frozen != frozen) continue;
-        struct tensor_info *moved = &table->tensors[table->num_tensors++];
-        *moved = *tensor;
-        moved->unit = to;
-        table->frozen_params += frozen ? tensor->numel : 0;
-        take_tensor(table, unit, moved);
-    }
+    if (desc->experts.count) split_experts(table);
 }
 
 /* Appends those of `added` that belong to the unit; number: of the first one. */
@@ -584,6 +619,11 @@ static void add_tensors(struct tensor_table *table, int to, const struct tensor_
     }
 }
 
+static bool is_kept_frozen(const struct tensor_info *tensor, int frozen)
+{
+    return tensor->frozen == frozen;
+}
+
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context, const struct tensor_info *added, int num_added)
 {
@@ -592,18 +632,21 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
     table->units = memory_zeroed(2 * (size_t)old.num_units, sizeof *table->units);
     table->tensors = memory_zeroed((size_t)(old.num_tensors + num_added), sizeof *table->tensors);
     table->num_tensors = 0;
-    for (int i = 0; i < old.num_tensors; i++) old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
+    for (int i = 0; i < old.num_tensors; i++) {
+        old.tensors[i].frozen = is_frozen(context, &old.tensors[i]);
+        table->frozen_params += old.tensors[i].frozen ? old.tensors[i].numel : 0;
+    }
     for (int u = 0; u < old.num_units; u++) {
+        table->units[u] = (struct unit_info){.next = old.units[u].next, .owner = old.units[u].owner};
         memcpy(table->units[u].name, old.units[u].name, sizeof old.units[u].name);
-        move_tensors(table, &old, u, u, false);
+        move_tensors(table, &old, u, u, is_kept_frozen, false);
         add_tensors(table, u, added, num_added, old.num_tensors);
     }
     for (int u = 0; u < old.num_units; u++) {
         struct unit_info *unit = &table->units[table->num_units];
-        const int first = table->num_tensors;
-        move_tensors(table, &old, u, table->num_units, true);
-        if (table->num_tensors == first) continue;
-        snprintf(unit->name, sizeof unit->name, "%.20s, frozen", old.units[u].name);
+        if (!move_tensors(table, &old, u, table->num_units, is_kept_frozen, true)) continue;
+        snprintf(unit->name, sizeof unit->name, "%.23s, frozen", old.units[u].name);
+        unit->owner = old.units[u].owner;
         table->units[u].frozen = table->num_units++;
         table->num_frozen++;
     }
@@ -636,14 +679,29 @@ bool tensor_units_alike(const struct tensor_table *table, int a, int b)
     return alike;
 }
 
+static bool unit_is_trained(const struct tensor_table *table, int unit)
+{
+    const struct unit_info *info = &table->units[unit];
+    return info->num_tensors > 0 || (info->next && unit_is_trained(table, info->next));
+}
+
+int tensor_table_first_trained(const struct tensor_table *table)
+{
+    int unit = 0;
+    while (!unit_is_trained(table, unit)) unit++;
+    return unit;
+}
+
 const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,
                                            enum tensor_part part)
 {
     ASSERT(unit >= 0 && unit < table->num_units);
-    const struct tensor_info *tensors = table->tensors + table->units[unit].first_tensor;
-    for (int i = 0; i < table->units[unit].num_tensors; i++)
+    const struct unit_info *info = &table->units[unit];
+    const struct tensor_info *tensors = table->tensors + info->first_tensor, *found = NULL;
+    for (int i = 0; i < info->num_tensors; i++)
         if (tensors[i].role == role && tensors[i].part == part) return &tensors[i];
-    return table->units[unit].frozen ? tensor_find_part(table, table->units[unit].frozen, role, part) : NULL;
+    if (info->frozen) found = tensor_find_part(table, info->frozen, role, part);
+    return !found && info->next ? tensor_find_part(table, info->next, role, part) : found;
 }
 
 const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role)

@@ -17,7 +17,11 @@
  * a unit are a unit of their own after the head: gathered with it, sharded by itself, so that ranks share what is
  * trained:
  *
- *     embedding | block 0 | block 1 | … | head | block 0, frozen | …      optimizer state: up to the head
+ *     embedding | block 0 | block 1 | … | head | block 0, gate_up | block 0, down | … | block 0, frozen | …
+ *
+ * The experts of a block are two units of their own after the head, which are acquired with the block: the matrices of
+ * expert e are one range of each, so that ranks can share experts among them (zero.h). Optimizer state: of all units
+ * but the frozen ones.
  *
  * With moments in 8 bits offsets are multiples of MOMENT_BLOCK: tensor_has_blocks() says which tensors have such ones.
  *
@@ -114,6 +118,14 @@ static inline bool role_is_expert(enum tensor_role role)
     return role == ROLE_EXPERT_GATE_W || role == ROLE_EXPERT_UP_W || role == ROLE_EXPERT_DOWN_W;
 }
 
+/* The units that are acquired together: a block, and those of its experts; other units have the first only. */
+enum { UNIT_SELF, UNIT_GATE_UP, UNIT_DOWN, UNIT_PARTS };
+
+static inline int role_part(enum tensor_role role)
+{
+    return !role_is_expert(role) ? UNIT_SELF : role == ROLE_EXPERT_DOWN_W ? UNIT_DOWN : UNIT_GATE_UP;
+}
+
 static inline bool role_is_embedding(enum tensor_role role)
 {
     return role == ROLE_WTE || role == ROLE_WPE || role == ROLE_WSE || role == ROLE_LAYER_WTE;
@@ -159,6 +171,8 @@ struct unit_info {
     int first_tensor, num_tensors; /* in the table, in order of offset */
     int64_t numel;                 /* elements with gaps, without the shard padding; 0 if all tensors are frozen */
     int frozen;                    /* the unit of its frozen tensors; 0: none */
+    int next;                      /* the next of those acquired together; 0: none */
+    int owner;                     /* the unit that is acquired: itself, or whose experts or frozen tensors it has */
     int64_t stored_bytes;          /* of a frozen unit that is kept as bytes (stored_base.h); 0: it is elements */
 };
 
@@ -171,6 +185,7 @@ struct tensor_table {
     int64_t num_params;           /* elements of all tensors, without gaps; tied ones once */
     int64_t frozen_params;        /* of these, not trained */
     int num_frozen;               /* of the units, the last ones: the frozen tensors of others */
+    int num_experts;              /* of the units, those before them: experts of blocks */
     struct stored_tensor *stored; /* [num_tensors] (stored_base.h); NULL: no unit is kept as bytes */
     int64_t word;                 /* with stored: bytes of an element in the compute dtype */
     bool adapted;                 /* they are the base of an adapter: checkpoints hold a hash of them only */
@@ -197,10 +212,16 @@ static inline int64_t unit_words(const struct tensor_table *table, int unit)
     return info->stored_bytes ? (info->stored_bytes + table->word - 1) / table->word : info->numel;
 }
 
-/* The last unit of the model: the head. */
+/* The units that have optimizer state: the first ones. */
+static inline int tensor_table_trained(const struct tensor_table *table)
+{
+    return table->num_units - table->num_frozen;
+}
+
+/* The last unit that is acquired: the head. */
 static inline int tensor_table_head(const struct tensor_table *table)
 {
-    return table->num_units - table->num_frozen - 1;
+    return tensor_table_trained(table) - table->num_experts - 1;
 }
 
 /* "model", "transformer": what the names of a model without its head lack. */
@@ -209,18 +230,13 @@ void tensor_base_prefix(enum model_family family, char *prefix, size_t size);
 /* Whether the tensors of two units lie at the same offsets. */
 bool tensor_units_alike(const struct tensor_table *table, int a, int b);
 
-/* The tensor of that role in that unit or among its frozen tensors, or NULL. */
+/* The tensor of that role in that unit, those acquired with it or their frozen tensors, or NULL. */
 const struct tensor_info *tensor_find(const struct tensor_table *table, int unit, enum tensor_role role);
 const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,
                                            enum tensor_part part);
 
-/* The first unit that has a tensor that is trained: backward ends there. */
-static inline int tensor_table_first_trained(const struct tensor_table *table)
-{
-    int unit = 0;
-    while (table->units[unit].num_tensors == 0) unit++;
-    return unit;
-}
+/* The first unit of those acquired that has a tensor that is trained: backward ends there. */
+int tensor_table_first_trained(const struct tensor_table *table);
 
 /* The tensor that owns element `offset` of `unit`, or NULL (a gap, or padding). */
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset);

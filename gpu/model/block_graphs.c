@@ -63,10 +63,11 @@ static struct piece_key block_graph_key(const struct pass *pass, const struct un
 
 static bool same_block_graph(const struct piece_key *a, const struct piece_key *b)
 {
-    return a->params.trained == b->params.trained && a->params.frozen == b->params.frozen && a->tokens == b->tokens &&
-           a->numbers == b->numbers && a->to.grads == b->to.grads && a->to.matrix_sums == b->to.matrix_sums &&
-           a->to.adds == b->to.adds && a->to.matrix_adds == b->to.matrix_adds && a->M == b->M &&
-           a->num_filler == b->num_filler && a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
+    return memcmp(&a->params, &b->params, sizeof a->params) == 0 && a->tokens == b->tokens &&
+           a->numbers == b->numbers && memcmp(a->to.grads, b->to.grads, sizeof a->to.grads) == 0 &&
+           memcmp(a->to.matrix_sums, b->to.matrix_sums, sizeof a->to.matrix_sums) == 0 && a->to.adds == b->to.adds &&
+           a->to.matrix_adds == b->to.matrix_adds && a->M == b->M && a->num_filler == b->num_filler &&
+           a->num_seqs == b->num_seqs && a->max_seq == b->max_seq;
 }
 
 /* The entry of the key; NULL: this is its first call, which is noted if an entry has no graph. */

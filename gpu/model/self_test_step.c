@@ -42,7 +42,7 @@ static enum status test_acquire(void *self, int unit, enum param_pass pass, stru
 {
     (void)pass, (void)stream, (void)err;
     const struct small_model *s = self;
-    params->trained = s->params + s->start[unit];
+    params->trained[UNIT_SELF] = s->params + s->start[unit];
     return STATUS_OK;
 }
 
@@ -55,7 +55,7 @@ static enum status test_grads(void *self, int unit, struct stream *stream, struc
 {
     (void)stream, (void)err;
     const struct small_model *s = self;
-    *grads = (struct unit_grads){.grads = s->grads + s->start[unit]};
+    *grads = (struct unit_grads){.grads = {s->grads + s->start[unit]}};
     return STATUS_OK;
 }
 

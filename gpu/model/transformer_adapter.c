@@ -92,15 +92,17 @@ static struct lora_piece adapter_piece(const struct linear_adapter *adapter, int
 
 static const char *adapter_param(const struct pass *pass, const struct unit *unit, const struct tensor_info *tensor)
 {
-    ASSERT(!tensor->frozen && tensor->unit == unit->index);
-    return (const char *)unit->params.trained + (size_t)tensor->offset * dtype_size(pass->transformer->dtype);
+    ASSERT(!tensor->frozen && pass->transformer->config.table->units[tensor->unit].owner == unit->index);
+    return (const char *)unit->params.trained[role_part(tensor->role)] +
+           (size_t)tensor->offset * dtype_size(pass->transformer->dtype);
 }
 
 static void *adapter_grad(const struct unit *unit, const struct tensor_info *tensor)
 {
-    return unit->to.matrix_sums
-               ? (void *)((char *)unit->to.matrix_sums + (size_t)tensor->offset * dtype_size(DTYPE_BF16))
-               : unit->to.grads + tensor->offset;
+    const int part = role_part(tensor->role);
+    return unit->to.matrix_sums[part]
+               ? (void *)((char *)unit->to.matrix_sums[part] + (size_t)tensor->offset * dtype_size(DTYPE_BF16))
+               : unit->to.grads[part] + tensor->offset;
 }
 
 /* Runs a product of an adapter, or announces it. kind: fwd, bwd_input or bwd_weight. */
@@ -190,7 +192,7 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
         const struct adapter_part *part = &adapter->parts[i];
         const void *dy = row_at(t, (void *)(uintptr_t)product->dy, part->column, 1);
         struct linear_bwd_weight_args weight = {.dtype = t->dtype,
-                                                .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+                                                .dw_dtype = unit->to.matrix_sums[0] ? DTYPE_BF16 : DTYPE_F32,
                                                 .M = product->M,
                                                 .N = part->b->shape[0],
                                                 .K = part->b->shape[1],
@@ -249,7 +251,7 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
         adapter_down(pass, unit, adapter, &piece, first, product->M, product->x);
         adapter_up_backward(pass, unit, adapter, &piece, product);
         struct linear_bwd_weight_args weight = {.dtype = t->dtype,
-                                                .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+                                                .dw_dtype = unit->to.matrix_sums[0] ? DTYPE_BF16 : DTYPE_F32,
                                                 .M = product->M,
                                                 .N = piece.r,
                                                 .K = a->shape[1],

@@ -82,7 +82,7 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
                              struct expert_product p, void *dx, const void *dy, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const bool sums = unit->to.matrix_sums != NULL;
+    const bool sums = unit->to.matrix_sums[0] != NULL;
     const struct grouped_linear_bwd_weight_args weight = {.dtype = t->dtype,
                                                           .dw_dtype = sums ? DTYPE_BF16 : DTYPE_F32,
                                                           .weights_in_out = experts_of(t)->interleaved,

@@ -36,7 +36,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
     const bool k_bias_free = which == LINEAR_QKV && t->k_bias_free;
     return (struct linear_bwd_weight_args){
         .dtype = t->dtype,
-        .dw_dtype = unit->to.matrix_sums ? DTYPE_BF16 : DTYPE_F32,
+        .dw_dtype = unit->to.matrix_sums[0] ? DTYPE_BF16 : DTYPE_F32,
         .weights_in_out = linear->in_out,
         .M = M,
         .N = linear->N,
@@ -45,7 +45,7 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
         .dbias = t->bias_summed[which] ? NULL : unit_grad(t, unit, linear->bias),
         .dy = dy,
         .x = x,
-        .accumulate = unit->to.matrix_sums ? unit->to.matrix_adds : unit->to.adds,
+        .accumulate = unit->to.matrix_sums[0] ? unit->to.matrix_adds : unit->to.adds,
         .accumulate_dbias = unit->to.adds,
         .null_first = k_bias_free ? t->H * desc->head_dim : 0,
         .null_count = k_bias_free ? desc->num_kv_heads * desc->head_dim : 0,

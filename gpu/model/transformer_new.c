@@ -69,7 +69,7 @@ static double adapter_parameters(const struct model_desc *desc, const struct ten
             role_is_expert(tensor->role) ? (double)desc->experts.per_token / (double)desc->experts.count : 1;
         sum += tensor->part != PART_BASE && !looked_up ? share * (double)tensor->numel : 0;
     }
-    return sum;
+    return sum + (table && table->units[unit].next ? adapter_parameters(desc, table, table->units[unit].next) : 0);
 }
 
 /* Whether the unit has the matrix: a block's, where it has attention or a delta rule; the head's; or unit 0's. */

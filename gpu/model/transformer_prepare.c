@@ -120,12 +120,16 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     placed.logits = placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
     const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
     const struct pass pass = {.transformer = &placed, .M = M, .training = t->config.training, .announces = &p};
-    struct unit unit = {.params = {prepare_place(), prepare_place()},
-                        .to = {.grads = prepare_place(), .matrix_sums = matrix_sums ? prepare_place() : NULL}};
+    struct unit unit = {.index = 0};
+    for (int part = 0; part < UNIT_PARTS; part++) {
+        unit.params.trained[part] = unit.params.frozen[part] = prepare_place();
+        unit.to.grads[part] = prepare_place();
+        unit.to.matrix_sums[part] = matrix_sums ? prepare_place() : NULL;
+    }
     prepare_start(&p, t);
     prepare_blocks(&pass, &unit);
     const int blocks = p.num_bwd_weight;
-    unit.to.matrix_sums = NULL;
+    memset(unit.to.matrix_sums, 0, sizeof unit.to.matrix_sums);
     unit.index = 0;
     if (t->I) prepare_linear(&pass, &unit, LINEAR_LAYER_IN, M);
     adapter_embed(&pass, &unit, prepare_place());

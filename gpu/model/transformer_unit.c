@@ -17,11 +17,15 @@ enum status unit_grads(const struct pass *pass, struct unit *unit)
 {
     const struct param_verbs *verbs = pass->verbs;
     struct unit_grads *to = &unit->to;
-    const size_t elements = (size_t)pass->transformer->config.table->units[unit->index].numel;
+    const struct unit_info *units = pass->transformer->config.table->units;
     TRY(verbs->grads(verbs->self, unit->index, pass->stream, to, pass->err));
-    if (pass->M == 0 && !to->adds) stream_fill_zero(pass->stream, to->grads, elements * sizeof(float));
-    if (pass->M == 0 && to->matrix_sums && !to->matrix_adds)
-        stream_fill_zero(pass->stream, to->matrix_sums, elements * dtype_size(DTYPE_BF16));
+    for (int u = unit->index, part = 0; pass->M == 0; u = units[u].next, part++) {
+        const size_t elements = (size_t)units[u].numel;
+        if (!to->adds) stream_fill_zero(pass->stream, to->grads[part], elements * sizeof(float));
+        if (to->matrix_sums[part] && !to->matrix_adds)
+            stream_fill_zero(pass->stream, to->matrix_sums[part], elements * dtype_size(DTYPE_BF16));
+        if (!units[u].next) break;
+    }
     return STATUS_OK;
 }
 
@@ -34,19 +38,20 @@ const void *unit_param(const struct transformer *t, const struct unit *unit, enu
 {
     const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
     if (!tensor) return NULL;
-    const char *params = tensor->frozen ? unit->params.frozen : unit->params.trained;
+    const int part = role_part(role);
+    const char *params = tensor->frozen ? unit->params.frozen[part] : unit->params.trained[part];
     return params + (size_t)tensor->offset * dtype_size(t->dtype);
 }
 
 float *unit_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
     const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
-    return !tensor || tensor->frozen ? NULL : unit->to.grads + tensor->offset;
+    return !tensor || tensor->frozen ? NULL : unit->to.grads[role_part(role)] + tensor->offset;
 }
 
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role)
 {
     const struct tensor_info *tensor = transformer_tensor(t, unit->index, role);
-    if (!unit->to.matrix_sums || tensor->frozen) return unit_grad(t, unit, role);
-    return (char *)unit->to.matrix_sums + (size_t)tensor->offset * dtype_size(DTYPE_BF16);
+    if (!unit->to.matrix_sums[0] || tensor->frozen) return unit_grad(t, unit, role);
+    return (char *)unit->to.matrix_sums[role_part(role)] + (size_t)tensor->offset * dtype_size(DTYPE_BF16);
 }

@@ -43,10 +43,10 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 
 enum { BASE_UNITS = 4, BASE_TRAINED = 2, BASE_RANKS = 7 };
 
-static struct unit_info base_units[BASE_UNITS] = {{"embedding", 0, 1, 100, 2, 0},
-                                                  {"block 0", 1, 1, 77, 3, 0},
-                                                  {"embedding, frozen", 2, 1, 1003, 0, 0},
-                                                  {"f", 3, 1, 77, 0, 0}};
+static struct unit_info base_units[BASE_UNITS] = {{"embedding", 0, 1, 100, .frozen = 2},
+                                                  {"block 0", 1, 1, 77, .frozen = 3, .owner = 1},
+                                                  {"embedding, frozen", 2, 1, 1003, .owner = 0},
+                                                  {"f", 3, 1, 77, .owner = 1}};
 static const struct tensor_table base_table = {
     .num_units = BASE_UNITS, .num_frozen = BASE_UNITS - BASE_TRAINED, .adapted = true, .units = base_units};
 

@@ -39,7 +39,7 @@ enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void
 static void hash_table(struct tensor_table *table)
 {
     static struct unit_info units[HASH_UNITS] = {
-        {"embedding", 0, 1, 1000003, 0, 0}, {"block 0", 1, 1, 77, 0, 0}, {"frozen", 2, 1, 300, 0, 0}};
+        {"embedding", 0, 1, 1000003, .owner = 0}, {"block 0", 1, 1, 77, .owner = 1}, {"frozen", 2, 1, 300, .owner = 0}};
     *table = (struct tensor_table){.num_units = HASH_UNITS, .num_frozen = 1, .units = units};
 }
 

@@ -132,7 +132,8 @@ static void replicas_body(struct bootstrap *bootstrap, void *context)
     const struct tensor_info *tensor = &run.table.tensors[unit->first_tensor + 3];
     struct unit_params params;
     CHECK_OK(run.verbs->acquire(run.verbs->self, 2, PASS_FORWARD, run.compute, &params, &error));
-    unsigned char *byte = (unsigned char *)params.trained + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
+    unsigned char *byte =
+        (unsigned char *)params.trained[0] + (size_t)(tensor->offset + 5) * dtype_size(setting->dtype);
     if (run.rank == run.world - 1) *byte ^= 1;
     CHECK_OK(zero_compare_replicas(run.zero, &difference, &error));
     const bool compared = parallel && setting->stage <= 2; /* at stage 3 there are no copies */
@@ -209,7 +210,7 @@ static enum status try_step(struct run *run, int step)
     for (int u = head; u >= 0; u--) {
         struct unit_grads to;
         TRY(run->verbs->grads(run->verbs->self, u, run->compute, &to, &error));
-        memset(to.grads, 0, (size_t)run->table.units[u].numel * sizeof *to.grads);
+        memset(to.grads[0], 0, (size_t)run->table.units[u].numel * sizeof *to.grads[0]);
         TRY(run->verbs->grads_ready(run->verbs->self, u, run->compute, &error));
     }
     struct zero_result result;

@@ -35,12 +35,12 @@ static void flip_gradient(struct run *run, int unit)
 {
     struct unit_grads to;
     CHECK_OK(run->verbs->grads(run->verbs->self, unit, run->compute, &to, &error));
-    *(unsigned char *)&to.grads[run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
+    *(unsigned char *)&to.grads[0][run->table.tensors[run->table.units[unit].first_tensor + 3].offset + 5] ^= 1;
 }
 
 static const struct zero_observer *real_observer; /* of this rank's process */
 
-static enum status flip_gathered(struct zero *zero, int unit, const void *params, struct error *err)
+static enum status flip_gathered(struct zero *zero, int unit, const char *params, struct error *err)
 {
     if (unit == 2) {
         stream_sync(zero->stream); /* the collective may still be writing */

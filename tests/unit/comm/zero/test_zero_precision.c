@@ -221,9 +221,9 @@ static void overflow_body(struct bootstrap *bootstrap, void *context)
     for (int u = head; u >= 0; u--) {
         struct unit_grads to;
         CHECK_OK(run.verbs->grads(run.verbs->self, u, run.compute, &to, &error));
-        memset(to.grads, 0, (size_t)run.table.units[u].numel * sizeof *to.grads);
+        memset(to.grads[0], 0, (size_t)run.table.units[u].numel * sizeof *to.grads[0]);
         if (u == 2 && run.rank == 1)
-            to.grads[run.table.tensors[run.table.units[u].first_tensor + 3].offset + 5] = 50000;
+            to.grads[0][run.table.tensors[run.table.units[u].first_tensor + 3].offset + 5] = 50000;
         ready(&run, u);
     }
     CHECK_OK(finish_step(&run, 1, &result));

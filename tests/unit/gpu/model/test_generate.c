@@ -42,7 +42,7 @@ static enum status acquire(void *self, int unit, enum param_pass pass, struct st
 {
     (void)stream, (void)err;
     assert_int_equal(pass, PASS_EVALUATION);
-    params->trained = ((struct model *)self)->units[unit];
+    params->trained[UNIT_SELF] = ((struct model *)self)->units[unit];
     return STATUS_OK;
 }
 

@@ -131,8 +131,11 @@ static enum status whole_acquire(void *self, int unit, enum param_pass pass, str
 {
     struct whole *whole = self;
     (void)stream;
-    const int frozen = whole->table->units[unit].frozen;
-    *params = (struct unit_params){whole->params[unit], frozen ? whole->params[frozen] : NULL};
+    for (int u = unit, part = 0; part == 0 || u; u = whole->table->units[u].next, part++) {
+        const int frozen = whole->table->units[u].frozen;
+        params->trained[part] = whole->params[u];
+        params->frozen[part] = frozen ? whole->params[frozen] : NULL;
+    }
     return whole_call(whole, err, "acquire", PASS_LETTER[pass], unit);
 }
 
@@ -146,7 +149,9 @@ static enum status whole_grads(void *self, int unit, struct stream *stream, stru
 {
     struct whole *whole = self;
     (void)stream;
-    *grads = (struct unit_grads){.grads = whole->grads[unit], .adds = whole->accumulate};
+    *grads = (struct unit_grads){.adds = whole->accumulate};
+    for (int u = unit, part = 0; part == 0 || u; u = whole->table->units[u].next)
+        grads->grads[part++] = whole->grads[u];
     return whole_call(whole, err, "grads", "", unit);
 }
 

@@ -254,9 +254,12 @@ static enum status memory_acquire(void *self, int unit, enum param_pass pass, st
                                   struct unit_params *params, struct error *err)
 {
     const struct memory *memory = self;
-    const int frozen = memory->table->units[unit].frozen;
     (void)pass, (void)stream, (void)err;
-    *params = (struct unit_params){memory->params[unit], frozen ? memory->params[frozen] : NULL};
+    for (int u = unit, part = 0; part == 0 || u; u = memory->table->units[u].next, part++) {
+        const int frozen = memory->table->units[u].frozen;
+        params->trained[part] = memory->params[u];
+        params->frozen[part] = frozen ? memory->params[frozen] : NULL;
+    }
     return STATUS_OK;
 }
 
@@ -272,10 +275,10 @@ static enum status memory_grads(void *self, int unit, struct stream *stream, str
     const struct memory *memory = self;
     const bool summed = memory->matrix_sums && unit > 0 && unit < tensor_table_head(memory->table);
     (void)stream, (void)err;
-    *grads = (struct unit_grads){.grads = memory->grads[unit], .adds = memory->later && !summed};
-    if (summed) {
-        grads->matrix_sums = memory->sums[unit];
-        grads->matrix_adds = memory->later;
+    *grads = (struct unit_grads){.adds = memory->later && !summed, .matrix_adds = summed && memory->later};
+    for (int u = unit, part = 0; part == 0 || u; u = memory->table->units[u].next, part++) {
+        grads->grads[part] = memory->grads[u];
+        grads->matrix_sums[part] = summed ? memory->sums[u] : NULL;
     }
     return STATUS_OK;
 }
