@@ -130,13 +130,12 @@ static struct span span_of_collective(const struct data_op *op, struct stream *s
         {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather reports"},
         {"reduce_scatter", "reduce_scatter parameters", "reduce_scatter gradients", "reduce_scatter updates",
          "reduce_scatter reports"}};
-    const struct comm *comm = op->comm;
     const int reduces = op->kind == OP_REDUCE_SCATTER;
     return (struct span){.kind = SPAN_COLLECTIVE,
                          .what = reduces * COMM_PURPOSE_COUNT + op->purpose,
                          .unit = op->unit,
                          .name = names[reduces][op->purpose],
-                         .bytes = (int64_t)(op->count * dtype_size(op->dtype)) * comm->world,
+                         .bytes = (int64_t)(op->count * dtype_size(op->dtype)) * op->group.size,
                          .stream = stream};
 }
 
@@ -154,6 +153,8 @@ static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct d
         if (what->count == 0) continue;
         *op = *what;
         op->stride = op->stride ? op->stride : op->count;
+        if (!op->group.size) op->group = (struct comm_group){comm->world, 1};
+        ASSERT(comm->world % (op->group.size * op->group.stride) == 0);
         op->comm = comm;
         op->kind = kind;
         op->number = ++comm->submitted;
@@ -163,7 +164,7 @@ static void data_ops_submit(struct comm *comm, enum op_kind kind, const struct d
             pthread_mutex_lock(&comm->mutex);
             *(gathers ? &comm->stats.all_gather_calls : &comm->stats.reduce_scatter_calls) += 1;
             *(gathers ? &comm->stats.all_gather_bytes : &comm->stats.reduce_scatter_bytes) +=
-                (int64_t)(op->count * dtype_size(op->dtype)) * (comm->world - 1);
+                (int64_t)(op->count * dtype_size(op->dtype)) * (op->group.size - 1);
             pthread_mutex_unlock(&comm->mutex);
             span_begin(&spans[submitted]);
         }

@@ -18,6 +18,7 @@ struct data_op;
 struct topology {
     int rank, world;
     int node, num_nodes;
+    int *node_of; /* (world) */
     int local_rank, local_world;
     int *locals;  /* (local_world) this node's ranks, ascending */
     int *remotes; /* (num_remotes) the ranks of other nodes, ascending */
@@ -76,6 +77,24 @@ static inline char *data_op_recv(const struct data_op *op, size_t at)
 static inline enum sum_start data_op_start(const struct data_op *op)
 {
     return !op->accumulate ? SUM_ALONE : op->ordered ? SUM_FROM_OUT : SUM_THEN_OUT;
+}
+
+/* A rank's place in its group. */
+static inline int group_index(struct comm_group group, int rank)
+{
+    return rank % (group.size * group.stride) / group.stride;
+}
+
+/* The i-th rank of the group of `rank`. */
+static inline int group_rank(struct comm_group group, int rank, int i)
+{
+    return rank + (i - group_index(group, rank)) * group.stride;
+}
+
+/* Whether two ranks are in one group. */
+static inline bool group_joins(struct comm_group group, int a, int b)
+{
+    return group_rank(group, a, 0) == group_rank(group, b, 0);
 }
 
 /* Where local rank l's send buffer is, if it lies in its segment. */

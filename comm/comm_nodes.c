@@ -20,6 +20,7 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     *t = (struct topology){.rank = rank, .world = world, .node = places[rank].node, .num_nodes = 1};
     for (int r = 0; r < world; r++)
         if (places[r].node >= t->num_nodes) t->num_nodes = places[r].node + 1;
+    t->node_of = memory_zeroed((size_t)world, sizeof *t->node_of);
     t->locals = memory_zeroed((size_t)world, sizeof *t->locals);
     t->remotes = memory_zeroed((size_t)world, sizeof *t->remotes);
     t->proxies = memory_zeroed((size_t)t->num_nodes, sizeof *t->proxies);
@@ -28,6 +29,7 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     int *sizes = memory_zeroed((size_t)t->num_nodes, sizeof *sizes),
         *counts = memory_zeroed((size_t)world, sizeof *counts);
     for (int r = 0; r < world; r++) {
+        t->node_of[r] = places[r].node;
         sizes[places[r].node]++;
         if (r == rank) t->local_rank = t->local_world;
         if (places[r].node == t->node)
@@ -56,6 +58,7 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
 
 void topology_release(struct topology *t)
 {
+    free(t->node_of);
     free(t->locals);
     free(t->remotes);
     free(t->proxies);

@@ -61,7 +61,7 @@ enum status comm_start_operation(struct comm *comm, enum host_collectives channe
 
 uint64_t comm_flight_begin(const struct data_op *op)
 {
-    const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype)) * op->comm->world;
+    const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype)) * op->group.size;
     return flight_begin(op->kind == OP_ALL_GATHER ? FLIGHT_ALL_GATHER : FLIGHT_REDUCE_SCATTER, op->unit, bytes,
                         op->number);
 }

@@ -56,6 +56,7 @@ static enum status run(struct check *c, enum op_kind kind, enum dtype dtype, siz
                                .inbox = (char *)c->recv + slice,
                                .count = count,
                                .stride = count,
+                               .group = {c->comm->world, 1},
                                .accumulate = ordered,
                                .ordered = ordered};
     transport_check_copy(c, c->send, c->host, gathers ? slice : all);

@@ -100,7 +100,7 @@ static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, si
     piece.count = piece.stride = count;
     stream_copy(stream, gpu->send, (const char *)op->send + at * size, bytes);
     transport_host_submit(&piece, 1, stream);
-    for (int r = 0; r < gpu->comm->world; r++) {
+    for (int r = 0; r < op->group.size; r++) {
         char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
         if (to != (const char *)op->send + at * size) stream_copy(stream, to, gpu->recv + (size_t)r * bytes, bytes);
     }
@@ -115,7 +115,7 @@ static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, si
     piece.send = gpu->send;
     piece.recv = gpu->recv;
     piece.count = piece.stride = count;
-    for (int r = 0; r < gpu->comm->world; r++)
+    for (int r = 0; r < op->group.size; r++)
         stream_copy(stream, gpu->send + (size_t)r * bytes,
                     (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
     if (op->accumulate) stream_copy(stream, gpu->recv, recv, recv_bytes);

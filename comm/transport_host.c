@@ -62,19 +62,50 @@ void transport_host_prepare(struct comm *comm)
 
 /* ---- between nodes: all-gather ------------------------------------------- */
 
+/* Whether a node has a rank of the group of `rank`. */
+static bool node_needs(const struct data_op *op, int rank, int node)
+{
+    for (int i = 0; i < op->group.size; i++)
+        if (op->comm->topology.node_of[group_rank(op->group, rank, i)] == node) return true;
+    return false;
+}
+
+/* Whether this rank receives remotes[i]'s slice for its node. */
+static bool carries_remote(const struct data_op *op, int i)
+{
+    const struct topology *t = &op->comm->topology;
+    return t->proxy_of[i] == t->local_rank && node_needs(op, t->remotes[i], t->node);
+}
+
+/* Where a rank's slice is gathered; NULL: it is of another group. */
+static char *gathered_slice(const struct data_op *op, int rank)
+{
+    if (!group_joins(op->group, op->comm->rank, rank)) return NULL;
+    return (char *)op->recv + (size_t)group_index(op->group, rank) * op->stride * dtype_size(op->dtype);
+}
+
+/* The slice that a rank of the group owns, from element `at` on, in a send buffer of a reduction. */
+static const char *sent_slice(const struct data_op *op, const char *send, int rank, size_t at)
+{
+    return send + ((size_t)group_index(op->group, rank) * op->stride + at) * dtype_size(op->dtype);
+}
+
 /* Gathers the slices of other nodes' ranks; after the first call the own slice is on its way to them: the sends come
  * first among the parts. The second leaves staging in use until the next comm_op_barrier(). */
-static enum status network_gather_begin(const struct data_op *op)
+static enum status network_gather_begin(const struct data_op *op, int *sends)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    struct net_part *part = comm->parts;
-    for (int i = 1; i < t->num_nodes; i++) /* the next node first, so that not all ranks send to the same one */
-        *part++ = (struct net_part){.peer = t->proxies[(t->node + i) % t->num_nodes],
-                                    .send = true,
-                                    .data = (char *)op->send,
-                                    .bytes = op->count * dtype_size(op->dtype)};
-    return net_transfer(comm->net, comm->parts, t->num_nodes - 1);
+    *sends = 0;
+    for (int i = 1; i < t->num_nodes; i++) { /* the next node first, so that not all ranks send to the same one */
+        const int node = (t->node + i) % t->num_nodes;
+        if (!node_needs(op, t->rank, node)) continue;
+        comm->parts[(*sends)++] = (struct net_part){.peer = t->proxies[node],
+                                                    .send = true,
+                                                    .data = (char *)op->send,
+                                                    .bytes = op->count * dtype_size(op->dtype)};
+    }
+    return net_transfer(comm->net, comm->parts, *sends);
 }
 
 static void network_sends_need(struct comm *comm, int sends, size_t bytes)
@@ -82,22 +113,22 @@ static void network_sends_need(struct comm *comm, int sends, size_t bytes)
     for (int i = 0; i < sends; i++) comm->parts[i].need = bytes;
 }
 
-static enum status network_gather(const struct data_op *op)
+static enum status network_gather(const struct data_op *op, int sends)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    const size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    const size_t bytes = op->count * dtype_size(op->dtype);
     const size_t half = CONTROL_STAGING_BYTES / 2;
     const bool direct = t->local_world == 1;
     size_t piece = direct ? bytes : half / (size_t)t->most_carried;
     if (!direct && piece > 64) piece = piece / 64 * 64;
-    int sends = t->num_nodes - 1, turn = 0;
+    int turn = 0;
     for (size_t at = 0; at < bytes; at += piece, turn = !turn) {
         size_t n = min_size(bytes - at, piece);
         int parts = sends;
         for (int i = 0; i < t->num_remotes; i++) {
-            if (t->proxy_of[i] != t->local_rank) continue;
-            char *to = direct ? (char *)op->recv + (size_t)t->remotes[i] * stride
+            if (!carries_remote(op, i)) continue;
+            char *to = direct ? gathered_slice(op, t->remotes[i])
                               : control_staging(comm->control, t->local_rank) + (size_t)turn * half +
                                     (size_t)t->index_at_proxy[i] * piece;
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = to, .bytes = n, .need = n};
@@ -106,11 +137,12 @@ static enum status network_gather(const struct data_op *op)
         TRY(net_transfer(comm->net, comm->parts, parts));
         if (direct) break;
         TRY(comm_op_barrier(comm, op->kind));
-        for (int i = 0; i < t->num_remotes; i++)
-            memcpy((char *)op->recv + (size_t)t->remotes[i] * stride + at,
-                   control_staging(comm->control, t->proxy_of[i]) + (size_t)turn * half +
-                       (size_t)t->index_at_proxy[i] * piece,
-                   n);
+        for (int i = 0; i < t->num_remotes; i++) {
+            char *slice = gathered_slice(op, t->remotes[i]);
+            const char *from = control_staging(comm->control, t->proxy_of[i]) + (size_t)turn * half +
+                               (size_t)t->index_at_proxy[i] * piece;
+            if (slice) memcpy(slice + at, from, n);
+        }
         heartbeat_beat();
     }
     return STATUS_OK;
@@ -120,36 +152,38 @@ static enum status network_gather(const struct data_op *op)
 
 /* Sends contributions to other nodes' slices, in step with what network_reduce() receives: elements [at, at + count) of
  * the own slice from each of their ranks, to which comm->in points afterwards. */
-static enum status network_reduce_begin(const struct data_op *op)
+static enum status network_reduce_begin(const struct data_op *op, int *sends)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    const size_t size = dtype_size(op->dtype);
     int first = 0; /* the first remote after this rank */
     while (first < t->num_remotes && t->remotes[first] < t->rank) first++;
+    *sends = 0;
     for (int i = 0; i < t->num_remotes; i++) {
-        int owner = t->remotes[(first + i) % t->num_remotes];
-        comm->parts[i] = (struct net_part){.peer = owner,
-                                           .send = true,
-                                           .data = (char *)op->send + (size_t)owner * op->stride * size,
-                                           .bytes = op->count * size};
+        const int owner = t->remotes[(first + i) % t->num_remotes];
+        if (!group_joins(op->group, t->rank, owner)) continue;
+        comm->parts[(*sends)++] = (struct net_part){.peer = owner,
+                                                    .send = true,
+                                                    .data = (char *)(uintptr_t)sent_slice(op, op->send, owner, 0),
+                                                    .bytes = op->count * dtype_size(op->dtype)};
     }
-    return net_transfer(comm->net, comm->parts, t->num_remotes);
+    return net_transfer(comm->net, comm->parts, *sends);
 }
 
-static enum status network_reduce(const struct data_op *op, size_t at, size_t count)
+static enum status network_reduce(const struct data_op *op, int sends, size_t at, size_t count)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
     const size_t bytes = count * dtype_size(op->dtype);
-    network_sends_need(comm, t->num_remotes, at * dtype_size(op->dtype) + bytes);
+    int parts = sends;
+    network_sends_need(comm, sends, at * dtype_size(op->dtype) + bytes);
     for (int i = 0; i < t->num_remotes; i++) {
         char *to = (char *)comm->scratch + (size_t)i * bytes;
-        comm->parts[t->num_remotes + i] =
-            (struct net_part){.peer = t->remotes[i], .data = to, .bytes = bytes, .need = bytes};
-        comm->in[t->remotes[i]] = to;
+        if (!group_joins(op->group, t->rank, t->remotes[i])) continue;
+        comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = to, .bytes = bytes, .need = bytes};
+        comm->in[group_index(op->group, t->remotes[i])] = to;
     }
-    return net_transfer(comm->net, comm->parts, 2 * t->num_remotes);
+    return net_transfer(comm->net, comm->parts, parts);
 }
 
 /* ---- between nodes: reduce-scatter, within the node first ---------------- */
@@ -239,12 +273,12 @@ static enum status host_transport_gather(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    const size_t bytes = op->count * dtype_size(op->dtype);
     for (int i = 0; i < t->local_world; i++) {
         int l = (t->local_rank + i) % t->local_world;
-        char *dst = (char *)op->recv + (size_t)t->locals[l] * stride;
+        char *dst = gathered_slice(op, t->locals[l]);
         const char *src = l == t->local_rank ? op->send : comm_peer_send(comm, l);
-        for (size_t at = 0; dst != src && at < bytes; at += PIECE_BYTES) {
+        for (size_t at = 0; dst && dst != src && at < bytes; at += PIECE_BYTES) {
             TRY(control_status(comm->control, NULL));
             memcpy(dst + at, src + at, min_size(bytes - at, PIECE_BYTES));
             heartbeat_beat();
@@ -257,14 +291,15 @@ static enum status host_transport_gather_staged(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    size_t bytes = op->count * dtype_size(op->dtype), stride = op->stride * dtype_size(op->dtype);
+    const size_t bytes = op->count * dtype_size(op->dtype);
     for (size_t at = 0; at < bytes; at += CONTROL_STAGING_BYTES) {
         size_t n = min_size(bytes - at, CONTROL_STAGING_BYTES);
         memcpy(control_staging(comm->control, t->local_rank), (const char *)op->send + at, n);
         TRY(comm_op_barrier(comm, op->kind));
         for (int l = 0; l < t->local_world; l++) {
-            char *slice = (char *)op->recv + (size_t)t->locals[l] * stride;
-            if (l != t->local_rank || op->send != slice) memcpy(slice + at, control_staging(comm->control, l), n);
+            char *slice = gathered_slice(op, t->locals[l]);
+            if (slice && (l != t->local_rank || op->send != slice))
+                memcpy(slice + at, control_staging(comm->control, l), n);
         }
         TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
@@ -275,22 +310,23 @@ static enum status host_transport_gather_staged(const struct data_op *op)
 static enum status host_transport_all_gather(const struct data_op *op, bool staged)
 {
     struct comm *comm = op->comm;
-    if (comm->net) TRY(network_gather_begin(op));
+    int sends = 0;
+    if (comm->net) TRY(network_gather_begin(op, &sends));
     staged &= comm->topology.local_world > 1; /* a rank without neighbours needs no staging */
     TRY(staged ? host_transport_gather_staged(op) : host_transport_gather(op));
-    if (comm->net) TRY(network_gather(op));
+    if (comm->net) TRY(network_gather(op, sends));
     return comm_op_barrier(comm, op->kind);
 }
 
 /* ---- reduce-scatter ------------------------------------------------------ */
 
 /* In instrumented builds only. */
-static void host_transport_disorder(struct comm *comm)
+static void host_transport_disorder(struct comm *comm, int ranks)
 {
-    for (int r = 0; r < comm->world / 2; r++) {
+    for (int r = 0; r < ranks / 2; r++) {
         const void *in = comm->in[r];
-        comm->in[r] = comm->in[comm->world - 1 - r];
-        comm->in[comm->world - 1 - r] = in;
+        comm->in[r] = comm->in[ranks - 1 - r];
+        comm->in[ranks - 1 - r] = in;
     }
 }
 
@@ -301,10 +337,11 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
     const size_t size = dtype_size(op->dtype), neighbours = (size_t)t->local_world;
     int32_t bad = RANK_NONE;
     size_t piece = staged ? CONTROL_STAGING_BYTES / (size * neighbours) : PIECE_BYTES / sizeof(float);
+    int sends = 0;
     if (comm->net) {
         size_t most = network_scratch_bytes(comm) / ((size_t)t->num_remotes * size);
         piece = min_size(piece, most / LINE_ELEMENTS * LINE_ELEMENTS);
-        TRY(network_reduce_begin(op));
+        TRY(network_reduce_begin(op, &sends));
     }
     for (size_t at = 0; at < op->count; at += piece) {
         TRY(control_status(comm->control, NULL));
@@ -312,32 +349,40 @@ static enum status host_transport_reduce(const struct data_op *op, bool staged)
         if (staged) {
             char *staging = control_staging(comm->control, t->local_rank);
             for (size_t l = 0; l < neighbours; l++)
-                memcpy(staging + l * n * size, (const char *)op->send + ((size_t)t->locals[l] * op->stride + at) * size,
-                       n * size);
+                if (group_joins(op->group, t->rank, t->locals[l]))
+                    memcpy(staging + l * n * size, sent_slice(op, op->send, t->locals[l], at), n * size);
             TRY(comm_op_barrier(comm, op->kind));
         }
-        if (comm->net) TRY(network_reduce(op, at, n));
+        if (comm->net) TRY(network_reduce(op, sends, at, n));
         for (int l = 0; l < t->local_world; l++)
-            comm->in[t->locals[l]] = staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
-                                            : comm_peer_send(comm, l) + ((size_t)comm->rank * op->stride + at) * size;
-        if (faults_reverse_sums()) host_transport_disorder(comm);
-        note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, comm->world, n, op->dtype,
+            if (group_joins(op->group, t->rank, t->locals[l]))
+                comm->in[group_index(op->group, t->locals[l])] =
+                    staged ? control_staging(comm->control, l) + (size_t)t->local_rank * n * size
+                           : sent_slice(op, comm_peer_send(comm, l), t->rank, at);
+        if (faults_reverse_sums()) host_transport_disorder(comm, op->group.size);
+        note_bad(&bad, sum_ranks(data_op_recv(op, at), op->recv_dtype, comm->in, op->group.size, n, op->dtype,
                                  data_op_start(op)));
         if (staged) TRY(comm_op_barrier(comm, op->kind));
         heartbeat_beat();
     }
-    note_bad(op->bad_rank, bad);
+    if (bad != RANK_NONE) note_bad(op->bad_rank, group_rank(op->group, t->rank, bad));
     return staged ? STATUS_OK : comm_op_barrier(comm, op->kind);
 }
 
 /* ---- running and submitting ---------------------------------------------- */
+
+static bool adds_within_node(const struct data_op *op)
+{
+    const struct comm *comm = op->comm;
+    return comm->net && comm->config.reduce_within_node && op->group.size == comm->world;
+}
 
 /* On the stream's thread. comm_status() has the failure. */
 static enum status host_transport_barrier(const struct data_op *op)
 {
     struct comm *comm = op->comm;
     TRY(control_status(comm->control, NULL));
-    size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(comm->world - 1) : 0;
+    size_t last = op->kind == OP_REDUCE_SCATTER ? op->stride * (size_t)(op->group.size - 1) : 0;
     size_t sent = (last + op->count) * dtype_size(op->dtype);
     struct control_op own = {.kind = op->kind, .dtype = op->dtype, .count = op->count};
     own.offset = host_transport_offset(comm, op->send, sent);
@@ -347,8 +392,7 @@ static enum status host_transport_barrier(const struct data_op *op)
     bool staged = false;
     for (int l = 0; l < comm->topology.local_world; l++) staged |= comm->peers[l].offset == CONTROL_STAGED;
     if (op->kind == OP_ALL_GATHER) return host_transport_all_gather(op, staged);
-    return comm->net && comm->config.reduce_within_node ? network_reduce_within_node(op, staged)
-                                                        : host_transport_reduce(op, staged);
+    return adds_within_node(op) ? network_reduce_within_node(op, staged) : host_transport_reduce(op, staged);
 }
 
 /* Adds the bytes that this rank sends and receives over the network. */
@@ -357,13 +401,15 @@ static void host_transport_count(const struct data_op *op, struct comm_stats *st
     const struct topology *t = &op->comm->topology;
     const int64_t bytes = (int64_t)(op->count * dtype_size(op->dtype));
     const int64_t sums = (int64_t)(op->count * sizeof(float) + sizeof(int32_t)); /* and a node's lowest bad rank */
-    const bool gathers = op->kind == OP_ALL_GATHER, within_node = op->comm->config.reduce_within_node;
-    stats->theory_sent += gathers       ? bytes * (t->num_nodes - 1)
-                          : within_node ? sums * t->proxied
-                                        : bytes * t->num_remotes;
-    stats->theory_received += gathers       ? bytes * t->proxied
-                              : within_node ? sums * (t->num_nodes - 1)
-                                            : bytes * t->num_remotes;
+    int64_t nodes = 0, carried = 0, peers = 0;
+    for (int node = 0; node < t->num_nodes; node++) nodes += node != t->node && node_needs(op, t->rank, node);
+    for (int i = 0; i < t->num_remotes; i++) {
+        carried += carries_remote(op, i);
+        peers += group_joins(op->group, t->rank, t->remotes[i]);
+    }
+    const bool gathers = op->kind == OP_ALL_GATHER, within_node = adds_within_node(op);
+    stats->theory_sent += gathers ? bytes * nodes : within_node ? sums * carried : bytes * peers;
+    stats->theory_received += gathers ? bytes * carried : within_node ? sums * nodes : bytes * peers;
 }
 
 static void host_transport_run(void *argument)

@@ -133,12 +133,15 @@ static void test_sums(void **state)
 
 enum { MOST_RANKS = 16 };
 
+/* Those of the collectives that are tested; the default is all ranks. */
+static struct comm_group group;
+
 /* The sum of the ranks' contributions, in the order of the layout. */
 static float add_up(const float *values, int world)
 {
     float sum = 0;
     bool empty = true;
-    if (!layout || !layout->within_node) {
+    if (!layout || !layout->within_node || (group.size && group.size < layout->world)) {
         for (int r = 0; r < world; r++) sum = r == 0 ? values[0] : sum + values[r];
         return sum;
     }
@@ -155,6 +158,25 @@ static float add_up(const float *values, int world)
         empty = false;
     }
     return sum;
+}
+
+static int members(int world)
+{
+    return group.size ? group.size : world;
+}
+
+static int member(int rank, int i)
+{
+    if (!group.size) return i;
+    const int block = group.size * group.stride;
+    return rank - rank % block + rank % group.stride + i * group.stride;
+}
+
+static int place(int rank, int world)
+{
+    int i = 0;
+    while (i < members(world) && member(rank, i) != rank) i++;
+    return i;
 }
 
 enum placement { IN_SEGMENT, STAGED, MIXED /* rank 0's buffers lie elsewhere */ };
@@ -178,23 +200,24 @@ static bool is(const void *array, size_t i, enum dtype dtype, float f)
 static void gather_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
                         enum dtype dtype, bool in_place)
 {
-    int rank = comm_rank(t->comm), world = comm_world(t->comm);
-    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)world * size;
+    int rank = comm_rank(t->comm), world = comm_world(t->comm), own = place(rank, world), ranks = members(world);
+    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)ranks * size;
     bool outside = placement == STAGED || (placement == MIXED && rank == 0);
     char *recv = outside ? malloc(whole) : segment;
-    char *send = in_place ? recv + (size_t)rank * pitch * size : outside ? malloc(count * size) : segment + whole;
+    char *send = in_place ? recv + (size_t)own * pitch * size : outside ? malloc(count * size) : segment + whole;
     memset(recv, 0x55, whole);
     for (size_t i = 0; i < count; i++) put(send, i, dtype, value(rank, i));
-    comm_all_gather(t->comm,
-                    &(struct data_op){.send = send, .recv = recv, .count = count, .stride = stride, .dtype = dtype},
-                    t->stream);
+    comm_all_gather(
+        t->comm,
+        &(struct data_op){.send = send, .recv = recv, .count = count, .stride = stride, .dtype = dtype, .group = group},
+        t->stream);
     stream_sync(t->stream);
     CHECK_OK(comm_status(t->comm, &error));
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < ranks; r++)
         for (size_t i = 0; i < pitch; i++) {
             size_t at = (size_t)r * pitch + i;
             if (i < count)
-                CHECK(is(recv, at, dtype, value(r, i)));
+                CHECK(is(recv, at, dtype, value(member(rank, r), i)));
             else
                 CHECK(recv[at * size] == 0x55); /* nothing is written between the slices */
         }
@@ -207,13 +230,13 @@ static void gather_case(struct rank_things *t, char *segment, enum placement pla
 static void reduce_case(struct rank_things *t, char *segment, enum placement placement, size_t count, size_t stride,
                         enum dtype dtype, enum dtype recv_dtype, bool in_place, bool accumulate)
 {
-    int rank = comm_rank(t->comm), world = comm_world(t->comm);
-    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)world * size;
+    int rank = comm_rank(t->comm), world = comm_world(t->comm), own = place(rank, world), ranks = members(world);
+    size_t size = dtype_size(dtype), pitch = stride ? stride : count, whole = pitch * (size_t)ranks * size;
     bool outside = placement == STAGED || (placement == MIXED && rank == 0);
     char *send = outside ? malloc(whole) : segment;
-    void *recv = in_place ? send + (size_t)rank * pitch * size : malloc(count * dtype_size(recv_dtype));
+    void *recv = in_place ? send + (size_t)own * pitch * size : malloc(count * dtype_size(recv_dtype));
     const float before = 0.75f;
-    for (size_t i = 0; i < pitch * (size_t)world; i++) put(send, i, dtype, value(rank, i));
+    for (size_t i = 0; i < pitch * (size_t)ranks; i++) put(send, i, dtype, value(rank, i));
     for (size_t i = 0; !in_place && i < count; i++) put(recv, i, recv_dtype, before);
     int32_t bad = RANK_NONE;
     const struct data_op op = {.send = send,
@@ -223,6 +246,7 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
                                .dtype = dtype,
                                .recv_dtype = recv_dtype,
                                .accumulate = accumulate,
+                               .group = group,
                                .bad_rank = &bad};
     comm_reduce_scatter(t->comm, &op, t->stream);
     stream_sync(t->stream);
@@ -230,11 +254,11 @@ static void reduce_case(struct rank_things *t, char *segment, enum placement pla
     CHECK(bad == RANK_NONE);
     for (size_t i = 0; i < count; i++) {
         float values[MOST_RANKS];
-        for (int r = 0; r < world; r++) {
-            float f = value(r, (size_t)rank * pitch + i);
+        for (int r = 0; r < ranks; r++) {
+            float f = value(member(rank, r), (size_t)own * pitch + i);
             values[r] = dtype == DTYPE_F32 ? f : bf16_to_f32(bf16_from_f32(f));
         }
-        float sum = add_up(values, world);
+        float sum = add_up(values, ranks);
         if (accumulate) sum = before + sum;
         CHECK(is(recv, i, recv_dtype, sum));
     }
@@ -292,6 +316,35 @@ static void check_network(const struct comm_stats *stats, const struct bootstrap
     CHECK(stats->network_sent == sent && stats->network_received == received);
 }
 
+/* Groups of every size and stride that the world has; a long slice in two ways. */
+static void groups_cases(struct rank_things *t, char *segment)
+{
+    const int world = comm_world(t->comm);
+    for (int size = 1; size <= world; size++)
+        for (int stride = 1; stride * size <= world; stride++) {
+            if (world % (size * stride) != 0) continue;
+            group = (struct comm_group){size, stride};
+            for (enum placement placement = IN_SEGMENT; placement <= MIXED; placement++) {
+                gather_case(t, segment, placement, 1000, 0, DTYPE_F32, placement == STAGED);
+                gather_case(t, segment, placement, 33, 35, DTYPE_BF16, true);
+                reduce_case(t, segment, placement, 1000, 0, DTYPE_F32, DTYPE_F32, false, true);
+                reduce_case(t, segment, placement, 33, 35, DTYPE_BF16, DTYPE_BF16, true, false);
+                if (placement > STAGED) continue;
+                gather_case(t, segment, placement, 70001, 0, DTYPE_BF16, false);
+                reduce_case(t, segment, placement, 70001, 0, DTYPE_BF16, DTYPE_F32, false, false);
+            }
+            struct comm_stats stats;
+            comm_stats_read(t->comm, &stats, true);
+            gather_case(t, segment, IN_SEGMENT, 100, 0, DTYPE_F32, false);
+            reduce_case(t, segment, IN_SEGMENT, 100, 0, DTYPE_F32, DTYPE_F32, false, false);
+            comm_stats_read(t->comm, &stats, true);
+            CHECK(stats.all_gather_bytes == (world > 1 ? 400 * (size - 1) : 0));
+            CHECK(stats.reduce_scatter_bytes == stats.all_gather_bytes);
+            CHECK(stats.network_sent == stats.theory_sent && stats.network_received == stats.theory_received);
+        }
+    group = (struct comm_group){0, 0};
+}
+
 static void collectives_body(struct bootstrap *bootstrap, void *context)
 {
     layout = context;
@@ -319,6 +372,7 @@ static void collectives_body(struct bootstrap *bootstrap, void *context)
                 reduce_case(&t, segment, placement, counts[c], stride, DTYPE_F32, DTYPE_BF16, false, way & 2);
             }
     all_reduce_case(&t, segment, 4099);
+    groups_cases(&t, segment);
 
     struct comm_stats stats;
     comm_stats_read(t.comm, &stats, true);
