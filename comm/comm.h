@@ -104,9 +104,10 @@ struct data_op {
     /* of a reduce-scatter */
     enum dtype recv_dtype;
     bool accumulate;
-    bool ordered;      /* recv = (([recv +] rank 0's) + rank 1's) + …, with these bits on every transport */
-    void *inbox;       /* of an ordered one on a GPU: device memory for the contributions to this rank's slice (world ×
-                          count, dtype), which NCCL writes; NULL on the CPU */
+    bool ordered; /* recv = (([recv +] rank 0's) + rank 1's) + …, with these bits on every transport; of a part of
+                     the ranks it has to be */
+    void *inbox;  /* of an ordered one on a GPU: device memory for the contributions to this rank's slice (world ×
+                     count, dtype), which NCCL writes; NULL on the CPU */
     int32_t *bad_rank; /* becomes the lowest rank with a non-finite value in this slice, unless lower already; the
                           caller sets RANK_NONE first. Valid once the stream is synchronised. May be NULL. GPUs do
                           not fill it, unless they are shared */
@@ -133,8 +134,8 @@ static inline void comm_reduce_scatter(struct comm *comm, const struct data_op *
     comm_reduce_scatter_group(comm, op, 1, stream);
 }
 
-/* The operations of a group do not depend on each other: NCCL launches them as one, but ordered ones, all or none of
- * the group, one after the other. */
+/* The operations of a call do not depend on each other: NCCL launches them as one, but ordered ones, and those of a
+ * part of the ranks, one after the other. */
 enum { COMM_GROUP_MAX = 16 };
 
 /* Control channel; blocking. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport_nccl.c: see transport_gpu.h. Operations are ncclAllGather and ncclReduceScatter of whole slices: pieces
- * would need a broadcast or a reduction for each rank. An ordered reduce-scatter, of slices or pieces, is a group of
- * ncclSend and ncclRecv: each rank receives the contributions to its slice and adds them by a kernel of ztrain's.
+ * would need a broadcast or a reduction for each rank. An ordered reduce-scatter, of slices or pieces, and what only a
+ * group of the ranks takes part in are ncclSend and ncclRecv: each rank receives the contributions to its slice and
+ * adds them by a kernel of ztrain's.
  *
  * The communicator is non-blocking: after ncclInProgress the next call waits until the last has ended, the job has
  * failed or time is up. So no call of NCCL's can block a rank forever. Each group of operations takes a thread of
@@ -409,10 +410,10 @@ static bool adds_afterwards(const struct data_op *op)
     return op->kind == OP_REDUCE_SCATTER && (op->accumulate || op->dtype != op->recv_dtype);
 }
 
-/* Of what a reduce-scatter sends. */
-static char *slice_of(const struct data_op *op, int rank)
+/* Of what a reduce-scatter sends. index: of the owner in its group. */
+static char *slice_of(const struct data_op *op, int index)
 {
-    return (char *)(uintptr_t)op->send + (size_t)rank * op->stride * dtype_size(op->dtype);
+    return (char *)(uintptr_t)op->send + (size_t)index * op->stride * dtype_size(op->dtype);
 }
 
 static ncclResult_t enqueue(struct nccl *n, const struct data_op *op, cudaStream_t stream)
@@ -460,46 +461,62 @@ static void submit_group(struct nccl *n, const struct data_op *ops, int count, s
     }
 }
 
-/* ---- ordered sums -------------------------------------------------------- */
+/* ---- from rank to rank --------------------------------------------------- */
 
-/* The place of a rank's contribution in the inbox, which is that in the sum. */
-static int turn_of(const struct nccl *n, int rank)
+/* The place of a contribution in the inbox, which is that in the sum. */
+static int turn_of(const struct data_op *op, int index)
 {
-    return faults_reverse_sums() ? n->comm->world - 1 - rank : rank;
+    return faults_reverse_sums() ? op->group.size - 1 - index : index;
+}
+
+/* Where rank `index` of the group puts what it sends here. */
+static char *receive_place(const struct data_op *op, int index)
+{
+    const size_t size = dtype_size(op->dtype);
+    return op->kind == OP_ALL_GATHER ? (char *)op->recv + (size_t)index * op->stride * size
+                                     : (char *)op->inbox + (size_t)turn_of(op, index) * op->count * size;
 }
 
 /* Each rank begins with its right neighbour, so that not all send to the same one. Under the mutex. */
 static void exchange_slices(struct nccl *n, const struct data_op *op, cudaStream_t stream)
 {
-    const int rank = n->comm->rank, world = n->comm->world;
-    const size_t slice = op->count * dtype_size(op->dtype);
+    const int ranks = op->group.size, own = group_index(op->group, n->comm->rank);
+    const bool gathers = op->kind == OP_ALL_GATHER;
     const ncclDataType_t type = nccl_type_of(op->dtype);
     ncclResult_t result = ncclSuccess, ended;
     n->nccl->ncclGroupStart();
-    for (int i = 1; i < world && nccl_is_fine(result); i++) {
-        const int to = (rank + i) % world, from = (rank + world - i) % world;
-        char *inbox = (char *)op->inbox + (size_t)turn_of(n, from) * slice;
-        result = n->nccl->ncclSend(slice_of(op, to), op->count, type, to, n->handle, stream);
-        if (nccl_is_fine(result)) result = n->nccl->ncclRecv(inbox, op->count, type, from, n->handle, stream);
+    for (int i = 1; i < ranks && nccl_is_fine(result); i++) {
+        const int to = (own + i) % ranks, from = (own + ranks - i) % ranks;
+        result = n->nccl->ncclSend(gathers ? op->send : slice_of(op, to), op->count, type,
+                                   group_rank(op->group, n->comm->rank, to), n->handle, stream);
+        if (nccl_is_fine(result))
+            result = n->nccl->ncclRecv(receive_place(op, from), op->count, type,
+                                       group_rank(op->group, n->comm->rank, from), n->handle, stream);
     }
     ended = n->nccl->ncclGroupEnd();
-    finish_call(n, nccl_is_fine(result) ? ended : result, "an ordered reduce-scatter");
+    finish_call(n, nccl_is_fine(result) ? ended : result, gathers ? "an all-gather" : "an ordered reduce-scatter");
 }
 
-static void submit_ordered(struct nccl *n, const struct data_op *op, struct stream *stream)
+static void submit_exchange(struct nccl *n, const struct data_op *op, struct stream *stream)
 {
-    ASSERT(op->kind == OP_REDUCE_SCATTER && op->recv_dtype == DTYPE_F32 && op->inbox);
+    const int own = group_index(op->group, n->comm->rank);
     pthread_mutex_lock(&n->mutex);
     heartbeat_device_begin();
-    if (is_usable(n)) exchange_slices(n, op, cuda_stream_of(stream)->handle);
+    if (is_usable(n) && op->group.size > 1) exchange_slices(n, op, cuda_stream_of(stream)->handle);
     heartbeat_device_end();
     pthread_mutex_unlock(&n->mutex);
+    if (op->kind == OP_ALL_GATHER) {
+        if (receive_place(op, own) != op->send)
+            stream_copy(stream, receive_place(op, own), op->send, op->count * dtype_size(op->dtype));
+        return;
+    }
+    ASSERT(op->ordered && op->recv_dtype == DTYPE_F32 && op->inbox);
     const struct sum_ranks_args args = {.dtype = op->dtype,
                                         .n = (int64_t)op->count,
-                                        .ranks = n->comm->world,
-                                        .rank = turn_of(n, n->comm->rank),
+                                        .ranks = op->group.size,
+                                        .rank = turn_of(op, own),
                                         .out = op->recv,
-                                        .own = slice_of(op, n->comm->rank),
+                                        .own = slice_of(op, own),
                                         .inbox = op->inbox,
                                         .accumulate = op->accumulate};
     n->cuda->device.ops->sum_ranks(stream, &args);
@@ -509,11 +526,13 @@ static void submit_ordered(struct nccl *n, const struct data_op *op, struct stre
 static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, int count, struct stream *stream)
 {
     struct nccl *n = (struct nccl *)base;
-    if (!ops->ordered) {
-        submit_group(n, ops, count, stream);
-        return;
-    }
-    for (const struct data_op *op = ops; op < ops + count; op++) submit_ordered(n, op, stream);
+    struct data_op whole[COMM_GROUP_MAX];
+    int wholes = 0;
+    for (const struct data_op *op = ops; op < ops + count; op++)
+        if (!op->ordered && op->group.size == n->comm->world) whole[wholes++] = *op;
+    if (wholes) submit_group(n, whole, wholes, stream);
+    for (const struct data_op *op = ops; op < ops + count; op++)
+        if (op->ordered || op->group.size < n->comm->world) submit_exchange(n, op, stream);
 }
 
 /* ---- memory -------------------------------------------------------------- */

@@ -284,7 +284,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
     for (int u = 0; u < z->all_units; u++) {
         const int p = zero_slot(z, u);
         const int64_t end = z->unit[u].place + zero_padded(z, u);
-        room[p] = max64(end, room[p]);
+        if (!zero_is_resident(z, u)) room[p] = max64(end, room[p]);
         if (u < z->units) trained_room[p] = max64(end, trained_room[p]);
         if (u < z->units && zero_uses_bucket(z, u)) bucket_room[p] = max64(end, bucket_room[p]);
         int64_t own = 0;

@@ -116,6 +116,7 @@ static void gather_into_slot(struct zero *z, int unit)
     int count = 0;
     for (int u = unit, more = zero_parallel(z); more; more = (u = z->unit[u].next) != 0) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
+        if (zero_is_resident(z, u)) continue;
         ops[count++] = slices_op(z, COMM_PARAMETERS, u, own, zero_in_slot(z, slot, u), z->config.dtype);
         staged += zero_slice_bytes(z, u, z->config.dtype);
     }

@@ -230,6 +230,17 @@ static inline int64_t zero_first(const struct zero *zero, int unit)
     return zero->rank / zero->unit[unit].ranks * zero_padded(zero, unit);
 }
 
+static inline bool zero_offloads_params(const struct zero *zero)
+{
+    return zero->config.zero.offload_param.device != OFFLOAD_NONE;
+}
+
+/* Whether the own slice is all that this rank computes with: there is nothing to gather. */
+static inline bool zero_is_resident(const struct zero *zero, int unit)
+{
+    return zero->world > 1 && zero->unit[unit].ranks == 1 && !zero_offloads_params(zero);
+}
+
 /* The ranks that share the unit's slices. */
 static inline struct comm_group zero_group(const struct zero *zero, int unit)
 {
@@ -420,11 +431,6 @@ static inline float zero_grad_factor(const struct zero *zero)
     return zero_narrow_comm(zero) && zero->config.comm_factor > 0 ? zero->config.comm_factor : 1;
 }
 
-static inline bool zero_offloads_params(const struct zero *zero)
-{
-    return zero->config.zero.offload_param.device != OFFLOAD_NONE;
-}
-
 /* Whether offloaded master weights are the parameters in host memory; with a disk the two have a copy each. */
 static inline bool zero_master_is_params(const struct zero *zero)
 {
@@ -453,6 +459,7 @@ static inline int zero_slot(const struct zero *zero, int unit)
 /* The unit's place in the slot of gathered parameters. */
 static inline char *zero_in_slot(const struct zero *zero, const struct gather_slot *slot, int unit)
 {
+    if (zero_is_resident(zero, unit)) return zero_param(zero, unit, zero_own(zero, unit));
     return slot->memory + (size_t)zero->unit[unit].place * dtype_size(zero->config.dtype);
 }
 
