@@ -135,7 +135,7 @@ static void zero_new_units(struct zero *z)
     for (int u = zero_head(z) + 1; u < z->units; u++) {
         z->unit[u].ranks = z->world / groups;
         z->unit[zero_frozen(z, u) ? zero_frozen(z, u) : u].ranks = z->world / groups;
-        ASSERT(groups == 1 || units[u].numel == shard_padded(layout, u));
+        ASSERT(groups == 1 || units[u].numel % shard_padded(layout, u) == 0); /* or none */
     }
     for (int u = 0; u < z->all_units; u++) {
         z->unit[u + 1].whole = z->unit[u].whole + zero_padded(z, u);
