@@ -121,7 +121,8 @@ UNIT_SOURCES := $(filter-out $(CUDA_ONLY_TESTS),$(UNIT_SOURCES))
 endif
 
 ifneq ($(SANITIZE),)
-LIB_SOURCES += tests/faults/fault_hooks.c
+LIB_SOURCES += tests/faults/fault_hooks.c $(if $(filter fuzzer,$(SANITIZE)),,tests/faults/chosen_gather.c)
+LDFLAGS_ALL += -Wl,--wrap=zero_verbs
 endif
 # No target parses with these rooms; a target that does, and does not link, takes one off the list.
 ifeq ($(SANITIZE),fuzzer)

@@ -129,10 +129,9 @@ OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_b
     TENSOR(route_bwd, counts, IN | SIDE | MAYBE, INDEX, E), TENSOR(route_bwd, lse, IN | SIDE | MAYBE, F32, M),
     FIXED(route_bwd, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),
-    FIXED(permute_experts, offsets, OUT | SIDE, OPERAND_OFFSETS), TENSOR(permute_experts, rows, OUT, INDEX, M, k),
-    TENSOR(permute_experts, places, OUT, INDEX, M, k)};
+    FIXED(permute_experts, offsets, OUT | SIDE, OPERAND_OFFSETS), TENSOR(permute_experts, places, OUT, INDEX, M, k)};
 OPERANDS(gather_tokens) = {TENSOR(gather_tokens, xe, OUT, DT, M, k, C), TENSOR(gather_tokens, x, IN, DT, M, C),
-    TENSOR(gather_tokens, rows, IN | SIDE, INDEX, M, k)};
+    TENSOR(gather_tokens, places, IN | SIDE, INDEX, M, k)};
 OPERANDS(combine_tokens) = {TENSOR(combine_tokens, y, INOUT, DT, M, C), TENSOR(combine_tokens, ye, IN, DT, M, k, C),
     TENSOR(combine_tokens, weights, IN | SIDE | MAYBE, F32, M, k),
     TENSOR(combine_tokens, places, IN | SIDE, INDEX, M, k)};

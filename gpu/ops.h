@@ -495,22 +495,21 @@ struct sum_experts_args {
     double *loads; /* (E) */
 };
 
-/* The order of assignments by expert: expert e has the places offsets[e] … offsets[e + 1] - 1; rows[place] is the
- * assignment there, places[assignment] its inverse. */
+/* The order of assignments by expert: expert e has the places offsets[e] … offsets[e + 1] - 1. */
 struct permute_experts_args {
     int64_t M, E, k;
     const int32_t *experts; /* (M, k) */
     int32_t *offsets;       /* (E + 1) */
-    int32_t *rows, *places; /* (M · k) */
+    int32_t *places;        /* (M · k): of each assignment */
 };
 
-/* xe[p] = x[rows[p] / k] */
+/* xe[places[i]] = x[i / k] */
 struct gather_tokens_args {
     enum dtype dtype;
     int64_t M, k, C;
-    void *xe;            /* dt (M · k, C) */
-    const void *x;       /* dt (M, C) */
-    const int32_t *rows; /* (M · k) */
+    void *xe;              /* dt (M · k, C) */
+    const void *x;         /* dt (M, C) */
+    const int32_t *places; /* (M · k) */
 };
 
 /* y[m] (+)= the sum over j of weights[m, j] · ye[places[m · k + j]], in the order of j. It is

@@ -14,13 +14,12 @@ static size_t embedding_workspace(const struct op_limits *limits)
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
 }
 
-/* The keys in their order, starts, counts. */
+/* Starts, counts. */
 static size_t permute_workspace(const struct op_limits *limits)
 {
-    const size_t rows = (size_t)limits->max_expert_rows, digits = (size_t)1 << CUDA_SORT_BITS;
+    const size_t digits = (size_t)1 << CUDA_SORT_BITS;
     const size_t blocks = (size_t)ceil_div(limits->max_expert_rows, CUDA_SORT_ITEMS);
-    return cuda_scratch_size(rows * sizeof(int32_t)) + cuda_scratch_size(digits * sizeof(int32_t)) +
-           cuda_scratch_size(blocks * digits * sizeof(int32_t));
+    return cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(blocks * digits * sizeof(int32_t));
 }
 
 int64_t cuda_norm_parts(int64_t C)

@@ -116,7 +116,7 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
 static void experts_gather(const struct pass *pass, const struct block_buffers *b, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct gather_tokens_args args = {t->dtype, pass->M, experts_of(t)->per_token, t->C, b->routed, x, b->rows};
+    const struct gather_tokens_args args = {t->dtype, pass->M, experts_of(t)->per_token, t->C, b->routed, x, b->places};
     t->device->ops->gather_tokens(pass->stream, &args);
 }
 
@@ -266,8 +266,8 @@ void experts_forward(const struct pass *pass, const struct unit *unit, const str
     const struct transformer *t = pass->transformer;
     const struct experts_desc *experts = experts_of(t);
     router_forward(pass, unit, router_of(pass, unit, b), x);
-    const struct permute_experts_args order = {pass->M,    experts->count, experts->per_token, b->choices,
-                                               b->offsets, b->rows,        b->places};
+    const struct permute_experts_args order = {pass->M,    experts->count, experts->per_token,
+                                               b->choices, b->offsets,     b->places};
     t->device->ops->permute_experts(pass->stream, &order);
     experts_gather(pass, b, x);
     grouped_forward(pass, unit, b, gate_up_of(t), b->inner, b->routed);

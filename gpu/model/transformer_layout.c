@@ -136,7 +136,6 @@ static void layout_experts(const struct transformer *t, struct arena *arena, con
     b->router_lse = layout_take_f32(arena, experts->z_coef > 0 ? M : 0, 1);
     b->choices = layout_take_ints(arena, rows);
     b->offsets = layout_take_ints(arena, experts->count + 1);
-    b->rows = layout_take_ints(arena, rows);
     b->places = layout_take_ints(arena, rows);
     b->shared_inner = take_dt(t, arena, M, 2 * widths->shared);
     b->shared_scale = layout_take_f32(arena, M, widths->scaled);

@@ -87,7 +87,7 @@ struct block_buffers {
     void *hidden;         /* dt (M, F) the input of the down matrix */
     /* of a layer with experts, else NULL; inner and hidden have k rows of 2 I and I elements for a token there */
     float *probs, *weights, *router_lse;             /* (M, E), (M, k), (M): the last with z_coef only */
-    int32_t *choices, *offsets, *rows, *places;      /* (M, k), (E + 1), (M · k), (M · k) */
+    int32_t *choices, *offsets, *places;             /* (M, k), (E + 1), (M · k) */
     void *routed;                                    /* dt (M · k, C) rows of experts: their inputs, then outputs */
     void *shared_inner, *shared_hidden, *shared_out; /* dt (M, 2F), (M, F), (M, C): the last with shared_gate only */
     float *shared_scale;                             /* (M) the same */

@@ -587,6 +587,7 @@ const struct op_case op_cases[] = {
     {.op = "gather_tokens", .M = 0, .N = 8, .KV = 2},
     {.op = "gather_tokens", .M = 30, .N = 64, .KV = 8},
     {.op = "gather_tokens", .M = 70, .N = 133, .KV = 2},
+    {.op = "gather_tokens", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "gather_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
     {.op = "combine_tokens", .M = 1, .N = 3, .KV = 1},
     {.op = "combine_tokens", .M = 0, .N = 8, .KV = 2},
@@ -601,6 +602,8 @@ const struct op_case op_cases[] = {
     {.op = "combine_tokens_bwd", .M = 30, .N = 64, .KV = 8, .flags = IN_PLACE},
     {.op = "combine_tokens_bwd", .M = 70, .N = 133, .KV = 2},
     {.op = "combine_tokens_bwd", .M = 70, .N = 1160, .KV = 2, .flags = IN_PLACE},
+    {.op = "combine_tokens_bwd", .M = 30, .N = 136, .KV = 11},
+    {.op = "combine_tokens_bwd", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "combine_tokens_bwd", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
 
     GROUPED_CASES("grouped_linear_fwd", 0),

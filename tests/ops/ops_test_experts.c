@@ -217,29 +217,26 @@ static void route_bwd_reference(struct harness *h)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* The order by expert of assignments; places: its inverse. */
-static int32_t *ref_permute(struct harness *h, int64_t E, const int32_t *experts, int32_t *offsets, int32_t *places)
+/* The places of assignments in their order by expert. */
+static int32_t *ref_permute(struct harness *h, int64_t E, const int32_t *experts, int32_t *offsets)
 {
     const int64_t n = h->c->M * h->c->KV;
-    int32_t *rows = host_memory(h, (size_t)n * sizeof *rows), count = 0;
+    int32_t *places = host_memory(h, (size_t)n * sizeof *places), count = 0;
     for (int64_t e = 0; e < E; e++) {
         if (offsets) offsets[e] = count;
-        for (int64_t i = 0; i < n; i++) {
-            if (experts[i] != e) continue;
-            places[i] = count;
-            rows[count++] = (int32_t)i;
-        }
+        for (int64_t i = 0; i < n; i++)
+            if (experts[i] == e) places[i] = count++;
     }
     if (offsets) offsets[E] = count;
-    return rows;
+    return places;
 }
 
-static int32_t *random_places(struct harness *h, int32_t **rows)
+static int32_t *random_places(struct harness *h)
 {
     const int64_t n = h->c->M * h->c->KV, E = 5;
+    if (!h->timing) return ref_permute(h, E, random_ints(h, n, E), NULL);
     int32_t *places = host_memory(h, (size_t)n * sizeof *places);
-    *rows = h->timing ? places : ref_permute(h, E, random_ints(h, n, E), NULL, places);
-    for (int64_t i = 0; h->timing && i < n; i++) places[i] = (int32_t)(i % h->c->KV * h->c->M + i / h->c->KV);
+    for (int64_t i = 0; i < n; i++) places[i] = (int32_t)(i % h->c->KV * h->c->M + i / h->c->KV);
     return places;
 }
 
@@ -275,10 +272,9 @@ static void permute_experts_setup(struct harness *h)
     h->index_a = random_ints(h, n, c->P ? 1 : c->H);
     for (int64_t i = 0; c->P && i < n; i++) h->index_a[i] = (int32_t)c->P;
     h->x = tensor_ints(h, "offsets", c->H + 1);
-    h->y = tensor_ints(h, "rows", n);
-    h->w = tensor_ints(h, "places", n);
-    h->args.permute_experts = (struct permute_experts_args){
-        c->M, c->H, c->KV, device_ints(h, h->index_a, n), h->x->device, h->y->device, h->w->device};
+    h->y = tensor_ints(h, "places", n);
+    h->args.permute_experts =
+        (struct permute_experts_args){c->M, c->H, c->KV, device_ints(h, h->index_a, n), h->x->device, h->y->device};
 }
 
 static void permute_experts_reference(struct harness *h)
@@ -286,20 +282,16 @@ static void permute_experts_reference(struct harness *h)
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
     int32_t *offsets = host_memory(h, (size_t)(c->H + 1) * sizeof *offsets);
-    int32_t *places = host_memory(h, (size_t)n * sizeof *places);
-    const int32_t *rows = ref_permute(h, c->H, h->index_a, offsets, places);
+    const int32_t *places = ref_permute(h, c->H, h->index_a, offsets);
     for (int64_t e = 0; e <= c->H; e++) h->x->expected[e] = offsets[e];
-    for (int64_t i = 0; i < n; i++) {
-        h->y->expected[i] = rows[i];
-        h->w->expected[i] = places[i];
-    }
+    for (int64_t i = 0; i < n; i++) h->y->expected[i] = places[i];
 }
 
 static void gather_tokens_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
-    random_places(h, &h->index_a);
+    h->index_a = random_places(h);
     h->x = input(h, "x", c->M * c->N);
     h->y = tensor_out(h, "xe", h->dtype, n * c->N, false);
     h->args.gather_tokens = (struct gather_tokens_args){
@@ -309,15 +301,15 @@ static void gather_tokens_setup(struct harness *h)
 static void gather_tokens_reference(struct harness *h)
 {
     const int64_t C = h->c->N;
-    for (int64_t i = 0; i < h->y->n; i++) h->y->expected[i] = h->x->host[h->index_a[i / C] / h->c->KV * C + i % C];
+    for (int64_t i = 0; i < h->y->n; i++)
+        h->y->expected[h->index_a[i / C] * C + i % C] = h->x->host[i / C / h->c->KV * C + i % C];
 }
 
 /* LOSS_ONLY: without weights */
 static void combine_tokens_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
-    int32_t *rows;
-    h->index_a = random_places(h, &rows);
+    h->index_a = random_places(h);
     h->x = input(h, "ye", c->M * c->KV * c->N);
     h->w = has(h, LOSS_ONLY) ? NULL : tensor_in(h, "weights", DTYPE_F32, c->M * c->KV, 1);
     h->y = output(h, "y", h->dtype, c->M * c->N);
@@ -350,8 +342,7 @@ static void combine_tokens_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
-    int32_t *rows;
-    h->index_a = random_places(h, &rows);
+    h->index_a = random_places(h);
     h->x = input(h, "ye", n * c->N);
     h->w = tensor_in(h, "weights", DTYPE_F32, n, 1);
     h->dy = input(h, "dy", c->M * c->N);

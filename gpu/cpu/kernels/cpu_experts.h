@@ -155,18 +155,15 @@ static void op_permute_experts(struct stream *stream, const struct permute_exper
         next[e] = a->offsets[e];
         a->offsets[e + 1] += a->offsets[e];
     }
-    for (int64_t i = 0; i < a->M * a->k; i++) {
-        a->places[i] = next[a->experts[i]]++;
-        a->rows[a->places[i]] = (int32_t)i;
-    }
+    for (int64_t i = 0; i < a->M * a->k; i++) a->places[i] = next[a->experts[i]]++;
 }
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static void gather_tokens_rows(const struct gather_tokens_args *a, struct range places)
+static void gather_tokens_rows(const struct gather_tokens_args *a, struct range assignments)
 {
-    for (int64_t p = places.first; p < places.end; p++)
-        memcpy(at(a->xe, p * a->C, a->dtype), at(a->x, a->rows[p] / a->k * a->C, a->dtype),
+    for (int64_t i = assignments.first; i < assignments.end; i++)
+        memcpy(at(a->xe, a->places[i] * a->C, a->dtype), at(a->x, i / a->k * a->C, a->dtype),
                (size_t)a->C * dtype_size(a->dtype));
 }
 

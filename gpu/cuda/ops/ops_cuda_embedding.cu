@@ -99,11 +99,11 @@ __device__ __forceinline__ unsigned lanes_with(int digit, bool active)
     return same;
 }
 
-/* Moves a block's items to their sorted places; each warp owns consecutive ones. An item comes after all of lower
- * digits, and those of its digit in earlier blocks, warps, rounds and lanes. rows NULL: the items are 0 … n-1. */
-__global__ void __launch_bounds__(THREADS)
-    place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
-                        const int *starts, int n, int shift)
+/* Calls put(item, key, its sorted place) for a block's items; each warp owns consecutive ones. An item comes after all
+ * of lower digits, and those of its digit in earlier blocks, warps, rounds and lanes. */
+template <typename Put>
+__device__ __forceinline__ void place_digits(const int *keys, const int *counts, const int *starts, int n, int shift,
+                                             Put put)
 {
     SHARED(int, seen, [WARPS][DIGITS]);
     const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
@@ -138,10 +138,19 @@ __global__ void __launch_bounds__(THREADS)
     for (int round = 0; round < SORT_ROUNDS; round++) {
         const int i = first + round * WARP_SIZE;
         if (i >= n) continue;
-        const int to = seen[warp][digit_of(key[round], shift)] + place[round];
-        keys_out[to] = key[round];
-        rows_out[to] = rows ? rows[i] : i;
+        put(i, key[round], seen[warp][digit_of(key[round], shift)] + place[round]);
     }
+}
+
+/* rows NULL: the items are 0 … n-1 */
+__global__ void __launch_bounds__(THREADS)
+    place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
+                        const int *starts, int n, int shift)
+{
+    place_digits(keys, counts, starts, n, shift, [&](int i, int key, int to) {
+        keys_out[to] = key;
+        rows_out[to] = rows ? rows[i] : i;
+    });
 }
 
 /* ---- sums of runs -------------------------------------------------------- */
@@ -299,13 +308,12 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
 
 /* ---- the order of experts' rows ------------------------------------------ */
 
-/* starts: of the digits, which are experts */
-__global__ void __launch_bounds__(THREADS) invert_rows_kernel(struct permute_experts_args a, const int *starts, int n)
+/* Experts are digits. */
+__global__ void __launch_bounds__(THREADS)
+    permute_kernel(struct permute_experts_args a, const int *counts, const int *starts, int n)
 {
-    for (int64_t i = grid_thread(); i < n || i <= a.E; i += grid_threads()) {
-        if (i < n) a.places[a.rows[i]] = static_cast<int>(i);
-        if (i <= a.E) a.offsets[i] = i < a.E ? starts[i] : n;
-    }
+    for (int64_t e = grid_thread(); e <= a.E; e += grid_threads()) a.offsets[e] = e < a.E ? starts[e] : n;
+    if (n > 0) place_digits(a.experts, counts, starts, n, 0, [&](int i, int, int to) { a.places[i] = to; });
 }
 
 } // namespace
@@ -341,13 +349,10 @@ void cuda_permute_experts(struct stream *stream, const struct permute_experts_ar
     ASSERT(a->E <= DIGITS);
     const int n = static_cast<int>(a->M * a->k), blocks = static_cast<int>(embedding_sort_blocks(n));
     struct cuda_scratch memory = cuda_scratch_of(stream);
-    int *keys = cuda_scratch_take<int>(&memory, n), *starts = cuda_scratch_take<int>(&memory, DIGITS);
+    int *starts = cuda_scratch_take<int>(&memory, DIGITS);
     int *counts = cuda_scratch_take<int>(&memory, static_cast<int64_t>(blocks) * DIGITS);
     if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, 0);
     LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks);
-    if (n)
-        LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, keys, a->rows, a->experts, nullptr, counts,
-               starts, n, 0);
-    LAUNCH(stream, "permute_experts", invert_rows_kernel, grid_of_elements(stream, n, 1), THREADS, *a, starts, n);
+    LAUNCH(stream, "permute_experts", permute_kernel, n ? blocks : 1, THREADS, *a, counts, starts, n);
 }
 CUDA_MODULE(embedding, scan_digits_kernel)

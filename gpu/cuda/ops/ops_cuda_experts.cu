@@ -13,6 +13,7 @@ enum {
     MOST_SLOTS = ROUTE_MAX_EXPERTS / WARP_SIZE,
     SUM_EXPERTS = 8,
     SUM_ROWS = 64,
+    CHOICES = 8,
 };
 static_assert(static_cast<int>(ROUTE_MAX_GROUPS) <= static_cast<int>(WARP_SIZE), "a lane has a group");
 
@@ -205,9 +206,11 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gather_k
 {
     const int columns = static_cast<int>(a.C / V);
     struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M * a.k; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, from = a.rows[walk.row] / a.k * a.C + j;
-        store_pack(static_cast<T *>(a.xe) + walk.row * a.C + j, load_pack<V>(static_cast<const T *>(a.x) + from));
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+        const int64_t c = static_cast<int64_t>(walk.column) * V;
+        const auto pack = load_pack<V>(static_cast<const T *>(a.x) + walk.row * a.C + c);
+        for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++)
+            store_pack(static_cast<T *>(a.xe) + a.places[i] * a.C + c, pack);
     }
 }
 
@@ -231,27 +234,42 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     }
 }
 
+/* Of CHOICES assignments of a token at a time, which read dy once. */
+template <typename T, int V>
+__device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_bwd_args &a, int64_t m, int64_t first)
+{
+    const int count = static_cast<int>(min(first + CHOICES, (m + 1) * a.k) - first);
+    float dots[CHOICES] = {};
+    for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
+        float d[V];
+        load(static_cast<const T *>(a.dy) + m * a.C + c, d);
+#pragma unroll
+        for (int j = 0; j < CHOICES; j++) {
+            if (j >= count) continue;
+            const int64_t at = a.places[first + j] * a.C + c;
+            const float weight = a.weights[first + j];
+            float x[V];
+            load(static_cast<const T *>(a.ye) + at, x);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                dots[j] = fmaf(d[v], x[v], dots[j]);
+                x[v] = d[v] * weight;
+            }
+            store(static_cast<T *>(a.dye) + at, x);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < CHOICES; j++) {
+        const float dot = sum_over_lanes(dots[j], WARP_SIZE);
+        if (lane_of() == 0 && j < count) a.dweights[first + j] = dot;
+    }
+}
+
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) combine_bwd_kernel(struct combine_tokens_bwd_args a)
 {
-    each_item(a.M * a.k, [&](int64_t i) {
-        const T *dy = static_cast<const T *>(a.dy) + i / a.k * a.C;
-        const int64_t row = a.places[i] * a.C;
-        const float weight = a.weights[i];
-        float dot = 0;
-        for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
-            float d[V], x[V];
-            load(dy + c, d);
-            load(static_cast<const T *>(a.ye) + row + c, x);
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                dot = fmaf(d[v], x[v], dot);
-                d[v] *= weight;
-            }
-            store(static_cast<T *>(a.dye) + row + c, d);
-        }
-        dot = sum_over_lanes(dot, WARP_SIZE);
-        if (lane_of() == 0) a.dweights[i] = dot;
+    each_item(a.M, [&](int64_t m) {
+        for (int64_t first = m * a.k; first < (m + 1) * a.k; first += CHOICES) combine_bwd_choices<T, V>(a, m, first);
     });
 }
 
@@ -294,7 +312,7 @@ void cuda_gather_tokens(struct stream *stream, const struct gather_tokens_args *
         using T = decltype(type);
         const bool aligned = aligned16(a->xe, a->x, a->C * static_cast<int64_t>(sizeof(T)));
         LAUNCH(stream, "gather_tokens", (aligned ? gather_kernel<T, VECTOR<T>> : gather_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->k * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
     });
 }
 
@@ -316,7 +334,7 @@ void cuda_combine_tokens_bwd(struct stream *stream, const struct combine_tokens_
         using T = decltype(type);
         const bool aligned = aligned16(a->dye, a->dy, a->ye, a->C * static_cast<int64_t>(sizeof(T)));
         LAUNCH(stream, "combine_tokens_bwd", (aligned ? combine_bwd_kernel<T, VECTOR<T>> : combine_bwd_kernel<T, 1>),
-               grid_of(stream, ceil_div(a->M * a->k, WARPS), 8), THREADS, *a);
+               grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
     });
 }
 CUDA_MODULE(experts, route_sums_kernel)
