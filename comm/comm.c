@@ -127,9 +127,10 @@ bool comm_await_end(struct comm *comm, double seconds)
 static struct span span_of_collective(const struct data_op *op, struct stream *stream)
 {
     static const char *const names[2][COMM_PURPOSE_COUNT] = {
-        {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather reports"},
+        {"all_gather", "all_gather parameters", "all_gather gradients", "all_gather updates", "all_gather tokens",
+         "all_gather reports"},
         {"reduce_scatter", "reduce_scatter parameters", "reduce_scatter gradients", "reduce_scatter updates",
-         "reduce_scatter reports"}};
+         "reduce_scatter tokens", "reduce_scatter reports"}};
     const int reduces = op->kind == OP_REDUCE_SCATTER;
     return (struct span){.kind = SPAN_COLLECTIVE,
                          .what = reduces * COMM_PURPOSE_COUNT + op->purpose,

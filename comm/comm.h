@@ -76,6 +76,7 @@ enum comm_purpose {
     COMM_PARAMETERS,
     COMM_GRADIENTS,
     COMM_UPDATES, /* Muon's */
+    COMM_TOKENS,  /* to experts and back */
     COMM_REPORTS, /* the ranks' sums of squares and losses */
     COMM_PURPOSE_COUNT
 };

@@ -495,15 +495,16 @@ struct sum_experts_args {
     double *loads; /* (E) */
 };
 
-/* The order of assignments by expert: expert e has the places offsets[e] … offsets[e + 1] - 1. */
+/* The order of assignments by expert: expert first + e has the places offsets[e] … offsets[e + 1] - 1. */
 struct permute_experts_args {
     int64_t M, E, k;
-    const int32_t *experts; /* (M, k) */
+    const int32_t *experts; /* (M, k), or -1 */
     int32_t *offsets;       /* (E + 1) */
-    int32_t *places;        /* (M · k): of each assignment */
+    int32_t *places;        /* (M · k): of each assignment; -1: its expert is another one */
+    int64_t first;
 };
 
-/* xe[places[i]] = x[i / k] */
+/* xe[places[i]] = x[i / k]. An assignment of place -1 is left out, here and below. */
 struct gather_tokens_args {
     enum dtype dtype;
     int64_t M, k, C;
@@ -524,7 +525,7 @@ struct combine_tokens_args {
     bool accumulate;
 };
 
-/* dye may be ye. */
+/* dye may be ye. The weight of what is left out has no gradient: 0. */
 struct combine_tokens_bwd_args {
     enum dtype dtype;
     int64_t M, k, C;

@@ -44,6 +44,17 @@ struct unit_grads {
     bool matrix_adds;
 };
 
+/* Each rank has some of the experts, and those of a group have all. A gather brings the ranks' rows (count elements of
+ * each, in the order of ranks) to every one; a reduction adds up the parts that the ranks have of each one's. */
+struct token_exchange {
+    bool reduces;
+    const void *send;
+    void *recv;  /* of a gather: (ranks, count), of dtype; of a reduction: fp32 (count) */
+    void *inbox; /* of a reduction on a GPU: room for (ranks, count) of dtype */
+    int64_t count;
+    enum dtype dtype;
+};
+
 struct param_verbs {
     void *self;
     enum status (*acquire)(void *self, int unit, enum param_pass pass, struct stream *stream,
@@ -51,4 +62,7 @@ struct param_verbs {
     void (*release)(void *self, int unit, enum param_pass pass, struct stream *stream);
     enum status (*grads)(void *self, int unit, struct stream *stream, struct unit_grads *grads, struct error *err);
     enum status (*grads_ready)(void *self, int unit, struct stream *stream, struct error *err);
+    /* With experts that ranks share: `count` exchanges of one kind, after the work on `stream` and before what follows.
+     * Every rank calls it as often, whatever its tokens choose, and without tokens too. */
+    void (*exchange)(void *self, const struct token_exchange *exchanges, int count, struct stream *stream);
 };

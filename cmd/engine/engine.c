@@ -181,6 +181,39 @@ static enum status engine_check_followed(const struct engine *t, struct error *e
                            "AdamW8bit; or train it in a run of its own");
 }
 
+/* What does not go with experts that ranks share; NULL: all does. */
+static const char *experts_not_shared(const struct engine *t)
+{
+    const struct run_spec *spec = t->spec;
+    const int64_t parts = spec->expert_parallel_size;
+    if (!t->desc.experts.count) return "the model has no experts";
+    if (t->world % parts != 0) return "it does not divide the number of ranks";
+    if (t->desc.experts.count % parts != 0) return "it does not divide the number of experts";
+    if (spec->optimizer.type == OPTIMIZER_MUON) return "Muon updates whole matrices, in turns of all ranks";
+    if (spec->grad_accum_dtype != DTYPE_F32) return "gradients of shared experts are accumulated in fp32 only";
+    if (spec->train.virtual_ranks > 0)
+        return "sums over the ranks that share experts have other bits on another number of ranks, and "
+               "train.virtual_ranks promises the same";
+    if (t->first || spec->run.group) return "several adapters train on experts of every rank only";
+    for (int u = tensor_table_head(&t->table) + 1; u < tensor_table_trained(&t->table); u++) {
+        const struct unit_info *unit = &t->table.units[u], *frozen = &t->table.units[unit->frozen];
+        if (unit->frozen && unit->num_tensors) return "the adapter has tensors of experts";
+        if (unit->frozen && frozen->stored_bytes) return "the experts are kept in other types than the run computes in";
+        if ((unit->frozen ? frozen : unit)->numel != shard_padded(&t->layout, unit->frozen ? unit->frozen : u))
+            return "the experts' elements are no multiple of 64 (AdamW8bit: 256) for each rank";
+    }
+    return NULL;
+}
+
+static enum status engine_check_experts(const struct engine *t, struct error *err)
+{
+    const char *why = t->spec->expert_parallel_size > 1 ? experts_not_shared(t) : NULL;
+    if (!why) return STATUS_OK;
+    error_set(err, STATUS_USAGE, "'moe.expert_parallel_size' %" PRId64 " on %d ranks: %s",
+              t->spec->expert_parallel_size, t->world, why);
+    return error_hint(err, "1 is without; zero_optimization.stage: 3 shards experts as all weights");
+}
+
 static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
@@ -192,6 +225,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     TRY(engine_store_base(t, err));
     TRY(engine_check_followed(t, err));
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
+    TRY(engine_check_experts(t, err));
     if (t->spec->data.document_mask == SPEC_AUTO) {
         t->found_mask = engine_probe_mask(t->spec);
         t->probed = true;
@@ -216,7 +250,10 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .dropout_seed = spec->run.seed,
         .aux_share = (double)spec->train_micro_batch_size_per_gpu / (double)spec->train_batch_size,
         .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
-        .graphs_by_block = t->graphs != GRAPHS_NONE, /* by step: from when a step could not be captured */
+        .expert_parallel = (int)spec->expert_parallel_size,
+        .expert_part = t->rank / (t->world / (int)spec->expert_parallel_size),
+        /* by step: from when a step could not be captured. Tokens leave a block with shared experts in its middle */
+        .graphs_by_block = t->graphs != GRAPHS_NONE && spec->expert_parallel_size == 1,
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)t->micros : 1,
     };
@@ -290,6 +327,7 @@ static enum status engine_build_one(struct engine *t, int threads, struct error 
         .tied = t->desc.tied,
         .training = true,
         .extra_sums = t->extra_sums,
+        .expert_parallel = (int)spec->expert_parallel_size,
         .scaler = spec->loss_scaler,
         .aio = spec->aio,
         .disk = t->simulation.disk,

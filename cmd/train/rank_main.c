@@ -264,7 +264,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
                                .stuck_context = runs,
                                .interface = spec->comm.interface,
                                .reduce_within_node = spec->comm.reduce_within_node,
-                               .ordered = spec->train.virtual_ranks > 0};
+                               .ordered = spec->train.virtual_ranks > 0 || spec->expert_parallel_size > 1};
     enum status status = comm_open(boot, &comm, &runs->comm, err);
     if (status != STATUS_OK) {
         rank_end_unmet(boot, status, err);

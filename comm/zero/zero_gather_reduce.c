@@ -462,10 +462,35 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     return comm_status(z->comm, err);
 }
 
+static void exchange_tokens(void *self, const struct token_exchange *exchanges, int count, struct stream *stream)
+{
+    struct zero *z = self;
+    struct data_op ops[COMM_GROUP_MAX];
+    ASSERT(count <= COMM_GROUP_MAX);
+    for (int i = 0; i < count; i++)
+        ops[i] = (struct data_op){.send = exchanges[i].send,
+                                  .recv = exchanges[i].recv,
+                                  .count = (size_t)exchanges[i].count,
+                                  .dtype = exchanges[i].dtype,
+                                  .recv_dtype = exchanges[i].reduces ? DTYPE_F32 : exchanges[i].dtype,
+                                  .ordered = exchanges[i].reduces,
+                                  .inbox = exchanges[i].inbox,
+                                  .purpose = COMM_TOKENS,
+                                  .unit = -1,
+                                  .group = {z->config.expert_parallel, z->world / z->config.expert_parallel}};
+    zero_follow_compute(z, stream);
+    (exchanges->reduces ? comm_reduce_scatter_group : comm_all_gather_group)(z->comm, ops, count, z->stream);
+    zero_follow_comm(z, stream);
+}
+
 const struct param_verbs *zero_verbs(struct zero *z)
 {
-    z->verbs = (struct param_verbs){
-        .self = z, .acquire = gather_acquire, .release = gather_release, .grads = grads, .grads_ready = grads_ready};
+    z->verbs = (struct param_verbs){.self = z,
+                                    .acquire = gather_acquire,
+                                    .release = gather_release,
+                                    .grads = grads,
+                                    .grads_ready = grads_ready,
+                                    .exchange = exchange_tokens};
     return &z->verbs;
 }
 

@@ -52,6 +52,7 @@ struct run_spec {
         struct quantization_settings quantization; /* … like this; its list is in the spec's arena */
         char where[512]; /* "file:line:column" of the key that is set, for messages about its content */
     } model;
+    int64_t expert_parallel_size;    /* `moe` */
     struct adapter_settings adapter; /* `peft` */
     struct data_settings data;
     struct {

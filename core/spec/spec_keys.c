@@ -906,11 +906,12 @@ const struct spec_key spec_keys[] = {
     {REFUSED("weight_quantization", FOREIGN, NULL, "there is no quantized training; hint: remove the section")},
     {REFUSED("pipeline", FOREIGN, NULL, "there is no pipeline parallelism; hint: use zero_optimization stage 3")},
     {REFUSED("tensor_parallel", FOREIGN, NULL, "there is no tensor parallelism; hint: use zero_optimization stage 3")},
-    {REFUSED("expert_parallel", FOREIGN, NULL,
-             "experts are sharded as all weights are (AutoEP); hint: use zero_optimization stage 3")},
+    {REFUSED("expert_parallel", FOREIGN, NULL, "ztrain has it under another name; hint: moe.expert_parallel_size")},
     {SECTION("moe", "mixtures of experts")},
-    {REFUSED("moe.expert_parallel_size", INT, "1",
-             "expert parallelism is not supported yet; hint: zero_optimization.stage: 3 shards the experts' weights")},
+    {USED("moe.expert_parallel_size", INT(1, MAX_COUNT), spec.expert_parallel_size, "1", NOTICE,
+          "ranks that have all experts between them, each a part: tokens travel to experts and back, and experts are "
+          "gathered and reduced among the ranks that have the same ones (docs/experts.md); it divides the number of "
+          "ranks and that of experts")},
     {REFUSED("sequence_parallel_size", INT, "1",
              "there is no sequence parallelism; hint: remove the key; activation_checkpointing makes room for long "
              "sequences")},

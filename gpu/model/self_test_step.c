@@ -191,7 +191,7 @@ static void self_test_step_tokens(struct small_model *s)
 /* Forward, backward, update: what is captured. */
 static enum status enqueue_step(struct small_model *s, struct error *err)
 {
-    const struct param_verbs verbs = {s, test_acquire, test_release, test_grads, test_grads_ready};
+    const struct param_verbs verbs = {s, test_acquire, test_release, test_grads, test_grads_ready, NULL};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
     const struct train_job job = {s->transformer, &s->batch, {.value = 1.0f / TOKENS}, &verbs, s->loss, NULL};
     TRY(transformer_train(&job, 1, s->stream, err));

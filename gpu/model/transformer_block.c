@@ -714,6 +714,7 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
     const struct activation_verbs *verbs = kind == PASS_FORWARD ? pass->transformer->config.activations : NULL;
     struct unit unit;
     TRY(unit_acquire(pass, &unit, (int)block + 1, kind));
+    if (pass->M == 0) experts_serve(pass, &unit, block);
     if (pass->M > 0) TRY(block_run(pass, &unit, block, BLOCK_FORWARD, verbs ? block_until_kept : block_whole_forward));
     if (pass->M > 0 && verbs) {
         verbs->keep(verbs->self, block, pass->transformer->blocks[block].res1, block_input_bytes(pass), pass->stream);
@@ -783,6 +784,7 @@ enum status block_backward(const struct pass *pass, int64_t block)
     TRY(unit_grads(pass, &unit));
     if (pass->M > 0 && verbs)
         verbs->fetch(verbs->self, block, t->blocks[block].res1, block_input_bytes(pass), pass->stream);
+    if (pass->M == 0) experts_serve(pass, &unit, block);
     if (pass->M > 0) TRY(block_run(pass, &unit, block, BLOCK_BACKWARD, block_whole_backward));
     unit_release(pass, &unit);
     return unit_ready(pass, &unit);

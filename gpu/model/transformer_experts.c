@@ -9,6 +9,11 @@
  * gathered or launched. An expert without rows gets a gradient of 0. `routed` has the gathered rows and then, in their
  * place, the outputs of down; backward gathers again. The shared expert's scale is a router that chooses one of one.
  *
+ * Experts that R ranks share: each rank computes what its own give for the tokens of all, R · M · k rows at most. The
+ * ranks' inputs and choices are gathered before, and what the experts gave is added up after, whatever was chosen:
+ *
+ *     x, choices, weights ─► gather from R ranks ─► the above ─► (R · M, C) parts ─► sum over the ranks, of own tokens
+ *
  * The auxiliary loss is of all layers together (transformers' load_balancing_loss_func): E · Σ f[e] p[e] with f the
  * share of the rows of all layers that chose e, p the mean of its probability; so backward needs the counts of all
  * layers. */
@@ -53,9 +58,49 @@ static struct expert_product down_of(const struct transformer *t)
     return (struct expert_product){ROLE_EXPERT_DOWN_W, ROLE_EXPERT_DOWN_B, t->C, experts_of(t)->inner_size};
 }
 
+static bool experts_shared(const struct transformer *t)
+{
+    return transformer_expert_ranks(t) > 1;
+}
+
+/* Tokens whose choices this rank's experts look at. */
+static int64_t experts_tokens(const struct pass *pass)
+{
+    const struct transformer *t = pass->transformer;
+    return experts_shared(t) ? transformer_expert_ranks(t) * t->config.batch.max_tokens : pass->M;
+}
+
 static int64_t experts_rows(const struct pass *pass)
 {
-    return pass->M * experts_of(pass->transformer)->per_token;
+    return experts_tokens(pass) * experts_of(pass->transformer)->per_token;
+}
+
+/* This rank's experts, and the first of them. */
+static int64_t experts_here(const struct transformer *t)
+{
+    return experts_of(t)->count / transformer_expert_ranks(t);
+}
+
+static int64_t experts_first(const struct transformer *t)
+{
+    return experts_here(t) * t->config.expert_part;
+}
+
+/* Biases of all experts are in the block's unit. */
+static const void *experts_bias(const struct transformer *t, const struct unit *unit, struct expert_product p)
+{
+    const char *bias = unit_param(t, unit, p.bias);
+    return bias ? bias + (size_t)(experts_first(t) * p.N) * dtype_size(t->dtype) : NULL;
+}
+
+/* Their gradient here; the other experts' has to be 0. */
+static float *experts_bias_grad(const struct pass *pass, const struct unit *unit, struct expert_product p)
+{
+    const struct transformer *t = pass->transformer;
+    float *grad = unit_grad(t, unit, p.bias);
+    if (grad && experts_shared(t) && !unit->to.adds)
+        stream_fill_zero(pass->stream, grad, (size_t)(experts_of(t)->count * p.N) * sizeof *grad);
+    return grad ? grad + experts_first(t) * p.N : NULL;
 }
 
 static void grouped_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
@@ -67,11 +112,11 @@ static void grouped_forward(const struct pass *pass, const struct unit *unit, co
                                                  .M = experts_rows(pass),
                                                  .N = p.N,
                                                  .K = p.K,
-                                                 .E = experts_of(t)->count,
+                                                 .E = experts_here(t),
                                                  .y = y,
                                                  .x = x,
                                                  .w = unit_param(t, unit, p.weight),
-                                                 .bias = unit_param(t, unit, p.bias),
+                                                 .bias = experts_bias(t, unit, p),
                                                  .offsets = b->offsets};
     t->device->ops->grouped_linear_fwd(pass->stream, &args);
     adapter_experts_forward(pass, unit, p.weight, &args);
@@ -89,9 +134,9 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
                                                           .M = experts_rows(pass),
                                                           .N = p.N,
                                                           .K = p.K,
-                                                          .E = experts_of(t)->count,
+                                                          .E = experts_here(t),
                                                           .dw = unit_matrix_grad(t, unit, p.weight),
-                                                          .dbias = unit_grad(t, unit, p.bias),
+                                                          .dbias = experts_bias_grad(pass, unit, p),
                                                           .dy = dy,
                                                           .x = x,
                                                           .offsets = b->offsets,
@@ -113,30 +158,101 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
 
+/* x: of this rank's tokens, or of all whose experts are shared. */
 static void experts_gather(const struct pass *pass, const struct block_buffers *b, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct gather_tokens_args args = {t->dtype, pass->M, experts_of(t)->per_token, t->C, b->routed, x, b->places};
+    const struct gather_tokens_args args = {
+        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, b->routed, x, b->places};
     t->device->ops->gather_tokens(pass->stream, &args);
 }
 
-/* y (+)= the rows of `from`, by token, times their weights; NULL: 1. k 1: of the shared expert. */
-static void combine(const struct pass *pass, void *y, const void *from, int64_t k, const float *weights,
-                    const int32_t *places, bool accumulate)
+/* y (+)= the rows of `from`, by token, times their weights (NULL: 1). */
+static void combine_routed(const struct pass *pass, const struct block_buffers *b, void *y, const float *weights,
+                           bool accumulate)
 {
     const struct transformer *t = pass->transformer;
-    const struct combine_tokens_args args = {t->dtype, pass->M, k, t->C, y, from, weights, places, accumulate};
+    const struct combine_tokens_args args = {
+        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, y, b->routed, weights, b->places, accumulate};
     t->device->ops->combine_tokens(pass->stream, &args);
 }
 
-/* rows: the outputs that were combined, which become their gradients. */
-static void combine_backward(const struct pass *pass, const void *dy, void *rows, int64_t k, const float *weights,
-                             const int32_t *places)
+/* ---- exchanges ----------------------------------------------------------- */
+
+/* width: elements of a token. */
+static struct token_exchange exchange_of(const struct transformer *t, bool reduces, const void *send, void *recv,
+                                         int64_t width, enum dtype dtype)
+{
+    return (struct token_exchange){.reduces = reduces,
+                                   .send = send,
+                                   .recv = recv,
+                                   .inbox = t->token_inbox,
+                                   .count = t->config.batch.max_tokens * width,
+                                   .dtype = dtype};
+}
+
+/* Gathers rows (M, C) of all ranks. Those after a rank's tokens hold anything: nothing is chosen for them. */
+static const void *experts_exchange(const struct pass *pass, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct combine_tokens_bwd_args args = {t->dtype, pass->M, k,       t->C,        rows,
-                                                 dy,       rows,    weights, t->dweights, places};
+    if (!experts_shared(t)) return x;
+    const struct token_exchange tokens = exchange_of(t, false, x, t->all_tokens, t->C, t->dtype);
+    pass->verbs->exchange(pass->verbs->self, &tokens, 1, pass->stream);
+    return t->all_tokens;
+}
+
+/* The same with choices (integers are copied as they are) and weights. */
+static const void *experts_exchange_choices(const struct pass *pass, const struct block_buffers *b, const void *x)
+{
+    const struct transformer *t = pass->transformer;
+    const int64_t k = experts_of(t)->per_token, own = pass->M * k, room = t->config.batch.max_tokens * k;
+    if (!experts_shared(t)) return x;
+    if (own < room) stream_copy(pass->stream, b->choices + own, t->no_choices, (size_t)(room - own) * sizeof(int32_t));
+    const struct token_exchange exchanges[] = {exchange_of(t, false, b->choices, t->all_choices, k, DTYPE_F32),
+                                               exchange_of(t, false, b->weights, b->all_weights, k, DTYPE_F32),
+                                               exchange_of(t, false, x, t->all_tokens, t->C, t->dtype)};
+    pass->verbs->exchange(pass->verbs->self, exchanges, COUNT_OF(exchanges), pass->stream);
+    return t->all_tokens;
+}
+
+/* y (M, C) (+)= what the experts of all ranks give for its tokens. weights: use them. */
+static void experts_return(const struct pass *pass, const struct block_buffers *b, void *y, bool weights,
+                           bool accumulate)
+{
+    const struct transformer *t = pass->transformer;
+    if (!experts_shared(t)) {
+        combine_routed(pass, b, y, weights ? b->weights : NULL, accumulate);
+        return;
+    }
+    combine_routed(pass, b, t->all_tokens, weights ? b->all_weights : NULL, false);
+    const struct token_exchange sums = exchange_of(t, true, t->all_tokens, t->token_sums, t->C, t->dtype);
+    pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
+    const struct accumulate_args add = {.dst_dtype = t->dtype,
+                                        .src_dtype = DTYPE_F32,
+                                        .n = pass->M * t->C,
+                                        .dst = y,
+                                        .src = t->token_sums,
+                                        .scale = 1,
+                                        .accumulate = accumulate};
+    if (pass->M > 0) t->device->ops->accumulate(pass->stream, &add);
+}
+
+/* From dy to the gradients of routed, in its place, and of the own tokens' weights, which are returned. */
+static const float *experts_return_backward(const struct pass *pass, const struct block_buffers *b, const void *dy)
+{
+    const struct transformer *t = pass->transformer;
+    const int64_t k = experts_of(t)->per_token;
+    const bool shared = experts_shared(t);
+    const struct combine_tokens_bwd_args args = {t->dtype,    experts_tokens(pass),
+                                                 k,           t->C,
+                                                 b->routed,   experts_exchange(pass, dy),
+                                                 b->routed,   shared ? b->all_weights : b->weights,
+                                                 t->dweights, b->places};
     t->device->ops->combine_tokens_bwd(pass->stream, &args);
+    if (!shared) return t->dweights;
+    const struct token_exchange sums = exchange_of(t, true, t->dweights, t->own_dweights, k, DTYPE_F32);
+    pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
+    return t->own_dweights;
 }
 
 /* ---- routing ------------------------------------------------------------- */
@@ -185,6 +301,7 @@ static struct router scale_of(const struct transformer *t, const struct block_bu
 static void router_forward(const struct pass *pass, const struct unit *unit, struct router router, const void *x)
 {
     const struct transformer *t = pass->transformer;
+    if (pass->M == 0) return;
     linear_forward(pass, unit, router.product, t->router_logits, x, NULL);
     router.route.dtype = t->dtype;
     router.route.M = pass->M;
@@ -193,8 +310,8 @@ static void router_forward(const struct pass *pass, const struct unit *unit, str
 }
 
 /* From dweights: adds to dx. */
-static void router_backward(const struct pass *pass, const struct unit *unit, struct router router, void *dx,
-                            const void *x)
+static void router_backward(const struct pass *pass, const struct unit *unit, struct router router,
+                            const float *dweights, void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
     const struct experts_desc *experts = experts_of(t);
@@ -212,7 +329,7 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
         .dlogits = t->router_logits,
         .probs = r->probs,
         .weights = r->weights,
-        .dweights = t->dweights,
+        .dweights = dweights,
         .experts = r->experts,
         .counts = aux ? t->counts : NULL,
         .lse = r->lse,
@@ -220,6 +337,7 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
         .aux_scale = (float)(experts->aux_coef * experts_aux_factor(pass)),
         .z_scale = z && counted > 0 ? (float)(experts->z_coef * t->config.aux_share / counted) : 0,
         .loss_scale = pass->factor.scaler};
+    if (pass->M == 0) return;
     t->device->ops->route_bwd(pass->stream, &args);
     const struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, router.product, pass->M, t->router_logits, x);
@@ -246,44 +364,57 @@ static struct swiglu_fwd_args experts_swiglu(const struct pass *pass, const stru
                                     .alpha = (float)experts->alpha};
 }
 
+static bool has_shared_expert(const struct pass *pass, const struct block_buffers *b)
+{
+    return b->shared_inner && pass->M > 0;
+}
+
 void experts_hidden(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
     const struct swiglu_fwd_args args = experts_swiglu(pass, b);
     t->device->ops->swiglu_fwd(pass->stream, &args);
     grouped_forward(pass, unit, b, down_of(t), b->routed, b->hidden);
+    if (!has_shared_expert(pass, b)) return;
     const struct swiglu_fwd_args shared = {.dtype = t->dtype,
                                            .M = pass->M,
                                            .F = experts_of(t)->shared_size,
                                            .h = b->shared_hidden,
                                            .gate_up = b->shared_inner};
-    if (b->shared_inner && transformer_gates_again(t)) t->device->ops->swiglu_fwd(pass->stream, &shared);
+    if (transformer_gates_again(t)) t->device->ops->swiglu_fwd(pass->stream, &shared);
     if (b->shared_scale) linear_forward(pass, unit, LINEAR_DOWN, b->shared_out, b->shared_hidden, NULL);
 }
 
 void experts_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct experts_desc *experts = experts_of(t);
     router_forward(pass, unit, router_of(pass, unit, b), x);
-    const struct permute_experts_args order = {pass->M,    experts->count, experts->per_token,
-                                               b->choices, b->offsets,     b->places};
+    const void *tokens = experts_exchange_choices(pass, b, x);
+    const struct permute_experts_args order = {experts_tokens(pass),
+                                               experts_here(t),
+                                               experts_of(t)->per_token,
+                                               experts_shared(t) ? t->all_choices : b->choices,
+                                               b->offsets,
+                                               b->places,
+                                               experts_first(t)};
     t->device->ops->permute_experts(pass->stream, &order);
-    experts_gather(pass, b, x);
+    experts_gather(pass, b, tokens);
     grouped_forward(pass, unit, b, gate_up_of(t), b->inner, b->routed);
     if (b->shared_scale) router_forward(pass, unit, scale_of(t, b), x);
-    if (b->shared_inner) linear_forward(pass, unit, LINEAR_UP, b->shared_inner, x, b->shared_hidden);
+    if (has_shared_expert(pass, b)) linear_forward(pass, unit, LINEAR_UP, b->shared_inner, x, b->shared_hidden);
     experts_hidden(pass, unit, b);
 }
 
 void experts_combine(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y)
 {
     const struct transformer *t = pass->transformer;
-    if (b->shared_scale)
-        combine(pass, y, b->shared_out, 1, b->shared_scale, t->own_places, false);
-    else if (b->shared_inner)
+    const struct combine_tokens_args scaled = {t->dtype,        pass->M,       1,    t->C, y, b->shared_out,
+                                               b->shared_scale, t->own_places, false};
+    if (has_shared_expert(pass, b) && b->shared_scale)
+        t->device->ops->combine_tokens(pass->stream, &scaled);
+    else if (has_shared_expert(pass, b))
         linear_forward(pass, unit, LINEAR_DOWN, y, b->shared_hidden, NULL);
-    combine(pass, y, b->routed, experts_of(t)->per_token, b->weights, b->places, b->shared_inner != NULL);
+    experts_return(pass, b, y, true, b->shared_inner != NULL);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -293,22 +424,23 @@ static void shared_backward(const struct pass *pass, const struct unit *unit, co
                             const void *dy, void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
+    const struct combine_tokens_bwd_args scaled = {
+        t->dtype, pass->M, 1, t->C, b->shared_out, dy, b->shared_out, b->shared_scale, t->dweights, t->own_places};
     const void *dout = b->shared_scale ? b->shared_out : dy;
-    if (b->shared_scale) combine_backward(pass, dy, b->shared_out, 1, b->shared_scale, t->own_places);
+    if (b->shared_scale) t->device->ops->combine_tokens_bwd(pass->stream, &scaled);
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dout, b->shared_hidden, b->shared_inner);
     linear_backward(pass, unit, LINEAR_UP, dx, b->shared_inner, x, NULL);
-    if (b->shared_scale) router_backward(pass, unit, scale_of(t, b), dx, x);
+    if (b->shared_scale) router_backward(pass, unit, scale_of(t, b), t->dweights, dx, x);
 }
 
 void experts_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *dy,
                       void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const int64_t k = experts_of(t)->per_token;
     const struct swiglu_fwd_args forward = experts_swiglu(pass, b);
-    ASSERT(dx != dy);
-    if (b->shared_inner) shared_backward(pass, unit, b, dy, dx, x);
-    combine_backward(pass, dy, b->routed, k, b->weights, b->places);
+    ASSERT(dx != dy || pass->M == 0);
+    if (has_shared_expert(pass, b)) shared_backward(pass, unit, b, dy, dx, x);
+    const float *dweights = experts_return_backward(pass, b, dy);
     grouped_backward(pass, unit, b, down_of(t), t->wide, b->routed, b->hidden);
     const struct swiglu_bwd_args gate = {.dtype = t->dtype,
                                          .M = forward.M,
@@ -320,10 +452,31 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
                                          .limit = forward.limit,
                                          .alpha = forward.alpha};
     t->device->ops->swiglu_bwd(pass->stream, &gate);
-    experts_gather(pass, b, x);
+    experts_gather(pass, b, experts_exchange(pass, x));
     grouped_backward(pass, unit, b, gate_up_of(t), b->routed, b->inner, b->routed);
-    combine(pass, dx, b->routed, k, NULL, b->places, b->shared_inner != NULL);
-    router_backward(pass, unit, router_of(pass, unit, b), dx, x);
+    experts_return(pass, b, dx, false, b->shared_inner != NULL);
+    router_backward(pass, unit, router_of(pass, unit, b), dweights, dx, x);
+}
+
+/* ---- a rank without tokens ----------------------------------------------- */
+
+void experts_serve(const struct pass *pass, const struct unit *unit, int64_t block)
+{
+    const struct transformer *t = pass->transformer;
+    const struct block_buffers *b = &t->blocks[block];
+    const enum recompute again = block == t->L - 1 ? RECOMPUTE_NONE : t->config.settings.recompute;
+    void *none = t->delta;
+    if (!experts_shared(t) || !t->config.desc->layers[block].sparse) return;
+    if (unit->kind != PASS_BACKWARD) {
+        experts_forward(pass, unit, b, none);
+        experts_combine(pass, unit, b, none);
+        return;
+    }
+    if (again == RECOMPUTE_BLOCK)
+        experts_forward(pass, unit, b, none);
+    else if (again >= RECOMPUTE_MLP)
+        experts_hidden(pass, unit, b);
+    experts_backward(pass, unit, b, none, none, none);
 }
 
 void transformer_set_correction(struct transformer *t, int64_t layer, const float *bias, struct stream *stream)

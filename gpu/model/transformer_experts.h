@@ -17,6 +17,10 @@ void experts_combine(const struct pass *pass, const struct unit *unit, const str
 void experts_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *dy,
                       void *dx, const void *x);
 
+/* In place of all of that in a pass without tokens: with experts that ranks share, what this rank's give for the tokens
+ * of others. */
+void experts_serve(const struct pass *pass, const struct unit *unit, int64_t block);
+
 /* Before and after the blocks of a forward pass: the sums of the routers' numbers begin at 0, and are added to those of
  * the step. */
 void experts_begin_pass(const struct pass *pass);

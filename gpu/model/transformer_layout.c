@@ -72,8 +72,8 @@ static struct layer_widths widths_of(const struct transformer *t, const struct l
     if (layer->sparse) {
         widths.shared = F;
         widths.scaled = F && experts->shared_gate;
-        widths.routed = experts->per_token;
-        widths.hidden = experts->per_token * experts->inner_size;
+        widths.routed = experts->per_token * transformer_expert_ranks(t);
+        widths.hidden = widths.routed * experts->inner_size;
         widths.inner = 2 * widths.hidden;
     }
     if (layer->delta) {
@@ -130,15 +130,31 @@ static void layout_experts(const struct transformer *t, struct arena *arena, con
                            struct block_buffers *b)
 {
     const struct experts_desc *experts = &t->config.desc->experts;
-    const int64_t M = t->config.batch.max_tokens, rows = M * experts->per_token;
+    const int64_t M = t->config.batch.max_tokens, rows = M * experts->per_token, R = transformer_expert_ranks(t);
     b->probs = layout_take_f32(arena, M, experts->count);
     b->weights = layout_take_f32(arena, rows, 1);
     b->router_lse = layout_take_f32(arena, experts->z_coef > 0 ? M : 0, 1);
     b->choices = layout_take_ints(arena, rows);
     b->offsets = layout_take_ints(arena, experts->count + 1);
-    b->places = layout_take_ints(arena, rows);
+    b->places = layout_take_ints(arena, R * rows);
+    b->all_weights = layout_take_f32(arena, R > 1 ? R * rows : 0, 1);
     b->shared_inner = take_dt(t, arena, M, 2 * widths->shared);
     b->shared_scale = layout_take_f32(arena, M, widths->scaled);
+}
+
+/* For experts that R ranks share. */
+static void layout_exchanges(struct transformer *t, struct arena *arena, int64_t R)
+{
+    const struct experts_desc *experts = &t->config.desc->experts;
+    const int64_t M = t->config.batch.max_tokens, k = experts->per_token, all = R * M;
+    const size_t tokens = (size_t)all * (size_t)t->C * dtype_size(t->dtype),
+                 weights = (size_t)(all * k) * sizeof(float);
+    t->all_choices = layout_take_ints(arena, all * k);
+    t->no_choices = layout_take_ints(arena, M * k);
+    t->all_tokens = arena_take(arena, MEM_ACTIVATIONS, tokens);
+    t->token_sums = layout_take_f32(arena, M, t->C);
+    t->own_dweights = layout_take_f32(arena, t->config.training ? M : 0, k);
+    t->token_inbox = arena_take(arena, MEM_COMM, t->device->kind == DEVICE_CUDA ? max_size(tokens, weights) : 0);
 }
 
 /* What layers with experts share. */
@@ -146,9 +162,10 @@ static void layout_routers(struct transformer *t, struct arena *arena)
 {
     const struct experts_desc *experts = &t->config.desc->experts;
     const int64_t M = experts->count ? t->config.batch.max_tokens : 0, scaled = experts->shared_gate ? M : 0,
-                  E = experts->count;
+                  E = experts->count, R = transformer_expert_ranks(t);
+    if (R > 1) layout_exchanges(t, arena, R);
     t->router_logits = take_dt(t, arena, M, E);
-    t->dweights = layout_take_f32(arena, t->config.training ? M : 0, experts->per_token);
+    t->dweights = layout_take_f32(arena, t->config.training ? R * M : 0, experts->per_token);
     t->correction = layout_take_f32(arena, experts->sigmoid ? t->L : 0, E);
     t->counts = layout_take_ints(arena, E);
     t->prob_sums = arena_take(arena, MEM_ACTIVATIONS, (size_t)E * sizeof *t->prob_sums);
@@ -427,11 +444,23 @@ static void fill_own_places(const struct transformer *t, struct stream *stream)
     free(places);
 }
 
+static void fill_no_choices(const struct transformer *t, struct stream *stream)
+{
+    const size_t bytes =
+        (size_t)(t->config.batch.max_tokens * t->config.desc->experts.per_token) * sizeof *t->no_choices;
+    int32_t *none = memory_alloc(bytes);
+    memset(none, 0xff, bytes);
+    stream_copy(stream, t->no_choices, none, bytes);
+    stream_sync(stream);
+    free(none);
+}
+
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)
 {
     const struct rope_desc *rope = &t->config.desc->rope;
     if (t->zeros) stream_fill_zero(stream, t->zeros, (size_t)layout_widths(t, NULL).kv * dtype_size(t->dtype));
     if (t->own_places) fill_own_places(t, stream);
+    if (t->no_choices) fill_no_choices(t, stream);
     TRY(fill_rope_table(t, rope, t->rope, 0, stream, err));
     TRY(fill_rope_table(t, rope, t->query_rope, rope->query_beta, stream, err));
     return fill_rope_table(t, &t->config.desc->local_rope, t->local_rope, 0, stream, err);

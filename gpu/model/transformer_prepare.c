@@ -195,7 +195,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .max_seqs = config->batch.max_seqs,
         .max_seq = config->batch.max_seq,
         .backward = config->training,
-        .max_expert_rows = config->batch.max_tokens * config->desc->experts.per_token,
+        .max_expert_rows = config->batch.max_tokens * config->desc->experts.per_token * transformer_expert_ranks(t),
     };
     for (int64_t i = 0; i < t->L; i++) {
         const struct layer_desc *layer = &config->desc->layers[i];

@@ -85,9 +85,11 @@ struct block_buffers {
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
-    /* of a layer with experts, else NULL; inner and hidden have k rows of 2 I and I elements for a token there */
+    /* of a layer with experts, else NULL; inner and hidden have k rows of 2 I and I elements for a token there. With
+     * experts that R ranks share these, places and routed are of R · M tokens, and offsets of this rank's experts. */
     float *probs, *weights, *router_lse;             /* (M, E), (M, k), (M): the last with z_coef only */
     int32_t *choices, *offsets, *places;             /* (M, k), (E + 1), (M · k) */
+    float *all_weights;                              /* with experts that R ranks share, of their tokens: (R · M, k) */
     void *routed;                                    /* dt (M · k, C) rows of experts: their inputs, then outputs */
     void *shared_inner, *shared_hidden, *shared_out; /* dt (M, 2F), (M, F), (M, C): the last with shared_gate only */
     float *shared_scale;                             /* (M) the same */
@@ -146,22 +148,27 @@ struct transformer {
     void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
     /* with experts, else NULL */
     void *router_logits;   /* dt (M, E), and their gradients */
-    float *dweights;       /* (M, k) */
+    float *dweights;       /* (M, k), or (R · M, k) */
     float *correction;     /* (L, E) ROLE_ROUTER_CORRECTION in fp32: the caller has set it */
     int32_t *counts;       /* (E) of the micro-batch */
     double *prob_sums;     /* (E) */
     int32_t *own_places;   /* (M) 0, 1, …: with shared_gate */
     int32_t *first_choice; /* (M) 0: the same */
-    void *dconv;           /* dt (M, delta_channels) gradient of conv, or NULL */
-    void *dkv;             /* dt (M, 2 KV D) with v_norm: gradients of k | v */
-    void *zeros;           /* dt (D) the weight of v's norm, whose offset is 1 */
-    void *layer_in;        /* dt (M, L I) the inputs of layers; backward writes their gradients over them */
-    void *projected;       /* dt (M, L I) the product in them, before its norm; evaluation: wide */
-    float *projected_rstd; /* (M, L) */
-    void *dres;            /* dt (M, C) gradient of the residual stream; training only */
-    float *dres_sums;      /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
-                            * before; where a norm gives it, else NULL */
-    void *dbranch;         /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
+    /* with experts that R ranks share, else NULL */
+    int32_t *all_choices, *no_choices; /* (R · M, k); (M, k) -1 */
+    void *all_tokens;                 /* dt (R · M, C) their inputs or gradients, then what this rank's experts give */
+    float *token_sums, *own_dweights; /* (M, C), (M, k): what all give */
+    void *token_inbox;                /* dt (R · M, C) on a GPU, where ranks put what these add up */
+    void *dconv;                      /* dt (M, delta_channels) gradient of conv, or NULL */
+    void *dkv;                        /* dt (M, 2 KV D) with v_norm: gradients of k | v */
+    void *zeros;                      /* dt (D) the weight of v's norm, whose offset is 1 */
+    void *layer_in;                   /* dt (M, L I) the inputs of layers; backward writes their gradients over them */
+    void *projected;                  /* dt (M, L I) the product in them, before its norm; evaluation: wide */
+    float *projected_rstd;            /* (M, L) */
+    void *dres;                       /* dt (M, C) gradient of the residual stream; training only */
+    float *dres_sums; /* (C) sums of dres over rows, the gradient of the bias of the down matrix of the block
+                       * before; where a norm gives it, else NULL */
+    void *dbranch;    /* dt (M, C) gradient of what attention or MLP adds to it; where that is not dres */
     void *final_res, *final_norm; /* dt (M, C) input and output of the final norm; with post_norm final_norm is the
                                    * last block's output, and the others are not used */
     float *final_mean, *final_rstd;
@@ -187,6 +194,12 @@ struct transformer {
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */
 };
+
+/* Ranks that have all experts between them. */
+static inline int64_t transformer_expert_ranks(const struct transformer *t)
+{
+    return t->config.expert_parallel > 1 ? t->config.expert_parallel : 1;
+}
 
 /* The tensor of that role in a unit of the model; NULL: it has none. */
 static inline const struct tensor_info *transformer_tensor(const struct transformer *t, int unit, enum tensor_role role)

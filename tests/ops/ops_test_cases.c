@@ -580,13 +580,15 @@ const struct op_case op_cases[] = {
     {.op = "permute_experts", .M = 100, .H = 7, .KV = 3},
     {.op = "permute_experts", .M = 700, .H = 128, .KV = 8},
     {.op = "permute_experts", .M = 700, .H = 512, .KV = 3},
-    {.op = "permute_experts", .M = 1100, .H = 16, .KV = 1, .P = 5}, /* all to one */
+    {.op = "permute_experts", .M = 1100, .H = 16, .KV = 1, .P = 5},  /* all to one */
+    {.op = "permute_experts", .M = 700, .H = 50, .KV = 4, .pad = 9}, /* of more experts */
     {.op = "permute_experts", .M = 8192, .H = 128, .KV = 8, .flags = PERF},
 
     {.op = "gather_tokens", .M = 1, .N = 3, .KV = 1},
     {.op = "gather_tokens", .M = 0, .N = 8, .KV = 2},
     {.op = "gather_tokens", .M = 30, .N = 64, .KV = 8},
     {.op = "gather_tokens", .M = 70, .N = 133, .KV = 2},
+    {.op = "gather_tokens", .M = 70, .N = 133, .KV = 3, .pad = 2},
     {.op = "gather_tokens", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "gather_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
     {.op = "combine_tokens", .M = 1, .N = 3, .KV = 1},
@@ -595,6 +597,7 @@ const struct op_case op_cases[] = {
     {.op = "combine_tokens", .M = 70, .N = 133, .KV = 2, .flags = ACCUMULATE},
     {.op = "combine_tokens", .M = 30, .N = 64, .KV = 3, .flags = LOSS_ONLY},
     {.op = "combine_tokens", .M = 30, .N = 61, .KV = 3, .flags = LOSS_ONLY | ACCUMULATE},
+    {.op = "combine_tokens", .M = 70, .N = 72, .KV = 3, .pad = 2, .flags = ACCUMULATE},
     {.op = "combine_tokens", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "combine_tokens", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
     {.op = "combine_tokens_bwd", .M = 1, .N = 3, .KV = 1},
@@ -603,6 +606,7 @@ const struct op_case op_cases[] = {
     {.op = "combine_tokens_bwd", .M = 70, .N = 133, .KV = 2},
     {.op = "combine_tokens_bwd", .M = 70, .N = 1160, .KV = 2, .flags = IN_PLACE},
     {.op = "combine_tokens_bwd", .M = 30, .N = 136, .KV = 11},
+    {.op = "combine_tokens_bwd", .M = 70, .N = 72, .KV = 11, .pad = 2},
     {.op = "combine_tokens_bwd", .M = 100, .N = 1024, .KV = 8, .flags = COUNTED},
     {.op = "combine_tokens_bwd", .M = 1024, .N = 1024, .KV = 8, .flags = PERF},
 

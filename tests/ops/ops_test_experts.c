@@ -217,15 +217,16 @@ static void route_bwd_reference(struct harness *h)
 
 /* ---- rows ---------------------------------------------------------------- */
 
-/* The places of assignments in their order by expert. */
-static int32_t *ref_permute(struct harness *h, int64_t E, const int32_t *experts, int32_t *offsets)
+/* The places of assignments to experts [first, first + E) in their order by expert. */
+static int32_t *ref_permute(struct harness *h, int64_t first, int64_t E, const int32_t *experts, int32_t *offsets)
 {
     const int64_t n = h->c->M * h->c->KV;
     int32_t *places = host_memory(h, (size_t)n * sizeof *places), count = 0;
+    for (int64_t i = 0; i < n; i++) places[i] = -1;
     for (int64_t e = 0; e < E; e++) {
         if (offsets) offsets[e] = count;
         for (int64_t i = 0; i < n; i++)
-            if (experts[i] == e) places[i] = count++;
+            if (experts[i] == first + e) places[i] = count++;
     }
     if (offsets) offsets[E] = count;
     return places;
@@ -234,7 +235,7 @@ static int32_t *ref_permute(struct harness *h, int64_t E, const int32_t *experts
 static int32_t *random_places(struct harness *h)
 {
     const int64_t n = h->c->M * h->c->KV, E = 5;
-    if (!h->timing) return ref_permute(h, E, random_ints(h, n, E), NULL);
+    if (!h->timing) return ref_permute(h, h->c->pad, E - h->c->pad, random_ints(h, n, E), NULL);
     int32_t *places = host_memory(h, (size_t)n * sizeof *places);
     for (int64_t i = 0; i < n; i++) places[i] = (int32_t)(i % h->c->KV * h->c->M + i / h->c->KV);
     return places;
@@ -269,12 +270,13 @@ static void permute_experts_setup(struct harness *h)
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
     h->limits.max_expert_rows = n;
-    h->index_a = random_ints(h, n, c->P ? 1 : c->H);
+    h->index_a = random_ints(h, n, c->P ? 1 : c->H + 2 * c->pad);
     for (int64_t i = 0; c->P && i < n; i++) h->index_a[i] = (int32_t)c->P;
+    for (int64_t i = 0; c->pad && i < n; i += 5) h->index_a[i] = -1;
     h->x = tensor_ints(h, "offsets", c->H + 1);
     h->y = tensor_ints(h, "places", n);
-    h->args.permute_experts =
-        (struct permute_experts_args){c->M, c->H, c->KV, device_ints(h, h->index_a, n), h->x->device, h->y->device};
+    h->args.permute_experts = (struct permute_experts_args){
+        c->M, c->H, c->KV, device_ints(h, h->index_a, n), h->x->device, h->y->device, c->pad};
 }
 
 static void permute_experts_reference(struct harness *h)
@@ -282,7 +284,7 @@ static void permute_experts_reference(struct harness *h)
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
     int32_t *offsets = host_memory(h, (size_t)(c->H + 1) * sizeof *offsets);
-    const int32_t *places = ref_permute(h, c->H, h->index_a, offsets);
+    const int32_t *places = ref_permute(h, c->pad, c->H, h->index_a, offsets);
     for (int64_t e = 0; e <= c->H; e++) h->x->expected[e] = offsets[e];
     for (int64_t i = 0; i < n; i++) h->y->expected[i] = places[i];
 }
@@ -302,7 +304,8 @@ static void gather_tokens_reference(struct harness *h)
 {
     const int64_t C = h->c->N;
     for (int64_t i = 0; i < h->y->n; i++)
-        h->y->expected[h->index_a[i / C] * C + i % C] = h->x->host[i / C / h->c->KV * C + i % C];
+        if (h->index_a[i / C] >= 0)
+            h->y->expected[h->index_a[i / C] * C + i % C] = h->x->host[i / C / h->c->KV * C + i % C];
 }
 
 /* LOSS_ONLY: without weights */
@@ -328,7 +331,7 @@ static void ref_combine(const struct harness *h, double *y)
 {
     const int64_t C = h->c->N, k = h->c->KV;
     for (int64_t i = 0; i < h->c->M * k; i++)
-        for (int64_t c = 0; c < C; c++)
+        for (int64_t c = 0; h->index_a[i] >= 0 && c < C; c++)
             y[i / k * C + c] += (h->w ? h->w->host[i] : 1) * h->x->host[h->index_a[i] * C + c];
 }
 
@@ -358,6 +361,8 @@ static void combine_tokens_bwd_reference(struct harness *h)
     const int64_t C = h->c->N, k = h->c->KV;
     for (int64_t i = 0; i < h->c->M * k; i++) {
         const double *dy = h->dy->host + i / k * C;
+        h->dw->expected[i] = 0;
+        if (h->index_a[i] < 0) continue;
         h->dw->expected[i] = sum_of_products(dy, h->x->host + h->index_a[i] * C, C);
         for (int64_t c = 0; c < C; c++) h->dx->expected[h->index_a[i] * C + c] = h->w->host[i] * dy[c];
     }

@@ -143,19 +143,27 @@ static void op_sum_experts(struct stream *stream, const struct sum_experts_args 
     *a->aux_sum += a->scale * sum;
 }
 
+/* The expert of an assignment, from `first` on; -1: another. */
+static int64_t permuted(const struct permute_experts_args *a, int64_t i)
+{
+    const int64_t expert = a->experts[i] - a->first;
+    return expert < a->E ? max64(expert, -1) : -1;
+}
+
 static void op_permute_experts(struct stream *stream, const struct permute_experts_args *a)
 {
     int32_t next[ROUTE_MAX_EXPERTS];
     (void)stream;
-    ASSERT(a->E <= ROUTE_MAX_EXPERTS);
+    ASSERT(a->first + a->E <= ROUTE_MAX_EXPERTS);
     heartbeat_beat();
     memset(a->offsets, 0, (size_t)(a->E + 1) * sizeof *a->offsets);
-    for (int64_t i = 0; i < a->M * a->k; i++) a->offsets[a->experts[i] + 1]++;
+    for (int64_t i = 0; i < a->M * a->k; i++)
+        if (permuted(a, i) >= 0) a->offsets[permuted(a, i) + 1]++;
     for (int64_t e = 0; e < a->E; e++) {
         next[e] = a->offsets[e];
         a->offsets[e + 1] += a->offsets[e];
     }
-    for (int64_t i = 0; i < a->M * a->k; i++) a->places[i] = next[a->experts[i]]++;
+    for (int64_t i = 0; i < a->M * a->k; i++) a->places[i] = permuted(a, i) < 0 ? -1 : next[permuted(a, i)]++;
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -163,8 +171,9 @@ static void op_permute_experts(struct stream *stream, const struct permute_exper
 static void gather_tokens_rows(const struct gather_tokens_args *a, struct range assignments)
 {
     for (int64_t i = assignments.first; i < assignments.end; i++)
-        memcpy(at(a->xe, a->places[i] * a->C, a->dtype), at(a->x, i / a->k * a->C, a->dtype),
-               (size_t)a->C * dtype_size(a->dtype));
+        if (a->places[i] >= 0)
+            memcpy(at(a->xe, a->places[i] * a->C, a->dtype), at(a->x, i / a->k * a->C, a->dtype),
+                   (size_t)a->C * dtype_size(a->dtype));
 }
 
 OP_IN_PARTS(gather_tokens, a->M * a->k * a->C, a->M * a->k, 1, gather_tokens_rows(a, part))
@@ -176,6 +185,7 @@ static ALWAYS_INLINE void combine_tokens_rows(const struct combine_tokens_args *
         for (int64_t c = 0; c < a->C; c += VF) {
             vf sum = a->accumulate ? vf_get(y, c, a->C, dtype) : vf_zero();
             for (int64_t i = m * a->k; i < (m + 1) * a->k; i++) {
+                if (a->places[i] < 0) continue;
                 const vf x = vf_get(at(a->ye, a->places[i] * a->C, dtype), c, a->C, dtype);
                 sum = vf_fma(vf_set(a->weights ? a->weights[i] : 1), x, sum);
             }
@@ -193,7 +203,7 @@ static ALWAYS_INLINE void combine_tokens_bwd_rows(const struct combine_tokens_bw
         const void *dy = at(a->dy, i / a->k * a->C, dtype), *ye = at(a->ye, a->places[i] * a->C, dtype);
         void *dye = at(a->dye, a->places[i] * a->C, dtype);
         vf dot = vf_zero();
-        for (int64_t c = 0; c < a->C; c += VF) {
+        for (int64_t c = 0; a->places[i] >= 0 && c < a->C; c += VF) {
             const vf d = vf_get(dy, c, a->C, dtype);
             dot = vf_fma(d, vf_get(ye, c, a->C, dtype), dot);
             vf_put(dye, c, a->C, d * a->weights[i], dtype);

@@ -308,12 +308,17 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
 
 /* ---- the order of experts' rows ------------------------------------------ */
 
-/* Experts are digits. */
+/* Experts are digits; -1, which is none, is the last. */
 __global__ void __launch_bounds__(THREADS)
     permute_kernel(struct permute_experts_args a, const int *counts, const int *starts, int n)
 {
-    for (int64_t e = grid_thread(); e <= a.E; e += grid_threads()) a.offsets[e] = e < a.E ? starts[e] : n;
-    if (n > 0) place_digits(a.experts, counts, starts, n, 0, [&](int i, int, int to) { a.places[i] = to; });
+    const int before = starts[a.first];
+    for (int64_t e = grid_thread(); e <= a.E; e += grid_threads())
+        a.offsets[e] = (a.first + e < DIGITS ? starts[a.first + e] : n) - before;
+    if (n == 0) return;
+    place_digits(a.experts, counts, starts, n, 0, [&](int i, int expert, int to) {
+        a.places[i] = expert >= a.first && expert < a.first + a.E ? to - before : -1;
+    });
 }
 
 } // namespace
@@ -346,7 +351,7 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
 
 void cuda_permute_experts(struct stream *stream, const struct permute_experts_args *a)
 {
-    ASSERT(a->E <= DIGITS);
+    ASSERT(a->first + a->E <= DIGITS);
     const int n = static_cast<int>(a->M * a->k), blocks = static_cast<int>(embedding_sort_blocks(n));
     struct cuda_scratch memory = cuda_scratch_of(stream);
     int *starts = cuda_scratch_take<int>(&memory, DIGITS);

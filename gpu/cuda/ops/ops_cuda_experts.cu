@@ -210,7 +210,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gather_k
         const int64_t c = static_cast<int64_t>(walk.column) * V;
         const auto pack = load_pack<V>(static_cast<const T *>(a.x) + walk.row * a.C + c);
         for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++)
-            store_pack(static_cast<T *>(a.xe) + a.places[i] * a.C + c, pack);
+            if (a.places[i] >= 0) store_pack(static_cast<T *>(a.xe) + a.places[i] * a.C + c, pack);
     }
 }
 
@@ -226,6 +226,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
         for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++) {
             const float weight = a.weights ? a.weights[i] : 1;
             float x[V];
+            if (a.places[i] < 0) continue;
             load(static_cast<const T *>(a.ye) + a.places[i] * a.C + c, x);
 #pragma unroll
             for (int v = 0; v < V; v++) sum[v] = fmaf(weight, x[v], sum[v]);
@@ -245,7 +246,7 @@ __device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_
         load(static_cast<const T *>(a.dy) + m * a.C + c, d);
 #pragma unroll
         for (int j = 0; j < CHOICES; j++) {
-            if (j >= count) continue;
+            if (j >= count || a.places[first + j] < 0) continue;
             const int64_t at = a.places[first + j] * a.C + c;
             const float weight = a.weights[first + j];
             float x[V];

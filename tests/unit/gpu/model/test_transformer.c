@@ -332,7 +332,7 @@ static void fixture_init(struct fixture *f, const struct golden_name *golden)
     f->whole.table = &f->table;
     f->kept = (struct kept){.next = 0};
     f->activations = (struct activation_verbs){&f->kept, KEPT_BUFFERS, keep_input, fetch_input};
-    f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready};
+    f->verbs = (struct param_verbs){&f->whole, whole_acquire, whole_release, whole_grads, whole_ready, NULL};
     assert_int_equal(device_open(DEVICE_CPU, 0, 2, &f->device, &err), STATUS_OK);
     assert_int_equal(stream_new(f->device, STREAM_COMPUTE, &f->stream, &err), STATUS_OK);
 }
