@@ -41,11 +41,9 @@ struct comm_log {
 
 const char *comm_purpose_name(enum comm_purpose purpose)
 {
-    static const char *const names[] = {[COMM_OTHER] = "other",
-                                        [COMM_PARAMETERS] = "parameters",
-                                        [COMM_GRADIENTS] = "gradients",
-                                        [COMM_UPDATES] = "updates",
-                                        [COMM_REPORTS] = "reports"};
+    static const char *const names[] = {
+        [COMM_OTHER] = "other",     [COMM_PARAMETERS] = "parameters", [COMM_GRADIENTS] = "gradients",
+        [COMM_UPDATES] = "updates", [COMM_TOKENS] = "tokens",         [COMM_REPORTS] = "reports"};
     _Static_assert(COUNT_OF(names) == COMM_PURPOSE_COUNT, "every purpose has a name");
     return names[purpose];
 }

@@ -38,6 +38,7 @@ static void rank_report_volume(struct run *run)
         if (each->position.step != run->position.step) /* the last steps were not those of all adapters */
             return;
         zero_theory(each->engine.zero, (int)each->engine.micros, &gathers, &reduces);
+        transformer_add_theory(each->engine.transformer, (int)each->engine.micros, &gathers, &reduces);
         gather += gathers;
         reduce += reduces;
     }

@@ -51,6 +51,11 @@ void transformer_op_limits(const struct transformer *transformer, struct op_limi
 enum status transformer_prepare(const struct transformer *transformer, bool accumulates, bool matrix_sums,
                                 struct error *err);
 
+/* Adds the bytes of tokens that this rank gathers and reduces in one step, as zero_theory() counts: none unless ranks
+ * share experts. */
+void transformer_add_theory(const struct transformer *transformer, int micro_batches, int64_t *gather_bytes,
+                            int64_t *reduce_bytes);
+
 /* Fills the constant tables (RoPE). Called after the layout with a real arena. */
 enum status transformer_start(struct transformer *transformer, struct stream *stream, struct error *err);
 

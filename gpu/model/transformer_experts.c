@@ -458,6 +458,23 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
     router_backward(pass, unit, router_of(pass, unit, b), dweights, dx, x);
 }
 
+void transformer_add_theory(const struct transformer *t, int micro_batches, int64_t *gather_bytes,
+                            int64_t *reduce_bytes)
+{
+    const int64_t k = experts_of(t)->per_token, row = t->C * (int64_t)dtype_size(t->dtype);
+    const int64_t choices = row + k * (int64_t)(sizeof(int32_t) + sizeof(float)), weights = k * (int64_t)sizeof(float);
+    const int64_t rows = (transformer_expert_ranks(t) - 1) * t->config.batch.max_tokens * micro_batches;
+    for (int64_t l = 0; l < t->L; l++) {
+        const bool again = l < t->L - 1 && t->config.settings.recompute == RECOMPUTE_BLOCK;
+        if (!t->config.desc->layers[l].sparse) continue;
+        *gather_bytes += rows * choices;
+        *reduce_bytes += rows * row;
+        if (l + 1 < t->first_trained) continue;
+        *gather_bytes += rows * (2 * row + (again ? choices : 0));
+        *reduce_bytes += rows * (weights + row);
+    }
+}
+
 /* ---- a rank without tokens ----------------------------------------------- */
 
 void experts_serve(const struct pass *pass, const struct unit *unit, int64_t block)

@@ -114,12 +114,6 @@ def test_losses_that_a_model_does_not_have_are_refused(folder, model, key, words
     assert words in done.final_error
 
 
-def test_expert_parallelism_is_refused_but_for_one(folder):
-    folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 1}})
-    done = folder.train({**changes_of("qwen3_moe", {}), "moe": {"expert_parallel_size": 2}}, "two", expect=USAGE)
-    assert "expert parallelism is not supported yet" in done.err
-
-
 def test_a_bias_of_routers_keeps_its_precision(folder):
     """GLM-4's bias of the choice is read and exported in fp32 from a run in bf16; states in bf16, which would round it, are refused."""
     place = os.path.join(GOLDEN, "glm4-moe")
