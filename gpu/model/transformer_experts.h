@@ -17,6 +17,11 @@ void experts_combine(const struct pass *pass, const struct unit *unit, const str
 void experts_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *dy,
                       void *dx, const void *x);
 
+/* The experts' products of M tokens, to be announced, with one place for all memory; returns their number. */
+enum { EXPERT_PRODUCTS = 4 };
+int experts_products(const struct transformer *t, int64_t M, void *place,
+                     struct grouped_linear_fwd_args all[EXPERT_PRODUCTS]);
+
 /* Before and after the blocks of a forward pass: the sums of the routers' numbers begin at 0, and are added to those of
  * the step. */
 void experts_begin_pass(const struct pass *pass);

@@ -7,6 +7,7 @@
  * mma, and L2 a byte for 85 FLOPs. The next two parts of k are on their way while one is multiplied. A lane holds, in
  * every dtype, the rows and columns of mma's sums (attention_cuda_tiles.cuh). */
 #include "gpu/cuda/attention/attention_cuda_tiles.cuh"
+#include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 
 namespace
 {
@@ -267,33 +268,19 @@ void grouped_launch(struct stream *stream, const char *what, struct grouped g, i
                   dim3(across, down, A_BY_K ? static_cast<unsigned>(g.experts) : 1), THREADS, shared, g);
 }
 
-/* The result has rows for those of x or dy. */
-void grouped_rows(struct stream *stream, const char *what, enum dtype dtype, const struct grouped &g, int64_t rows,
-                  bool b_by_k)
-{
-    if (rows == 0) return;
-    dispatch(dtype, [&](auto type) {
-        using T = decltype(type);
-        if (b_by_k)
-            grouped_launch<T, T, false, true>(stream, what, g, rows);
-        else
-            grouped_launch<T, T, false, false>(stream, what, g, rows);
-    });
-}
-
 } // namespace
 
-void cuda_grouped_linear_fwd(struct stream *stream, const struct grouped_linear_fwd_args *a)
+void cuda_grouped_own(struct stream *stream, const struct grouped_linear_fwd_args *a)
 {
     const struct grouped g = {a->x, a->w, a->bias, a->y, a->offsets, 0, a->N, a->K, a->E, a->accumulate, false, false};
-    grouped_rows(stream, "grouped_linear_fwd", a->dtype, g, a->M, a->weights_in_out);
-}
-
-void cuda_grouped_linear_bwd_input(struct stream *stream, const struct grouped_linear_bwd_input_args *a)
-{
-    const struct grouped g = {a->dy, a->w, nullptr, a->dx,         a->offsets, 0,
-                              a->K,  a->N, a->E,    a->accumulate, false,      false};
-    grouped_rows(stream, "grouped_linear_bwd_input", a->dtype, g, a->M, !a->weights_in_out);
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        if (a->weights_in_out)
+            grouped_launch<T, T, false, true>(stream, "a product of experts", g, a->M);
+        else
+            grouped_launch<T, T, false, false>(stream, "a product of experts", g, a->M);
+    });
 }
 
 void cuda_grouped_linear_bwd_weight(struct stream *stream, const struct grouped_linear_bwd_weight_args *a)
