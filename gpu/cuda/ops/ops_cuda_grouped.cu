@@ -75,38 +75,25 @@ __device__ __forceinline__ void copies_wait()
 #endif
 }
 
-/* `rows` and `columns` of the COUNT x COLUMNS ones exist from `from` on; the others are zero. */
-template <int COUNT, int COLUMNS, typename T>
-__device__ __forceinline__ void load_rows(T *tile, const T *from, int64_t ld, int rows, int columns, bool vectors)
+/* `side` rows of the operand and `k` of their elements exist from `from` on; the others of the tile are zero. */
+template <int SIDE, bool BY_K, typename T>
+__device__ __forceinline__ void load_operand(T *tile, const T *from, int64_t ld, int side, int k, bool vectors)
 {
-    constexpr int V = VECTOR<T>, ACROSS = COLUMNS / V;
-    const int thread = static_cast<int>(threadIdx.x);
-    if (vectors) {
+    constexpr int V = VECTOR<T>, COUNT = BY_K ? DEPTH<T> : SIDE, COLUMNS = BY_K ? SIDE : DEPTH<T>;
+    const int rows = BY_K ? k : side, columns = BY_K ? side : k, thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-        for (int i = 0; i < COUNT * ACROSS; i += THREADS) {
-            const int row = (i + thread) / ACROSS, column = (i + thread) % ACROSS * V;
-            copy_async(tile + row * (COLUMNS + V) + column, from + row * ld + column, row < rows && column < columns);
-        }
-        return;
+    for (int i = 0; vectors && i < COUNT * COLUMNS; i += THREADS * V) {
+        const int row = (i + thread * V) / COLUMNS, column = (i + thread * V) % COLUMNS;
+        copy_async(tile + row * (COLUMNS + V) + column, from + row * ld + column, row < rows && column < columns);
     }
 #pragma unroll 1
-    for (int i = thread; i < COUNT * COLUMNS; i += THREADS) {
+    for (int i = thread; !vectors && i < COUNT * COLUMNS; i += THREADS) {
         const int row = i / COLUMNS, column = i % COLUMNS;
         tile[row * (COLUMNS + V) + column] = row < rows && column < columns ? from[row * ld + column] : rounded<T>(0);
     }
 }
 
-template <int SIDE, bool BY_K, typename T>
-__device__ __forceinline__ void load_operand(T *tile, const T *from, int64_t ld, int side, int k, bool vectors)
-{
-    if constexpr (BY_K)
-        load_rows<DEPTH<T>, SIDE>(tile, from, ld, k, side, vectors);
-    else
-        load_rows<SIDE, DEPTH<T>>(tile, from, ld, side, k, vectors);
-}
-
-/* sum (WARP_SIDE, WARP_SIDE) of a lane: its rows and columns in the warp's. */
-struct warp_sum {
+struct warp_sum { /* a lane's */
     float at[LANE_ROWS][LANE_COLUMNS];
 };
 
