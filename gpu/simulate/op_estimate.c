@@ -319,22 +319,17 @@ static double grouped_own(const struct assumed_gpu *s, enum dtype dtype, double 
     return flops / (share_of_mma * fmin(s->gpu->flops[dtype], hopper_mma * usual_clock * s->gpu->sms));
 }
 
-static struct op_estimate grouped_product(const struct assumed_gpu *s, enum time_kind kind, enum dtype dtype,
-                                          struct op_cost work, double seconds)
-{
-    return product(s, kind, dtype, work, fmax(seconds, work.bytes / (share_pointwise * s->gpu->bytes)), 0);
-}
-
 static struct op_estimate grouped_rows(const struct assumed_gpu *s, enum time_kind kind,
                                        const struct grouped_linear_fwd_args *a)
 {
     const int64_t rows = a->M + a->E * GROUPED_TILE / 2;
     const double size = cost_size_of(a->dtype), bandwidth = share_pointwise * s->gpu->bytes;
     const bool own = a->dtype == DTYPE_F32 || a->bias || a->accumulate || a->N % 8 || a->K % 8;
+    const struct op_cost work = op_cost_grouped_linear_fwd(a);
     const double seconds =
         own ? grouped_own(s, a->dtype, (double)rows, a->N, (double)a->K) + (double)(a->M * a->N) * size / bandwidth
             : grouped_estimate(s->gpu, a->dtype, rows, a->N, a->K, size);
-    return grouped_product(s, kind, a->dtype, op_cost_grouped_linear_fwd(a), seconds);
+    return product(s, kind, a->dtype, work, fmax(seconds, work.bytes / bandwidth), 0);
 }
 
 struct op_estimate op_estimate_grouped_linear_fwd(const struct assumed_gpu *s, const struct grouped_linear_fwd_args *a)
@@ -358,7 +353,7 @@ struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gp
     const double seconds = grouped_own(s, a->dtype, rows, a->K, (double)(a->M + a->E * GROUPED_DEPTH / 2)) +
                            (double)(a->E * a->N * a->K) * out / (share_pointwise * s->gpu->bytes);
     struct op_estimate estimate =
-        grouped_product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a), seconds);
+        product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a), seconds, 0);
     const struct op_cost sums = {0, (double)a->M * (double)a->N * cost_size_of(a->dtype)};
     if (a->dbias) estimate.parts[estimate.count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 1).parts[0];
     return estimate;

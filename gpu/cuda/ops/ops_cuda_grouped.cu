@@ -81,15 +81,16 @@ __device__ __forceinline__ void load_operand(T *tile, const T *from, int64_t ld,
 {
     constexpr int V = VECTOR<T>, COUNT = BY_K ? DEPTH<T> : SIDE, COLUMNS = BY_K ? SIDE : DEPTH<T>;
     const int rows = BY_K ? k : side, columns = BY_K ? side : k, thread = static_cast<int>(threadIdx.x);
+    constexpr int STEP = THREADS * V / COLUMNS; /* rows that all threads copy at once */
+    const int row = thread * V / COLUMNS, column = thread * V % COLUMNS;
+    const T *at = from + row * ld + column;
 #pragma unroll
-    for (int i = 0; vectors && i < COUNT * COLUMNS; i += THREADS * V) {
-        const int row = (i + thread * V) / COLUMNS, column = (i + thread * V) % COLUMNS;
-        copy_async(tile + row * (COLUMNS + V) + column, from + row * ld + column, row < rows && column < columns);
-    }
+    for (int i = 0; vectors && i < COUNT; i += STEP, at += STEP * ld)
+        copy_async(tile + (row + i) * (COLUMNS + V) + column, at, row + i < rows && column < columns);
 #pragma unroll 1
     for (int i = thread; !vectors && i < COUNT * COLUMNS; i += THREADS) {
-        const int row = i / COLUMNS, column = i % COLUMNS;
-        tile[row * (COLUMNS + V) + column] = row < rows && column < columns ? from[row * ld + column] : rounded<T>(0);
+        const bool exists = i / COLUMNS < rows && i % COLUMNS < columns;
+        tile[i / COLUMNS * (COLUMNS + V) + i % COLUMNS] = exists ? from[i / COLUMNS * ld + i % COLUMNS] : rounded<T>(0);
     }
 }
 
@@ -107,9 +108,9 @@ __device__ __forceinline__ int lane_column(int j)
     return j / 2 * 8 + lane_of_warp() % 4 * 2 + j % 2;
 }
 
-/* sum += a · b over a stage; a, b: the warp's. */
+/* sum += a · b over half of a stage, from k = begin on; a, b: the warp's. */
 template <bool A_BY_K, bool B_BY_K, typename T>
-__device__ __forceinline__ void multiply_stage(struct warp_sum *sum, const T *a, const T *b)
+__device__ __forceinline__ void multiply_half(struct warp_sum *sum, const T *a, const T *b, int begin)
 {
     constexpr int LD_A = OPERAND_LD<T, TILE_ROWS, A_BY_K>, LD_B = OPERAND_LD<T, TILE_COLUMNS, B_BY_K>;
     constexpr int ROW_A = A_BY_K ? 1 : LD_A, K_A = A_BY_K ? LD_A : 1, ROW_B = B_BY_K ? 1 : LD_B,
@@ -119,7 +120,7 @@ __device__ __forceinline__ void multiply_stage(struct warp_sum *sum, const T *a,
         a += A_BY_K ? (sixteen + lane % 8) * LD_A + eight : lane % 16 * LD_A + sixteen;
         b += B_BY_K ? lane % 16 * LD_B + sixteen : (sixteen + lane % 8) * LD_B + eight;
 #pragma unroll
-        for (int k = 0; k < DEPTH<T>; k += 16) {
+        for (int k = begin; k < begin + DEPTH<T> / 2; k += 16) {
             unsigned left[WARP_SIDE / 16][4], right[4];
 #pragma unroll
             for (int m = 0; m < WARP_SIDE; m += 16) load_matrices<A_BY_K>(left[m / 16], a + m * ROW_A + k * K_A);
@@ -136,7 +137,7 @@ __device__ __forceinline__ void multiply_stage(struct warp_sum *sum, const T *a,
         }
     } else {
 #pragma unroll 1
-        for (int k = 0; k < DEPTH<T>; k++) {
+        for (int k = begin; k < begin + DEPTH<T> / 2; k++) {
             float left[LANE_ROWS];
 #pragma unroll
             for (int i = 0; i < LANE_ROWS; i++) left[i] = to_float(a[lane_row(i) * ROW_A + k * K_A]);
@@ -194,29 +195,32 @@ __global__ void __launch_bounds__(THREADS, 1) grouped_kernel(struct grouped g)
     const int columns = static_cast<int>(min(g.n - column, static_cast<int64_t>(TILE_COLUMNS)));
     const T *a = static_cast<const T *>(g.a) + first * (A_BY_K ? m : k) + row * (A_BY_K ? 1 : lda);
     const T *b = static_cast<const T *>(g.b) + (A_BY_K ? first * g.n : matrix * k) + column * (B_BY_K ? 1 : ldb);
-    auto fetch = [&](int64_t done, int stage) {
-        const int left = static_cast<int>(min(k - done, static_cast<int64_t>(DEPTH<T>)));
+    int left = static_cast<int>(k); /* of k, to be fetched */
+    auto fetch = [&](int stage) {
         T *to = stages + stage * (SIZE_A + SIZE_B);
         if (left > 0) {
-            load_operand<TILE_ROWS, A_BY_K>(to, a + done * (A_BY_K ? lda : 1), lda, rows, left, g.vectors);
-            load_operand<TILE_COLUMNS, B_BY_K>(to + SIZE_A, b + done * (B_BY_K ? ldb : 1), ldb, columns, left,
-                                               g.vectors);
+            load_operand<TILE_ROWS, A_BY_K>(to, a, lda, rows, min(left, DEPTH<T>), g.vectors);
+            load_operand<TILE_COLUMNS, B_BY_K>(to + SIZE_A, b, ldb, columns, min(left, DEPTH<T>), g.vectors);
         }
+        a += DEPTH<T> * (A_BY_K ? lda : 1);
+        b += DEPTH<T> * (B_BY_K ? ldb : 1);
+        left -= DEPTH<T>;
         copies_commit();
     };
     const int warp_row = warp_of_block() / WARPS_ACROSS * WARP_SIDE,
               warp_column = warp_of_block() % WARPS_ACROSS * WARP_SIDE;
+    const bool mine = warp_row < rows && warp_column < columns;
+    const T *warp_a = stages + warp_row * (A_BY_K ? 1 : OPERAND_LD<T, TILE_ROWS, A_BY_K>);
+    const T *warp_b = stages + SIZE_A + warp_column * (B_BY_K ? 1 : OPERAND_LD<T, TILE_COLUMNS, B_BY_K>);
     struct warp_sum sum = {};
-    for (int stage = 0; stage < STAGES - 1; stage++) fetch(stage * DEPTH<T>, stage);
+    for (int stage = 0; stage < STAGES - 1; stage++) fetch(stage);
     for (int64_t done = 0, stage = 0; done < k; done += DEPTH<T>, stage = stage + 1 < STAGES ? stage + 1 : 0) {
-        const T *from = stages + stage * (SIZE_A + SIZE_B);
+        const int64_t from = stage * (SIZE_A + SIZE_B);
         copies_wait();
         __syncthreads(); /* of all threads; and the stage before this one is free */
-        fetch(done + (STAGES - 1) * DEPTH<T>, static_cast<int>(stage > 0 ? stage - 1 : STAGES - 1));
-        if (warp_row < rows && warp_column < columns)
-            multiply_stage<A_BY_K, B_BY_K>(&sum, from + warp_row * (A_BY_K ? 1 : OPERAND_LD<T, TILE_ROWS, A_BY_K>),
-                                           from + SIZE_A +
-                                               warp_column * (B_BY_K ? 1 : OPERAND_LD<T, TILE_COLUMNS, B_BY_K>));
+        if (mine) multiply_half<A_BY_K, B_BY_K>(&sum, warp_a + from, warp_b + from, 0);
+        fetch(static_cast<int>(stage > 0 ? stage - 1 : STAGES - 1)); /* while the tensor cores are busy */
+        if (mine) multiply_half<A_BY_K, B_BY_K>(&sum, warp_a + from, warp_b + from, DEPTH<T> / 2);
     }
     const T *bias = g.bias ? static_cast<const T *>(g.bias) + matrix + column + warp_column : nullptr;
     store_sum(static_cast<Y *>(g.c) + ((A_BY_K ? expert * m : first) + row + warp_row) * g.n + column + warp_column,
