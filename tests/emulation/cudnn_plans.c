@@ -218,7 +218,7 @@ static bool try_grouped(const struct cudnn_target *target, const struct gpu *gpu
     key.input = key.output = DTYPE_BF16;
     key.epilogue = GEMM_GROUPED;
     const bool made = gemm_gated_plans(target, &key, &filter, &plan, 1, &err) == 1;
-    const bool good = made || !gpu->required || (!key.transpose_a && target->version < 92000);
+    const bool good = made || !gpu->required || (!key.transpose_a && target->version < 92200);
     printf("%s product of %" PRId64 " experts, %" PRId64 " rows, %" PRId64 " to %" PRId64 ": ", gpu->name, key.ld_aux,
            key.n, key.k, key.m);
     if (made)

@@ -104,6 +104,8 @@ def test_products_of_experts_go_the_faster_way(folder, tmp_path, monkeypatch):
     assert "a product of 4 experts, bf16, 16 x 24: a kernel of its own\n" in done.out, done
     assert slow != fast
     close(fast, slow)
+    forced, done = trained(folder, "forced", MIXTURE, ZTRAIN_GEMM_EPILOGUES="fused")
+    assert alike(forced, fast) and len(by_cudnn(done)) == 4, done
     monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "wrong"))
     wrong, done = trained(folder, "wrong", MIXTURE, ZTRAIN_EMULATION_SWIGLU="wrong")
     assert "of experts by cuDNN's proposal 2, engine 3 computes something else than without (element " in done.err, done
