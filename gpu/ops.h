@@ -561,6 +561,14 @@ struct grouped_linear_bwd_input_args {
     bool accumulate; /* dx += */
 };
 
+/* The same product. */
+static inline struct grouped_linear_fwd_args grouped_linear_of_bwd_input(const struct grouped_linear_bwd_input_args *a)
+{
+    struct grouped_linear_fwd_args forward = {
+        a->dtype, !a->weights_in_out, a->M, a->K, a->N, a->E, a->dx, a->dy, a->w, NULL, a->offsets, a->accumulate};
+    return forward;
+}
+
 struct grouped_linear_bwd_weight_args {
     enum dtype dtype, dw_dtype; /* dw_dtype: DTYPE_F32, or bf16 where dt is bf16 */
     bool weights_in_out;
@@ -891,6 +899,9 @@ struct linear_products {
     const struct linear_bwd_input_args *bwd_input;
     const struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
+    const struct grouped_linear_fwd_args
+        *grouped; /* gradients of x as grouped_linear_of_bwd_input(); offsets[E] is M */
+    int num_grouped;
 };
 
 /* Announces the matrix products of a run, before its memory is allocated: a device that chooses its kernels by

@@ -244,6 +244,28 @@ void cudnn_matmul(struct cudnn_graph *g, const struct cudnn_tensor *a, const str
     add_operation(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
 }
 
+void cudnn_grouped_matmul(struct cudnn_graph *g, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
+                          const struct cudnn_tensor *offsets, const struct cudnn_tensor *out)
+{
+    static const char what[] = "a grouped product";
+#if CUDNN_VERSION >= 91500
+    const cudnnMoeGroupedMatmulMode_t mode = CUDNN_MOE_GROUPED_MATMUL_MODE_NONE;
+    const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
+    const struct attribute operands[] = {
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MODE, CUDNN_TYPE_MOE_GROUPED_MATMUL_MODE, 1, &mode},
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &computed_in},
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOKEN_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &a->descriptor},
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_WEIGHT_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b->descriptor},
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_FIRST_TOKEN_OFFSET_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+         &offsets->descriptor},
+        {CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_OUTPUT_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &out->descriptor}};
+    add_operation(g, CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_DESCRIPTOR, what, operands, COUNT_OF(operands));
+#else
+    (void)a, (void)b, (void)offsets, (void)out;
+    fail(g, what, "this build of ztrain has a header of cuDNN before 9.15");
+#endif
+}
+
 void cudnn_reduce(struct cudnn_graph *g, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
                   const struct cudnn_tensor *out)
 {

@@ -106,6 +106,10 @@ struct cudnn_tensor cudnn_index(struct cudnn_graph *graph, const struct cudnn_te
  * NULL: the dimension's; lengths NULL: all of them. */
 void cudnn_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
                   const struct cudnn_tensor *const lengths[3], const struct cudnn_tensor *out);
+/* out (1, M, N) = a (1, M, K) · b (E, K, N): matrix e for the rows from offsets[e] on; offsets: int32 (E, 1, 1) in
+ * memory. No length reaches a plain product of cuDNN 9.26: it ignores `lengths` and offsets outside of attention. */
+void cudnn_grouped_matmul(struct cudnn_graph *graph, const struct cudnn_tensor *a, const struct cudnn_tensor *b,
+                          const struct cudnn_tensor *offsets, const struct cudnn_tensor *out);
 void cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t how, const struct cudnn_tensor *x,
                   const struct cudnn_tensor *out);
 /* x with its two last dimensions exchanged, rounded to `type`; offsets: those of x, NULL if it is not ragged. */

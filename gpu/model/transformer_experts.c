@@ -158,6 +158,23 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
 
+int experts_products(const struct transformer *t, int64_t M, void *place,
+                     struct grouped_linear_fwd_args all[EXPERT_PRODUCTS])
+{
+    const struct expert_product products[] = {gate_up_of(t), down_of(t)};
+    const struct experts_desc *experts = experts_of(t);
+    int count = 0;
+    for (int i = 0; t->sparse_layers && i < 2; i++) {
+        const int64_t N = products[i].N, K = products[i].K, rows = M * experts->per_token * transformer_expert_ranks(t);
+        const struct grouped_linear_bwd_input_args input = {
+            t->dtype, experts->interleaved, rows, N, K, experts_here(t), place, place, place, place, false};
+        all[count++] = (struct grouped_linear_fwd_args){
+            t->dtype, experts->interleaved, rows, N, K, experts_here(t), place, place, place, NULL, place, false};
+        if (t->config.training) all[count++] = grouped_linear_of_bwd_input(&input);
+    }
+    return count;
+}
+
 /* x: of this rank's tokens, or of all whose experts are shared. */
 static void experts_gather(const struct pass *pass, const struct block_buffers *b, const void *x)
 {

@@ -21,6 +21,11 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
  * of others. */
 void experts_serve(const struct pass *pass, const struct unit *unit, int64_t block);
 
+/* The experts' products of M tokens, to be announced, with one place for all memory; returns their number. */
+enum { EXPERT_PRODUCTS = 4 };
+int experts_products(const struct transformer *t, int64_t M, void *place,
+                     struct grouped_linear_fwd_args all[EXPERT_PRODUCTS]);
+
 /* Before and after the blocks of a forward pass: the sums of the routers' numbers begin at 0, and are added to those of
  * the step. */
 void experts_begin_pass(const struct pass *pass);

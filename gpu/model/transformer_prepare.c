@@ -6,6 +6,7 @@
 #include "core/round_up.h"
 #include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_delta.h"
+#include "gpu/model/transformer_experts.h"
 #include "gpu/model/transformer_layers.h"
 
 /* The products of one kind that the matrices and adapters of a block have at most: six matrices, nine adapters with
@@ -140,6 +141,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     prepare_head(&pass, &head, matrix, t->chunk);
     if (last) prepare_head(&pass, &head, matrix, last);
     prepare_sums(&p, t, blocks, accumulates);
+    struct grouped_linear_fwd_args grouped[EXPERT_PRODUCTS];
     const struct linear_products products = {
         .fwd = p.fwd,
         .bwd_input = p.bwd_input,
@@ -147,6 +149,8 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
         .num_fwd = p.num_fwd,
         .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
         .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
+        .grouped = grouped,
+        .num_grouped = experts_products(t, M, prepare_place(), grouped),
     };
     const enum status status = ops_prepare(t->device, &products, err);
     prepare_release(&p);

@@ -303,42 +303,45 @@ struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, con
 
 /* ---- experts' products --------------------------------------------------- */
 
-/* By ztrain's kernels (ops_cuda_grouped.cu), in blocks of eight warps for each tile of 128 x 128 of one expert. In 16
- * bits shared memory bounds them, 128 bytes a clock of each multiprocessor: for an element along K a block stores one
- * of 128 rows of both operands, and each warp loads 16 of the one and all of the other. No block loads ahead, so a
- * quarter of the time is taken for waiting (not measured). Results are stored after that. */
-enum { GROUPED_TILE = 128 };
-static const double share_of_shared = 0.75;
+/* y = x · W and its gradient of x in 16 bits: by cuDNN, whose kernels for them have tiles of 128 x 128
+ * (tests/emulation/cudnn_plans.c), as a dense product of as many tiles. The rest: by ztrain's kernel
+ * (ops_cuda_grouped.cu) in tiles of 128 x 256 with mma.sync, which has 0.629 of a Hopper's FLOPs (Luo and others,
+ * arXiv 2402.13499) and all of an Ampere's; a quarter is taken for waiting. Neither was measured. Each expert leaves
+ * half a tile of rows empty, or of k. */
+enum { GROUPED_TILE = 128, GROUPED_DEPTH = 32 };
+static const double share_of_mma = 0.75, hopper_mma = 0.629 * 4096; /* FLOPs a clock of a multiprocessor */
 
-static struct op_estimate grouped_product(const struct assumed_gpu *s, enum time_kind kind, enum dtype dtype,
-                                          struct op_cost work, double rows, int64_t columns, double K, double stored)
+static double grouped_own(const struct assumed_gpu *s, enum dtype dtype, double rows, int64_t columns, double K)
 {
-    const double tile = GROUPED_TILE, size = cost_size_of(dtype);
-    const double tiles = rows / tile * (double)ceil_div(columns, GROUPED_TILE);
-    const double bytes = tiles * K * (8 * (16 + tile) + 2 * tile) * size;
-    const double shared = bytes / (share_of_shared * 128 * usual_clock * s->gpu->sms);
-    const double fp32 = 2 * tiles * tile * tile * K / (share_of_own * s->gpu->flops[DTYPE_F32]);
-    const double seconds = (dtype == DTYPE_F32 ? fp32 : shared) + stored / (share_pointwise * s->gpu->bytes);
-    return product(s, kind, dtype, work, fmax(seconds, work.bytes / (share_pointwise * s->gpu->bytes)), 0);
+    const int64_t width = 2 * GROUPED_TILE;
+    const double flops = 2 * rows * (double)(ceil_div(columns, width) * width) * K;
+    if (dtype == DTYPE_F32) return flops / (share_of_own * s->gpu->flops[dtype]);
+    return flops / (share_of_mma * fmin(s->gpu->flops[dtype], hopper_mma * usual_clock * s->gpu->sms));
 }
 
-/* M rows in tiles, when each of E experts leaves its last tile half empty. */
-static double grouped_rows(int64_t M, int64_t E)
+static struct op_estimate grouped_rows(const struct assumed_gpu *s, enum time_kind kind,
+                                       const struct grouped_linear_fwd_args *a)
 {
-    return (double)M + (double)(E * GROUPED_TILE) / 2;
+    const int64_t rows = a->M + a->E * GROUPED_TILE / 2;
+    const double size = cost_size_of(a->dtype), bandwidth = share_pointwise * s->gpu->bytes;
+    const bool own = a->dtype == DTYPE_F32 || a->bias || a->accumulate || a->N % 8 || a->K % 8;
+    const struct op_cost work = op_cost_grouped_linear_fwd(a);
+    const double seconds =
+        own ? grouped_own(s, a->dtype, (double)rows, a->N, (double)a->K) + (double)(a->M * a->N) * size / bandwidth
+            : grouped_estimate(s->gpu, a->dtype, rows, a->N, a->K, size);
+    return product(s, kind, a->dtype, work, fmax(seconds, work.bytes / bandwidth), 0);
 }
 
 struct op_estimate op_estimate_grouped_linear_fwd(const struct assumed_gpu *s, const struct grouped_linear_fwd_args *a)
 {
-    return grouped_product(s, TIME_GEMM_FORWARD, a->dtype, op_cost_grouped_linear_fwd(a), grouped_rows(a->M, a->E),
-                           a->N, (double)a->K, (double)(a->M * a->N) * cost_size_of(a->dtype));
+    return grouped_rows(s, TIME_GEMM_FORWARD, a);
 }
 
 struct op_estimate op_estimate_grouped_linear_bwd_input(const struct assumed_gpu *s,
                                                         const struct grouped_linear_bwd_input_args *a)
 {
-    return grouped_product(s, TIME_GEMM_DGRAD, a->dtype, op_cost_grouped_linear_bwd_input(a), grouped_rows(a->M, a->E),
-                           a->K, (double)a->N, (double)(a->M * a->K) * cost_size_of(a->dtype));
+    const struct grouped_linear_fwd_args product = grouped_linear_of_bwd_input(a);
+    return grouped_rows(s, TIME_GEMM_DGRAD, &product);
 }
 
 struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gpu *s,
@@ -347,8 +350,10 @@ struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gp
     const bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
     const double out = cost_size_of(narrow ? a->dtype : a->dw_dtype) * (a->accumulate ? 2 : 1);
     const double rows = (double)(ceil_div(a->N, GROUPED_TILE) * GROUPED_TILE);
-    struct op_estimate estimate = grouped_product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a),
-                                                  rows, a->K, (double)a->M, (double)(a->E * a->N * a->K) * out);
+    const double seconds = grouped_own(s, a->dtype, rows, a->K, (double)(a->M + a->E * GROUPED_DEPTH / 2)) +
+                           (double)(a->E * a->N * a->K) * out / (share_pointwise * s->gpu->bytes);
+    struct op_estimate estimate =
+        product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a), seconds, 0);
     const struct op_cost sums = {0, (double)a->M * (double)a->N * cost_size_of(a->dtype)};
     if (a->dbias) estimate.parts[estimate.count++] = memory_bound(s, TIME_BIAS, sums, 0, share_columns, 1).parts[0];
     return estimate;

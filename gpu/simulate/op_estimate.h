@@ -115,3 +115,7 @@ OPS_LIST(OP_ESTIMATE_DECLARE)
 /* Seconds that a product of M x N x K is expected to take; out_bytes: an output's bytes, with those read, in
  * `dtype`. */
 double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K, double out_bytes);
+
+/* The same in tiles of 128 x 128, of cuDNN's products of experts. */
+double grouped_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K,
+                        double out_bytes);

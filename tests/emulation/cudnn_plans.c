@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention and of products with SwiGLU
- * inside, on a machine without a GPU.
+/* cudnn_plans.c: cuDNN, the real library, makes plans for ztrain's graphs of attention, of products with SwiGLU inside,
+ * and of experts' products, on a machine without a GPU.
  *
  *     build/emulation/cudnn-plans [GPU …]     A100, H200, B200, B300, RTX4090, RTX5090; without arguments the first
  * three build/emulation/cudnn-plans --backward [GPU …]     backward passes of attention alone
@@ -204,6 +204,33 @@ static bool try_product(const struct cudnn_target *target, const struct gpu *gpu
     return good;
 }
 
+/* Gate and up of Qwen3-30B-A3B's experts, and the gradient of their rows; down of a small model. */
+static const struct gemm_key grouped[] = {
+    {.m = 1536, .n = 65536, .k = 2048, .lda = 2048, .ldb = 2048, .ldd = 1536, .ld_aux = 128, .transpose_a = 1},
+    {.m = 2048, .n = 65536, .k = 1536, .lda = 2048, .ldb = 1536, .ldd = 2048, .ld_aux = 128},
+    {.m = 64, .n = 96, .k = 24, .lda = 24, .ldb = 24, .ldd = 64, .ld_aux = 4, .transpose_a = 1}};
+
+static bool try_grouped(const struct cudnn_target *target, const struct gpu *gpu, struct gemm_key key)
+{
+    struct error err;
+    struct cudnn_plan *plan;
+    const struct cudnn_filter filter = {.most_workspace = 64 << 20};
+    key.input = key.output = DTYPE_BF16;
+    key.epilogue = GEMM_GROUPED;
+    const bool made = gemm_gated_plans(target, &key, &filter, &plan, 1, &err) == 1;
+    const bool good = made || !gpu->required || (!key.transpose_a && target->version < 92200);
+    printf("%s product of %" PRId64 " experts, %" PRId64 " rows, %" PRId64 " to %" PRId64 ": ", gpu->name, key.ld_aux,
+           key.n, key.k, key.m);
+    if (made)
+        printf("engine %" PRId64 ", %.1f KiB of workspace, %s\n", plan->engine, (double)plan->workspace / 1024,
+               kernel_name());
+    else
+        printf("%s%s\n", err.text, good ? "" : "  WRONG: there should be a plan");
+    fflush(stdout);
+    cudnn_plan_free(made ? plan : NULL);
+    return good;
+}
+
 /* A target for a GPU that need not exist. */
 static bool describe_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, struct cudnn_target *target)
 {
@@ -234,6 +261,7 @@ static bool try_gpu(const struct cudnn_functions *cudnn, const struct gpu *gpu, 
     for (size_t i = 0; i < COUNT_OF(products) && !listed; i++)
         for (int backward = 0; backward < 2; backward++)
             good = try_product(&target, gpu, &products[i], backward) && good;
+    for (size_t i = 0; i < COUNT_OF(grouped) && !listed; i++) good = try_grouped(&target, gpu, grouped[i]) && good;
     cudnn->cudnnBackendDestroyDescriptor(target.gpu);
     return good;
 }

@@ -29,8 +29,8 @@
  * their plans are not made; "wrong", "restless" as above. ZTRAIN_EMULATION_CUDNN_VERSION is the version that the
  * library says it is.
  *
- * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products with SwiGLU inside seem to take a minute less, or more, than
- * those with a kernel for it; "wrong": their results are a quarter too large; "faults": the first of them loses the
+ * ZTRAIN_EMULATION_SWIGLU: "fast" or "slow": products of experts, or with SwiGLU inside, seem to take a minute less, or
+ * more, than those with a kernel for it; "wrong": their results are a quarter too large; "faults": the first of them loses the
  * context.
  */
 #include "emulation_host.h"
@@ -130,13 +130,13 @@ struct tensor {
     int offsets; /* the index of the tensor with the offsets of its sequences; -1: it is not ragged */
 };
 
-enum node_kind { POINTWISE, MATMUL, REDUCTION, RESHAPE };
+enum node_kind { POINTWISE, MATMUL, REDUCTION, RESHAPE, GROUPED };
 struct node {
     node_kind kind;
     int mode; /* cudnnPointwiseMode_t, cudnnReduceTensorOp_t */
     int64_t axis;
     int x, b, t, y; /* indices of tensors; -1: none */
-    int lengths[3]; /* MATMUL: of m, n and k; indices, -1: none */
+    int lengths[3]; /* MATMUL: of m, n and k; GROUPED: where the rows of experts begin; indices, -1: none */
 };
 
 struct graph {
@@ -264,6 +264,15 @@ node compile_node(graph &g, const descriptor *o)
         n.x = operand(g, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
         n.y = operand(g, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
         break;
+#if CUDNN_VERSION >= 91500
+    case CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_DESCRIPTOR:
+        n.kind = GROUPED;
+        n.x = operand(g, o, CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOKEN_DESC);
+        n.b = operand(g, o, CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_WEIGHT_DESC);
+        n.y = operand(g, o, CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_OUTPUT_DESC);
+        n.lengths[0] = operand(g, o, CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_FIRST_TOKEN_OFFSET_DESC);
+        break;
+#endif
     default: report("cuDNN: an operation of kind %d, which the emulation does not know", static_cast<int>(o->type));
     }
     return n;
@@ -285,7 +294,7 @@ void check_node(const graph &g, const node &n, std::vector<bool> &there)
                 report("cuDNN: a pointwise operand of %lld values in dimension %d, its result has %lld",
                        static_cast<long long>(s.dims[i]), i, static_cast<long long>(y.dims[i]));
     }
-    if (n.kind == MATMUL) {
+    if (n.kind == MATMUL || n.kind == GROUPED) {
         const tensor &a = g.tensors[static_cast<size_t>(n.x)], &b = g.tensors[static_cast<size_t>(n.b)];
         if (a.dims[2] != y.dims[2] || a.dims[3] != b.dims[2] || b.dims[3] != y.dims[3])
             report("cuDNN: a product of matrices whose sizes do not fit");
@@ -516,6 +525,25 @@ void compute_matmul(const graph &g, const node &n, std::vector<values> &all)
     });
 }
 
+/* The last expert has all rows from its first one on. */
+void compute_grouped(const graph &g, const node &n, std::vector<values> &all)
+{
+    const tensor &a = g.tensors[static_cast<size_t>(n.x)], &b = g.tensors[static_cast<size_t>(n.b)],
+                 &y = g.tensors[static_cast<size_t>(n.y)];
+    const values &x = all[static_cast<size_t>(n.x)], &w = all[static_cast<size_t>(n.b)],
+                 &firsts = all[static_cast<size_t>(n.lengths[0])];
+    const int64_t K = a.dims[3], N = y.dims[3];
+    for_each_place(y.dims, [&](int64_t number, const place &p) {
+        int64_t e = 0;
+        while (e + 1 < b.dims[1] && static_cast<int64_t>(firsts[static_cast<size_t>(e) + 1]) <= p.at[2])
+            e++;
+        double sum = 0;
+        for (int64_t k = 0; k < K; k++)
+            sum += x[static_cast<size_t>(p.at[2] * K + k)] * w[static_cast<size_t>((e * K + k) * N + p.at[3])];
+        all[static_cast<size_t>(n.y)][static_cast<size_t>(number)] = sum;
+    });
+}
+
 void compute_reduction(const graph &g, const node &n, std::vector<values> &all)
 {
     const tensor &x = g.tensors[static_cast<size_t>(n.x)], &y = g.tensors[static_cast<size_t>(n.y)];
@@ -546,11 +574,12 @@ void compute_reshape(const graph &g, const node &n, std::vector<values> &all)
     });
 }
 
-/* Whether SwiGLU, or its gradient, is a part of the graph. */
+/* Whether SwiGLU, or its gradient, or experts are a part of the graph. */
 bool has_swiglu(const graph &g)
 {
-    return std::any_of(g.nodes.begin(), g.nodes.end(),
-                       [](const node &n) { return n.kind == POINTWISE && n.mode == CUDNN_POINTWISE_SIGMOID_FWD; });
+    return std::any_of(g.nodes.begin(), g.nodes.end(), [](const node &n) {
+        return n.kind == GROUPED || (n.kind == POINTWISE && n.mode == CUDNN_POINTWISE_SIGMOID_FWD);
+    });
 }
 
 void compute(const graph &g, const std::vector<char *> &places, const std::vector<float> &scalars, int64_t engine)
@@ -577,6 +606,7 @@ void compute(const graph &g, const std::vector<char *> &places, const std::vecto
         case POINTWISE: compute_pointwise(g, n, all); break;
         case MATMUL: compute_matmul(g, n, all); break;
         case REDUCTION: compute_reduction(g, n, all); break;
+        case GROUPED: compute_grouped(g, n, all); break;
         default: compute_reshape(g, n, all); break;
         }
         const tensor &y = g.tensors[static_cast<size_t>(n.y)];

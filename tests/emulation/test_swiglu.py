@@ -88,6 +88,30 @@ def test_the_faster_way_is_kept_and_obeyed(folder, tmp_path, monkeypatch, dtype)
     close(fast, slow)
 
 
+MIXTURE = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 8,
+           "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+def test_products_of_experts_go_the_faster_way(folder, tmp_path, monkeypatch):
+    def by_cudnn(done):
+        return re.findall(r"a product of 4 experts, bf16, (\d+ x \d+): cuDNN [\d.]+, engine 3\n", done.out)
+    fast, done = trained(folder, "fast", MIXTURE, ZTRAIN_EMULATION_SWIGLU="fast")
+    assert by_cudnn(done) == ["16 x 48", "16 x 16", "16 x 16", "16 x 24"], done
+    graph, done = trained(folder, "graph", MIXTURE, more=["--set", "train.cuda_graphs=true"])
+    assert graph == fast and len(by_cudnn(done)) == 4, done
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "slow"))
+    slow, done = trained(folder, "slow", MIXTURE, ZTRAIN_EMULATION_SWIGLU="slow")
+    assert "a product of 4 experts, bf16, 16 x 24: a kernel of its own\n" in done.out, done
+    assert slow != fast
+    close(fast, slow)
+    forced, done = trained(folder, "forced", MIXTURE, ZTRAIN_GEMM_EPILOGUES="fused")
+    assert alike(forced, fast) and len(by_cudnn(done)) == 4, done
+    monkeypatch.setenv("ZTRAIN_GEMM_CACHE", str(tmp_path / "wrong"))
+    wrong, done = trained(folder, "wrong", MIXTURE, ZTRAIN_EMULATION_SWIGLU="wrong")
+    assert "of experts by cuDNN's proposal 2, engine 3 computes something else than without (element " in done.err, done
+    assert alike(wrong, slow) and not by_cudnn(done)
+
+
 def test_what_computes_something_else_is_named_and_left_out(folder):
     found, done = trained(folder, "wrong", ZTRAIN_EMULATION_SWIGLU="wrong")
     words = "with SwiGLU inside by cuDNN's proposal 2, engine 3 computes something else than without (element "
@@ -138,7 +162,7 @@ def test_an_engine_whose_bits_do_not_repeat_is_left_out(folder):
     assert ways() == {FORWARD: UNFUSED, BACKWARD: UNFUSED}
 
 
-NO_MEMORY = "the GPU has too little memory to try SwiGLU inside matrix products"
+NO_MEMORY = "the GPU has too little memory to try cuDNN's products"
 WIDE = {"intermediate_size": 96}
 SMALL = {"ZTRAIN_EMULATION_REFUSES": f"{(64 << 20) + 13000}-{(64 << 20) + 60000}"}  # bytes of scratch memory: those of the larger trials
 
@@ -255,7 +279,7 @@ def test_the_kernels_of_rank_0_are_compiled_without_the_lock(folder, tmp_path):
         released = datetime.datetime.now(datetime.timezone.utc)
     job.train()
     with open(os.path.join(folder.run_folder("ranks"), "log", "rank-00001.log"), encoding="utf-8") as log:
-        line, = [line for line in log if "took rank 0's ways of 2 products with SwiGLU" in line]
+        line, = [line for line in log if "took rank 0's ways of 2 products that cuDNN may compute" in line]
     assert datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")) <= released
     assert ways() == {FORWARD: FUSED, BACKWARD: FUSED}
 

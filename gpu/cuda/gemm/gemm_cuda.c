@@ -5,7 +5,7 @@
  *     gemm_cuda_plan.c        a product -> its descriptors and algorithm
  *     gemm_cuda_autotune.c    before the first step: the fastest algorithm of each announced product, and whether its
  *                             epilogue is faster than a kernel of its own
- *     gemm_cuda_gated.c       SwiGLU inside products, by cuDNN
+ *     gemm_cuda_gated.c       SwiGLU inside products, and products of experts, by cuDNN
  *     gemm_cuda_kernels.cu    bias, GELU and sums of columns where cublasLt cannot fuse them
  *
  * Where the library has no algorithm with the epilogue, or a slower one, the product is computed without it. A bias
@@ -202,7 +202,7 @@ const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     const struct linear_fwd_args *fwd = op->fwd && op->fwd->gated ? op->fwd : NULL;
     const struct linear_bwd_input_args *bwd = op->bwd_input && op->bwd_input->gate_up ? op->bwd_input : NULL;
-    const struct gemm_plan *plan = fwd || bwd ? gemm_gated_plan(g, op, &inside) : NULL;
+    const struct gemm_plan *plan = fwd || bwd || op->grouped ? gemm_gated_plan(g, op, &inside) : NULL;
     if (fwd && plan) {
         const struct linear_fwd_args gate = gemm_gated_half(fwd);
         gemm_linear_fwd(stream, &gate);
@@ -212,6 +212,8 @@ const char *gemm_op_run(struct stream *stream, const struct gemm_op *op)
         gemm_linear_bwd_input(stream, op->bwd_input);
     } else if (op->bwd_weight) {
         cuda_linear_bwd_weight(stream, op->bwd_weight);
+    } else if (op->grouped && !plan) {
+        cuda_grouped_own(stream, op->grouped);
     }
     if (plan)
         return cudnn_plan_execute(plan->cudnn, cuda_stream_of(stream)->handle, inside.pointers, GATED_POINTERS,
@@ -240,4 +242,15 @@ void cuda_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 void cuda_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     run_linear_op(stream, &(struct gemm_op){.bwd_input = a}, "linear_bwd_input");
+}
+
+void cuda_grouped_linear_fwd(struct stream *stream, const struct grouped_linear_fwd_args *a)
+{
+    run_linear_op(stream, &(struct gemm_op){.grouped = a}, "grouped_linear_fwd");
+}
+
+void cuda_grouped_linear_bwd_input(struct stream *stream, const struct grouped_linear_bwd_input_args *a)
+{
+    const struct grouped_linear_fwd_args product = grouped_linear_of_bwd_input(a);
+    run_linear_op(stream, &(struct gemm_op){.grouped = &product}, "grouped_linear_bwd_input");
 }

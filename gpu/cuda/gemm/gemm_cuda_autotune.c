@@ -5,6 +5,7 @@
  *     the algorithm of each product      among up to GEMM_CANDIDATES proposals of cublasLt
  *     an epilogue, or a kernel for it    as the whole linear op, by the best algorithms of both products
  *     SwiGLU inside a product, or not    the same, among cuDNN's proposals for the product with SwiGLU inside
+ *     products of experts                by cuDNN's proposals, or by ztrain's kernel
  *
  *     fixed    cublasLt's first proposal whose sums have an order; the usual epilogues, if their results agree; no
  *              SwiGLU inside, because not all recomputation policies can have it
@@ -130,6 +131,7 @@ struct op_trial {
     struct linear_fwd_args fwd;
     struct linear_bwd_input_args bwd_input;
     struct linear_bwd_weight_args bwd_weight;
+    struct grouped_linear_fwd_args grouped;
     struct gemm_op op;         /* points to one of them */
     struct cudnn_plan **cudnn; /* of the candidates; NULL: the epilogue is cublasLt's */
 };
@@ -153,8 +155,9 @@ static void gemm_describe_op(const void *op, int candidate, char *text, size_t s
     const struct op_trial *t = op;
     const int n = describe_tuned(&t->plan->key, text, size);
     if (t->cudnn)
-        snprintf(text + n, size - (size_t)n, " with SwiGLU inside by cuDNN's proposal %lld, engine %lld",
-                 (long long)t->cudnn[candidate]->proposal, (long long)t->cudnn[candidate]->engine);
+        snprintf(text + n, size - (size_t)n, " %s by cuDNN's proposal %lld, engine %lld",
+                 t->op.grouped ? "of experts" : "with SwiGLU inside", (long long)t->cudnn[candidate]->proposal,
+                 (long long)t->cudnn[candidate]->engine);
     else
         snprintf(text + n, size - (size_t)n, " with %s as its epilogue", epilogues[t->plan->key.epilogue]);
 }
@@ -173,6 +176,17 @@ static void add_gemm_tensor(struct autotune_problem *p, void *pointer, enum dtyp
                                                             .sampled = sampled > 1 ? sampled : 1,
                                                             .part = width,
                                                             .tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8};
+}
+
+/* Experts with ever more rows: the last ones have twice the mean. */
+static void split_rows(void *op, struct stream *stream, int candidate)
+{
+    const struct grouped_linear_fwd_args *a = &((struct op_trial *)op)->grouped;
+    (void)candidate;
+    for (int64_t e = 0; e <= a->E; e++) {
+        const int32_t first = (int32_t)(a->M * e / a->E * e / a->E);
+        stream_copy(stream, (int32_t *)(uintptr_t)a->offsets + e, &first, sizeof first);
+    }
 }
 
 static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const struct linear_fwd_args *args)
@@ -216,6 +230,19 @@ static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, con
     return a->dbias ? cuda_bias_sums_bytes(a) : 0;
 }
 
+static size_t add_grouped(struct op_trial *t, struct autotune_problem *p, const struct grouped_linear_fwd_args *args)
+{
+    struct grouped_linear_fwd_args *a = &t->grouped;
+    *a = *args;
+    t->op.grouped = a;
+    add_gemm_tensor(p, &a->offsets, DTYPE_F32, a->E + 1, 1, 1, NULL);
+    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->w, a->dtype, a->E * a->N, a->K, a->K, NULL);
+    add_gemm_tensor(p, &a->y, a->dtype, a->M, a->N, a->N, "y");
+    p->prepare = split_rows;
+    return 0;
+}
+
 /* Compares and times the op's candidates and the op without the epilogue, and keeps the best in the cache. */
 static enum status tune_op(struct tuning *t, struct op_trial *o, const struct gemm_op *op, struct autotune_problem *p,
                            struct autotune_candidate *candidates, int count, int *best, struct error *err)
@@ -228,6 +255,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *o, const struct ge
     p->describe = gemm_describe_op;
     p->workspace = t->gemm->rules.workspace;
     p->workspace += op->fwd         ? add_fwd(o, p, op->fwd)
+                    : op->grouped   ? add_grouped(o, p, op->grouped)
                     : op->bwd_input ? add_bwd_input(o, p, op->bwd_input)
                                     : add_bwd_weight(o, p, op->bwd_weight);
     ASSERT(t->gemm->forced == GEMM_UNTUNED);
@@ -307,7 +335,7 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
     return STATUS_OK;
 }
 
-/* ---- SwiGLU inside, or a kernel for it ----------------------------------- */
+/* ---- by cuDNN, or ztrain's kernels --------------------------------------- */
 
 enum { WORD_ENGINE, WORD_KERNEL }; /* of autotune_config.kernel */
 
@@ -426,9 +454,8 @@ static enum status tune_gate(struct tuning *t, const struct gemm_op *op, struct 
     const bool imported = autotune_cache_find_imported(g->cache, &key, &known);
     if (imported && known.fusion == GEMM_FUSED)
         log_warn(
-            "this rank cannot take the kernel by which %s the matrix product m %lld n %lld k %lld with SwiGLU inside, "
-            "and gives other bits; hint: ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks compute SwiGLU by a kernel of "
-            "its own",
+            "this rank cannot take the kernel by which %s the matrix product m %lld n %lld k %lld by cuDNN, and gives "
+            "other bits; hint: ZTRAIN_GEMM_EPILOGUES=unfused makes all ranks do without cuDNN's products",
             autotune_cache_follows(g->cache) ? "rank 0 computes" : "the run has computed", (long long)plan->key.m,
             (long long)plan->key.n, (long long)plan->key.k);
     plan->fusion = GEMM_UNFUSED;
@@ -454,7 +481,7 @@ void gemm_cuda_take_imported(struct gemm_cuda *g, const struct linear_products *
         taken += plan && tune_known_gate(g, plan);
     }
     heartbeat_slow_end(&slow);
-    log_debug("took rank 0's ways of %d products with SwiGLU", taken);
+    log_debug("took rank 0's ways of %d products that cuDNN may compute", taken);
 }
 
 /* ---- all products -------------------------------------------------------- */
@@ -463,7 +490,7 @@ static enum status tune_whole_op(struct tuning *t, const struct gemm_op *op, str
 {
     const struct gemm_cuda *g = t->gemm;
     const bool may_fuse = gemm_gated_may_fuse(g, op);
-    if (g->cache) TRY(tune_products(t, op, err));
+    if (g->cache && !op->grouped) TRY(tune_products(t, op, err));
     if (g->cache && may_fuse && op->fwd) {
         const struct linear_fwd_args half = gemm_gated_half(op->fwd);
         TRY(tune_products(t, &(struct gemm_op){.fwd = &half}, err));
@@ -507,8 +534,8 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
     if (g->cache && !g->fixed && products->num_fwd > 0) TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)
         log_warn(
-            "the GPU has too little memory to try SwiGLU inside matrix products; it is computed by a kernel of its "
-            "own, and a resumed run with more memory may choose otherwise");
+            "the GPU has too little memory to try cuDNN's products of experts, or with SwiGLU inside; ztrain's kernels "
+            "compute them, and a resumed run with more memory may choose otherwise");
     if (t.lacks_memory)
         log_warn(
             "the GPU has too little memory to measure all matrix products; the library's first proposals are used");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm_cuda_gated.c: which linear ops may have SwiGLU inside their product, and their execution. */
+/* gemm_cuda_gated.c: which linear ops cuDNN may compute. */
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include "core/log.h"
@@ -72,8 +72,34 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
     return is_aligned(p);
 }
 
+static bool product_of_grouped(const struct gemm_cuda *g, const struct grouped_linear_fwd_args *a,
+                               struct gated_product *p)
+{
+    if (a->bias || a->accumulate || !gated_fits(a->dtype, a->M, a->N, a->K) || a->E > INT32_MAX / (a->N * a->K))
+        return false;
+    *p = (struct gated_product){.key = {.m = a->N,
+                                        .n = a->M,
+                                        .k = a->K,
+                                        .lda = a->weights_in_out ? a->N : a->K,
+                                        .ldb = a->K,
+                                        .ldd = a->N,
+                                        .ld_aux = a->E,
+                                        .transpose_a = !a->weights_in_out,
+                                        .input = a->dtype,
+                                        .output = a->dtype,
+                                        .epilogue = GEMM_GROUPED,
+                                        .workspace = (int64_t)g->rules.workspace,
+                                        .cudnn = g->cudnn ? g->cudnn->version : 0}};
+    p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->x;
+    p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;
+    p->pointers[GATED_H] = a->y;
+    p->pointers[GATED_OFFSETS] = (void *)(uintptr_t)a->offsets;
+    return is_aligned(p);
+}
+
 bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, struct gated_product *p)
 {
+    if (op->grouped) return product_of_grouped(g, op->grouped, p);
     if (op->fwd) return product_of_fwd(g, op->fwd, p);
     return op->bwd_input && product_of_bwd(g, op->bwd_input, p);
 }
@@ -103,17 +129,24 @@ void gemm_gated_log(struct gemm_cuda *g, const struct linear_products *products)
     struct gemm_op op;
     for (int i = 0; gemm_op_at(products, i, &op); i++) {
         struct gated_product p;
-        char how[128] = "a kernel of its own";
+        char how[128] = "a kernel of its own", what[128];
         const struct linear_fwd_args *fwd = op.fwd && op.fwd->gated ? op.fwd : NULL;
         const struct linear_bwd_input_args *bwd = op.bwd_input && op.bwd_input->gate_up ? op.bwd_input : NULL;
-        if (!fwd && !bwd) continue;
+        const struct grouped_linear_fwd_args *grouped = op.grouped;
+        if (!fwd && !bwd && !grouped) continue;
         const struct gemm_plan *plan = gemm_gated_plan(g, &op, &p);
         const int version = plan ? g->cudnn->version : 0;
         if (plan)
-            snprintf(how, sizeof how, "inside the matrix product, by cuDNN %d.%d.%d, engine %lld", version / 10000,
-                     version / 100 % 100, version % 100, (long long)plan->cudnn->engine);
-        log_detail("%s %s, %s, %lld x %lld: %s", (fwd ? fwd->gated_gelu : bwd->gated_gelu) ? "GeGLU" : "SwiGLU",
-                   fwd ? "forward" : "backward", dtype_name(fwd ? fwd->dtype : bwd->dtype),
-                   (long long)(fwd ? fwd->M : bwd->M), (long long)(fwd ? fwd->N / 2 : bwd->K), how);
+            snprintf(how, sizeof how, "%scuDNN %d.%d.%d, engine %lld", grouped ? "" : "inside the matrix product, by ",
+                     version / 10000, version / 100 % 100, version % 100, (long long)plan->cudnn->engine);
+        if (grouped)
+            snprintf(what, sizeof what, "a product of %lld experts, %s, %lld x %lld", (long long)grouped->E,
+                     dtype_name(grouped->dtype), (long long)grouped->M, (long long)grouped->N);
+        else
+            snprintf(what, sizeof what, "%s %s, %s, %lld x %lld",
+                     (fwd ? fwd->gated_gelu : bwd->gated_gelu) ? "GeGLU" : "SwiGLU", fwd ? "forward" : "backward",
+                     dtype_name(fwd ? fwd->dtype : bwd->dtype), (long long)(fwd ? fwd->M : bwd->M),
+                     (long long)(fwd ? fwd->N / 2 : bwd->K));
+        log_detail("%s: %s", what, how);
     }
 }

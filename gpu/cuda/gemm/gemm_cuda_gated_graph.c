@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm_cuda_gated_graph.c: products with SwiGLU inside as cuDNN's operation graphs. With s = sigmoid(gate), silu(gate)
- * = gate s and silu'(gate) = s + gate s (1 - s). All of it is in fp32. The key counts columns as cublasLt does: D (m,
- * n) = A · B is, row by row, (n, m) = (n, k) · (k, m). */
+/* gemm_cuda_gated_graph.c: products with SwiGLU inside, and those of experts, as cuDNN's operation graphs. With s =
+ * sigmoid(gate), silu(gate) = gate s and silu'(gate) = s + gate s (1 - s). All of it is in fp32. The key counts columns
+ * as cublasLt does: D (m, n) = A · B is, row by row, (n, m) = (n, k) · (k, m). */
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 
 #include "core/dtype.h"
@@ -58,12 +58,28 @@ static void build_bwd(struct cudnn_graph *g, const struct gemm_key *key, const s
     cudnn_pointwise_into(g, CUDNN_POINTWISE_MUL, &dh, &silu, NULL, &dup);
 }
 
+static void build_grouped(struct cudnn_graph *g, const struct gemm_key *key, const struct cudnn_tensor *x)
+{
+    const int64_t experts = key->ld_aux, dims[CUDNN_RANK] = {1, experts, key->k, key->m};
+    const int64_t k = key->transpose_a ? 1 : key->lda, m = key->transpose_a ? key->lda : 1;
+    const int64_t strides[CUDNN_RANK] = {0, key->k * key->m, k, m};
+    const int64_t firsts[CUDNN_RANK] = {1, experts, 1, 1}, ones[CUDNN_RANK] = {1, 1, 1, 1};
+    const struct cudnn_tensor w = cudnn_memory(g, GATED_WEIGHTS, x->type, dims, strides, NULL),
+                              offsets = cudnn_memory(g, GATED_OFFSETS, CUDNN_DATA_INT32, firsts, ones, NULL),
+                              y = matrix(g, GATED_H, key, key->n, key->m, key->ldd, false);
+    cudnn_grouped_matmul(g, x, &w, &offsets, &y);
+}
+
 int gemm_gated_plans(const struct cudnn_target *target, const struct gemm_key *key, const struct cudnn_filter *filter,
                      struct cudnn_plan **plans, int most, struct error *err)
 {
     struct cudnn_graph *graph = cudnn_graph_new(target, RANK);
-    const struct cudnn_tensor rows = matrix(graph, GATED_ROWS, key, key->n, key->k, key->ldb, false),
-                              weights = matrix(graph, GATED_WEIGHTS, key, key->k, key->m, key->lda, key->transpose_a);
+    const struct cudnn_tensor rows = matrix(graph, GATED_ROWS, key, key->n, key->k, key->ldb, false);
+    if (key->epilogue == GEMM_GROUPED) {
+        build_grouped(graph, key, &rows);
+        return cudnn_plans_new(graph, filter, plans, most, err);
+    }
+    const struct cudnn_tensor weights = matrix(graph, GATED_WEIGHTS, key, key->k, key->m, key->lda, key->transpose_a);
     if (key->epilogue == GEMM_SWIGLU)
         build_fwd(graph, key, &rows, &weights);
     else

@@ -26,6 +26,9 @@ size_t cuda_bias_sums_bytes(const struct linear_bwd_weight_args *args);
 void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int64_t ld, const void *aux, bool erf_form,
                       enum dtype dtype, float *sums, bool accumulate, void *scratch);
 
+/* grouped_linear_fwd by ztrain's kernel (gpu/cuda/ops/ops_cuda_grouped.cu). */
+void cuda_grouped_own(struct stream *stream, const struct grouped_linear_fwd_args *args);
+
 /* sums (n) += x (n) */
 void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x);
 

@@ -25,7 +25,7 @@ _Static_assert(COUNT_OF(epilogues) == GEMM_SWIGLU, "every epilogue but those of 
 
 static bool gemm_epilogue_of_cudnn(int64_t epilogue)
 {
-    return epilogue == GEMM_SWIGLU || epilogue == GEMM_DSWIGLU;
+    return epilogue >= GEMM_SWIGLU;
 }
 
 static bool gemm_uses_vector(int64_t e)

@@ -27,8 +27,13 @@ bool gemm_op_at(const struct linear_products *products, int number, struct gemm_
         return true;
     }
     number -= products->num_bwd_input;
-    op->bwd_weight = number < products->num_bwd_weight ? &products->bwd_weight[number] : NULL;
-    return op->bwd_weight != NULL;
+    if (number < products->num_bwd_weight) {
+        op->bwd_weight = &products->bwd_weight[number];
+        return true;
+    }
+    number -= products->num_bwd_weight;
+    op->grouped = number < products->num_grouped ? &products->grouped[number] : NULL;
+    return op->grouped != NULL;
 }
 
 static int64_t product_alignment(const void *pointer)

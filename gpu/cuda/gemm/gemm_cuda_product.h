@@ -24,6 +24,7 @@ enum gemm_epilogue {
     GEMM_BGRADB,        /* also the sums of B over k */
     GEMM_SWIGLU,        /* SiLU of a gate in memory times the product is stored as well: by cuDNN */
     GEMM_DSWIGLU,       /* the product is the gradient of SwiGLU, and that of gate and up is stored: by cuDNN */
+    GEMM_GROUPED,       /* A has a matrix for each of ld_aux experts, by which the n columns are grouped: by cuDNN */
     GEMM_EPILOGUE_COUNT
 };
 
@@ -66,11 +67,12 @@ struct gemm_rules {
     int sm_target;    /* multiprocessors that it may use; 0: all */
 };
 
-/* A linear op: one of the three. */
+/* A linear op: one of the four. */
 struct gemm_op {
     const struct linear_fwd_args *fwd;
     const struct linear_bwd_input_args *bwd_input;
     const struct linear_bwd_weight_args *bwd_weight;
+    const struct grouped_linear_fwd_args *grouped;
 };
 
 /* The announced op of this number, from 0; false: no more. Pointers only count as NULL or not, and aligned. */
