@@ -54,27 +54,28 @@ __device__ __forceinline__ int digit_of(int key, int shift)
     return key >> shift & (DIGITS - 1);
 }
 
-/* counts[block][digit] = the number of the block's items that have the digit */
-__global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, const int *keys, int n, int shift)
+/* counts[block][digit] = the number of the block's items that have the digit, which is below `digits` */
+__global__ void __launch_bounds__(THREADS)
+    count_digits_kernel(int *counts, const int *keys, int n, int shift, int digits)
 {
     SHARED(int, mine, [DIGITS]);
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + static_cast<int>(threadIdx.x);
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) mine[digit] = 0;
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits; digit += THREADS) mine[digit] = 0;
     __syncthreads();
     for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS) atomicAdd(&mine[digit_of(keys[i], shift)], 1);
     __syncthreads();
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits; digit += THREADS)
         counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit] = mine[digit];
 }
 
 /* counts[block][digit] becomes the number of such items in earlier blocks, starts[digit] that of all items with lower
  * digits. One block, a thread for each digit. */
-__global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks)
+__global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks, int digits)
 {
     SHARED(int, sums, [2][DIGITS]);
     const int digit = static_cast<int>(threadIdx.x);
     int total = 0, from = 0;
-    for (int block = 0; block < blocks; block++) {
+    for (int block = 0; digit < digits && block < blocks; block++) {
         int *count = &counts[static_cast<int64_t>(block) * DIGITS + digit], before = total;
         total += *count;
         *count = before;
@@ -103,13 +104,13 @@ __device__ __forceinline__ unsigned lanes_with(int digit, bool active)
  * of lower digits, and those of its digit in earlier blocks, warps, rounds and lanes. */
 template <typename Put>
 __device__ __forceinline__ void place_digits(const int *keys, const int *counts, const int *starts, int n, int shift,
-                                             Put put)
+                                             int digits, Put put)
 {
     SHARED(int, seen, [WARPS][DIGITS]);
     const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + warp * WARP_SIZE * SORT_ROUNDS + lane;
     int key[SORT_ROUNDS], place[SORT_ROUNDS];
-    for (int digit = lane; digit < DIGITS; digit += WARP_SIZE) seen[warp][digit] = 0;
+    for (int digit = lane; digit < digits; digit += WARP_SIZE) seen[warp][digit] = 0;
     __syncwarp();
 #pragma unroll
     for (int round = 0; round < SORT_ROUNDS; round++) {
@@ -125,7 +126,7 @@ __device__ __forceinline__ void place_digits(const int *keys, const int *counts,
         __syncwarp();
     }
     __syncthreads();
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) {
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits; digit += THREADS) {
         int sum = starts[digit] + counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit];
         for (int w = 0; w < WARPS; w++) {
             int count = seen[w][digit];
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(THREADS)
     place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
                         const int *starts, int n, int shift)
 {
-    place_digits(keys, counts, starts, n, shift, [&](int i, int key, int to) {
+    place_digits(keys, counts, starts, n, shift, DIGITS, [&](int i, int key, int to) {
         keys_out[to] = key;
         rows_out[to] = rows ? rows[i] : i;
     });
@@ -265,8 +266,9 @@ struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scrat
                                  static_cast<int>(table.skipped)};
     int to = 0;
     for (int shift = 0; shift == 0 || (table.rows - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
-        LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, shift);
-        LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks);
+        LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, shift,
+               DIGITS);
+        LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks, DIGITS);
         LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, scratch->keys[to], scratch->rows[to],
                sorted.keys, sorted.rows, scratch->counts, scratch->starts, n, shift);
         sorted.keys = scratch->keys[to];
@@ -313,7 +315,9 @@ __global__ void __launch_bounds__(THREADS)
     permute_kernel(struct permute_experts_args a, const int *counts, const int *starts, int n)
 {
     for (int64_t e = grid_thread(); e <= a.E; e += grid_threads()) a.offsets[e] = e < a.E ? starts[e] : n;
-    if (n > 0) place_digits(a.experts, counts, starts, n, 0, [&](int i, int, int to) { a.places[i] = to; });
+    if (n > 0)
+        place_digits(a.experts, counts, starts, n, 0, static_cast<int>(a.E),
+                     [&](int i, int, int to) { a.places[i] = to; });
 }
 
 } // namespace
@@ -348,11 +352,12 @@ void cuda_permute_experts(struct stream *stream, const struct permute_experts_ar
 {
     ASSERT(a->E <= DIGITS);
     const int n = static_cast<int>(a->M * a->k), blocks = static_cast<int>(embedding_sort_blocks(n));
+    const int digits = static_cast<int>(a->E);
     struct cuda_scratch memory = cuda_scratch_of(stream);
     int *starts = cuda_scratch_take<int>(&memory, DIGITS);
     int *counts = cuda_scratch_take<int>(&memory, static_cast<int64_t>(blocks) * DIGITS);
-    if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, 0);
-    LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks);
+    if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, 0, digits);
+    LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks, digits);
     LAUNCH(stream, "permute_experts", permute_kernel, n ? blocks : 1, THREADS, *a, counts, starts, n);
 }
 CUDA_MODULE(embedding, scan_digits_kernel)
