@@ -577,6 +577,7 @@ const struct op_case op_cases[] = {
 
     {.op = "sum_experts", .H = 1},
     {.op = "sum_experts", .H = 300, .factor = 0.5},
+    {.op = "sum_experts", .H = 512, .flags = COUNTED},
     {.op = "permute_experts", .M = 1, .H = 1, .KV = 1},
     {.op = "permute_experts", .M = 0, .H = 4, .KV = 2},
     {.op = "permute_experts", .M = 100, .H = 7, .KV = 3},
