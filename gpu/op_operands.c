@@ -117,15 +117,15 @@ OPERANDS(swiglu_fwd) = {TENSOR(swiglu_fwd, h, OUT, DT, M, F), TIMES(swiglu_fwd, 
 OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(swiglu_bwd, dh, IN, DT, M, F),
     TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};
 OPERANDS(route) = {TENSOR(route, logits, IN, DT, M, E), TENSOR(route, bias, IN | SIDE | MAYBE, F32, E),
-    TENSOR(route, probs, OUT, F32, M, E), TENSOR(route, experts, OUT | SIDE, INDEX, M, k),
-    TENSOR(route, weights, OUT | SIDE, F32, M, k), TENSOR(route, lse, OUT | SIDE | MAYBE, F32, M),
+    TENSOR(route, probs, OUT, F32, M, E), TENSOR(route, experts, OUT, INDEX, M, k),
+    TENSOR(route, weights, OUT, F32, M, k), TENSOR(route, lse, OUT | SIDE | MAYBE, F32, M),
     TENSOR(route, counts, INOUT | SIDE | MAYBE, INDEX, E),
     TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E)};
 OPERANDS(sum_experts) = {TENSOR(sum_experts, counts, IN, INDEX, E), TENSOR(sum_experts, prob_sums, IN, F64, E),
     FIXED(sum_experts, aux_sum, INOUT, F64), TENSOR(sum_experts, loads, INOUT, F64, E)};
 OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_bwd, probs, IN | POSITIVE, F32, M, E),
-    TENSOR(route_bwd, weights, IN | SIDE, F32, M, k), TENSOR(route_bwd, dweights, IN | SIDE, F32, M, k),
-    TENSOR(route_bwd, experts, IN | SIDE, INDEX, M, k),
+    TENSOR(route_bwd, weights, IN, F32, M, k), TENSOR(route_bwd, dweights, IN, F32, M, k),
+    TENSOR(route_bwd, experts, IN, INDEX, M, k),
     TENSOR(route_bwd, counts, IN | SIDE | MAYBE, INDEX, E), TENSOR(route_bwd, lse, IN | SIDE | MAYBE, F32, M),
     FIXED(route_bwd, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),

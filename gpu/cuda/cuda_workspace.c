@@ -14,6 +14,13 @@ static size_t embedding_workspace(const struct op_limits *limits)
            cuda_scratch_size(digits * sizeof(int32_t)) + cuda_scratch_size(tiles * columns * sizeof(float));
 }
 
+/* route: blocks' sums of each expert. */
+static size_t route_workspace(const struct op_limits *limits)
+{
+    const int64_t blocks = limits->max_expert_rows > 0 ? ceil_div(limits->max_tokens, CUDA_ROUTE_ROWS) : 0;
+    return cuda_scratch_size((size_t)blocks * ROUTE_MAX_EXPERTS * sizeof(double));
+}
+
 /* Starts, counts. */
 static size_t permute_workspace(const struct op_limits *limits)
 {
@@ -89,6 +96,7 @@ size_t cuda_workspace_bytes(const struct op_limits *limits, size_t memory)
         norm_workspace(limits),
         linear_workspace(limits, memory),
         delta_workspace(limits),
+        route_workspace(limits),
         permute_workspace(limits),
         cuda_scratch_size(tokens * sizeof(double)),                    /* cross_entropy: a double for each row */
         cuda_scratch_size(tokens * (size_t)limits->H * sizeof(float)), /* attention, sinks: the sums of out * dout */

@@ -11,6 +11,7 @@ enum {
     CUDA_SCRATCH_ALIGN = 256,  /* bytes: every piece of scratch memory starts at a multiple of it */
     CUDA_SORT_BITS = 9,        /* of a digit: two passes for vocabularies up to 262144 */
     CUDA_SORT_ITEMS = 1024,    /* tokens that a block sorts */
+    CUDA_ROUTE_ROWS = 64,      /* tokens whose probabilities a block adds up */
     CUDA_TILE_ROWS = 16,       /* sorted rows of the embedding's gradient that a block adds up */
     CUDA_NORM_PARTS = 512,     /* partial sums of a norm's gradients: about four for each multiprocessor */
     CUDA_NORM_WIDE = 4096,     /* in longer rows half as many, */

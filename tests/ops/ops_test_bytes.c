@@ -4,6 +4,7 @@
  * The emulated GPU counts them (tests/emulation/emulation_traffic.h); other devices cannot, which is an error. */
 #include "tests/ops/ops_test.h"
 
+#include "core/round_up.h"
 #include "gpu/cuda/cuda_workspace.h"
 #include "tests/emulation/emulation_traffic.h"
 
@@ -95,6 +96,14 @@ static void add_moment_scales(struct floor *floor, int64_t n)
     floor->again += (double)(n / MOMENT_BLOCK * MOMENTS * (LANES - 1)) * sizeof(float);
 }
 
+/* Experts are counted, then placed. The counts of blocks become those of the blocks before them. */
+static void add_counts(struct floor *floor, const struct permute_experts_args *a)
+{
+    const double counts = (double)(ceil_div(a->M * a->k, CUDA_SORT_ITEMS) * a->E) * sizeof(int32_t);
+    floor->touched += 2 * counts;
+    floor->again += 2 * counts + (double)(a->M * a->k) * sizeof(int32_t);
+}
+
 static struct floor floor_of(const struct harness *h, double cost)
 {
     const struct op_case *c = h->c;
@@ -110,6 +119,8 @@ static struct floor floor_of(const struct harness *h, double cost)
         add_tables(&floor, h);
     else if (!strcmp(c->op, "dequantize"))
         add_scales(&floor, &h->args.dequantize);
+    else if (!strcmp(c->op, "permute_experts"))
+        add_counts(&floor, &h->args.permute_experts);
     else if (!strcmp(c->op, "adam8"))
         add_moment_scales(&floor, c->N);
     return floor;

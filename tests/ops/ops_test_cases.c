@@ -72,6 +72,8 @@
         {.op = name, .M = 300, .H = 33, .KV = 3, .flags = TYPES},                                      \
         {.op = name, .M = 20, .H = 512, .KV = 10, .flags = RMS},                                       \
         {.op = name, .M = 30, .H = 70, .KV = 6, .flags = GELU | RMS | TYPES, .factor = 2.5},           \
+        {.op = name, .M = 512, .H = 128, .KV = 8, .flags = RMS | COUNTED},                             \
+        {.op = name, .M = 512, .H = 128, .KV = 8, .flags = RMS | TYPES | COUNTED},                     \
         {.op = name, .M = 4096, .H = 128, .KV = 8, .flags = RMS | TYPES | PERF},                       \
     {                                                                                                  \
         .op = name, .M = 16384, .H = 128, .KV = 8, .flags = RMS | TYPES | GPU_PERF                     \
@@ -575,6 +577,7 @@ const struct op_case op_cases[] = {
 
     {.op = "sum_experts", .H = 1},
     {.op = "sum_experts", .H = 300, .factor = 0.5},
+    {.op = "sum_experts", .H = 512, .flags = COUNTED},
     {.op = "permute_experts", .M = 1, .H = 1, .KV = 1},
     {.op = "permute_experts", .M = 0, .H = 4, .KV = 2},
     {.op = "permute_experts", .M = 100, .H = 7, .KV = 3},
@@ -582,6 +585,7 @@ const struct op_case op_cases[] = {
     {.op = "permute_experts", .M = 700, .H = 512, .KV = 3},
     {.op = "permute_experts", .M = 1100, .H = 16, .KV = 1, .P = 5},  /* all to one */
     {.op = "permute_experts", .M = 700, .H = 50, .KV = 4, .pad = 9}, /* of more experts */
+    {.op = "permute_experts", .M = 2048, .H = 128, .KV = 8, .flags = COUNTED},
     {.op = "permute_experts", .M = 8192, .H = 128, .KV = 8, .flags = PERF},
 
     {.op = "gather_tokens", .M = 1, .N = 3, .KV = 1},

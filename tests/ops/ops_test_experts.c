@@ -81,6 +81,7 @@ static void route_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     const int64_t counted = counted_of(h);
+    h->limits.max_expert_rows = c->M * c->KV;
     h->x = logits_in(h, "logits", h->dtype);
     h->b = has(h, BIAS) ? tensor_in(h, "bias", DTYPE_F32, c->H, 0.2) : NULL;
     h->y = tensor_out(h, "probs", DTYPE_F32, c->M * c->H, false);
@@ -136,8 +137,9 @@ static void route_bwd_setup(struct harness *h)
     const float scale = 2;
     int32_t *counts = random_ints(h, c->H, 9);
     h->x = logits_in(h, "forward logits", DTYPE_F32); /* for the gradient check only */
-    h->index_a =
-        h->timing ? random_ints(h, c->M * c->KV, c->H) : host_memory(h, (size_t)(c->M * c->KV) * sizeof *counts);
+    h->index_a = host_memory(h, (size_t)(c->M * c->KV) * sizeof *counts);
+    for (int64_t i = 0; h->timing && i < c->M * c->KV; i++)
+        h->index_a[i] = (int32_t)((i / c->KV * 7 + i % c->KV) % c->H);
     h->index_b = counts;
     h->y = tensor_in(h, "probs", DTYPE_F32, c->M * c->H, 1);
     h->w = tensor_in(h, "weights", DTYPE_F32, c->M * c->KV, 1);

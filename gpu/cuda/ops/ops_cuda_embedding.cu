@@ -49,32 +49,41 @@ __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding
 
 /* ---- the sort ------------------------------------------------------------ */
 
-__device__ __forceinline__ int digit_of(int key, int shift)
+/* How keys are looked at: DIGIT_BITS of their difference to `first`; or, with fewer digits than DIGITS, that itself,
+ * and the last digit for all else. */
+struct digits {
+    int first, shift, count;
+};
+
+__device__ __forceinline__ int digit_of(int key, struct digits digits)
 {
-    return key >> shift & (DIGITS - 1);
+    const unsigned digit = static_cast<unsigned>(key - digits.first) >> digits.shift;
+    if (digits.count < DIGITS) return static_cast<int>(min(digit, static_cast<unsigned>(digits.count - 1)));
+    return static_cast<int>(digit & (DIGITS - 1));
 }
 
 /* counts[block][digit] = the number of the block's items that have the digit */
-__global__ void __launch_bounds__(THREADS) count_digits_kernel(int *counts, const int *keys, int n, int shift)
+__global__ void __launch_bounds__(THREADS)
+    count_digits_kernel(int *counts, const int *keys, int n, struct digits digits)
 {
     SHARED(int, mine, [DIGITS]);
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + static_cast<int>(threadIdx.x);
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) mine[digit] = 0;
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits.count; digit += THREADS) mine[digit] = 0;
     __syncthreads();
-    for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS) atomicAdd(&mine[digit_of(keys[i], shift)], 1);
+    for (int i = first; i < n && i < first + SORT_ITEMS; i += THREADS) atomicAdd(&mine[digit_of(keys[i], digits)], 1);
     __syncthreads();
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS)
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits.count; digit += THREADS)
         counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit] = mine[digit];
 }
 
 /* counts[block][digit] becomes the number of such items in earlier blocks, starts[digit] that of all items with lower
  * digits. One block, a thread for each digit. */
-__global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks)
+__global__ void __launch_bounds__(DIGITS) scan_digits_kernel(int *counts, int *starts, int blocks, int digits)
 {
     SHARED(int, sums, [2][DIGITS]);
     const int digit = static_cast<int>(threadIdx.x);
     int total = 0, from = 0;
-    for (int block = 0; block < blocks; block++) {
+    for (int block = 0; digit < digits && block < blocks; block++) {
         int *count = &counts[static_cast<int64_t>(block) * DIGITS + digit], before = total;
         total += *count;
         *count = before;
@@ -102,20 +111,20 @@ __device__ __forceinline__ unsigned lanes_with(int digit, bool active)
 /* Calls put(item, key, its sorted place) for a block's items; each warp owns consecutive ones. An item comes after all
  * of lower digits, and those of its digit in earlier blocks, warps, rounds and lanes. */
 template <typename Put>
-__device__ __forceinline__ void place_digits(const int *keys, const int *counts, const int *starts, int n, int shift,
-                                             Put put)
+__device__ __forceinline__ void place_digits(const int *keys, const int *counts, const int *starts, int n,
+                                             struct digits digits, Put put)
 {
     SHARED(int, seen, [WARPS][DIGITS]);
     const int warp = static_cast<int>(threadIdx.x) / WARP_SIZE, lane = lane_of_warp();
     const int first = static_cast<int>(blockIdx.x) * SORT_ITEMS + warp * WARP_SIZE * SORT_ROUNDS + lane;
     int key[SORT_ROUNDS], place[SORT_ROUNDS];
-    for (int digit = lane; digit < DIGITS; digit += WARP_SIZE) seen[warp][digit] = 0;
+    for (int digit = lane; digit < digits.count; digit += WARP_SIZE) seen[warp][digit] = 0;
     __syncwarp();
 #pragma unroll
     for (int round = 0; round < SORT_ROUNDS; round++) {
         const int i = first + round * WARP_SIZE;
         key[round] = i < n ? keys[i] : 0;
-        const int digit = digit_of(key[round], shift);
+        const int digit = digit_of(key[round], digits);
         const unsigned same = lanes_with(digit, i < n);
         const int lower = __popc(same & ((1u << lane) - 1));
         const int before = seen[warp][digit];
@@ -125,7 +134,7 @@ __device__ __forceinline__ void place_digits(const int *keys, const int *counts,
         __syncwarp();
     }
     __syncthreads();
-    for (int digit = static_cast<int>(threadIdx.x); digit < DIGITS; digit += THREADS) {
+    for (int digit = static_cast<int>(threadIdx.x); digit < digits.count; digit += THREADS) {
         int sum = starts[digit] + counts[static_cast<int64_t>(blockIdx.x) * DIGITS + digit];
         for (int w = 0; w < WARPS; w++) {
             int count = seen[w][digit];
@@ -138,16 +147,16 @@ __device__ __forceinline__ void place_digits(const int *keys, const int *counts,
     for (int round = 0; round < SORT_ROUNDS; round++) {
         const int i = first + round * WARP_SIZE;
         if (i >= n) continue;
-        put(i, key[round], seen[warp][digit_of(key[round], shift)] + place[round]);
+        put(i, key[round], seen[warp][digit_of(key[round], digits)] + place[round]);
     }
 }
 
 /* rows NULL: the items are 0 … n-1 */
 __global__ void __launch_bounds__(THREADS)
     place_digits_kernel(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
-                        const int *starts, int n, int shift)
+                        const int *starts, int n, struct digits digits)
 {
-    place_digits(keys, counts, starts, n, shift, [&](int i, int key, int to) {
+    place_digits(keys, counts, starts, n, digits, [&](int i, int key, int to) {
         keys_out[to] = key;
         rows_out[to] = rows ? rows[i] : i;
     });
@@ -265,10 +274,11 @@ struct sorted_rows sort_rows(struct stream *stream, const struct embedding_scrat
                                  static_cast<int>(table.skipped)};
     int to = 0;
     for (int shift = 0; shift == 0 || (table.rows - 1) >> shift; shift += DIGIT_BITS, to ^= 1) {
-        LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, shift);
-        LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks);
+        const struct digits digits = {0, shift, DIGITS};
+        LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, scratch->counts, sorted.keys, n, digits);
+        LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, scratch->counts, scratch->starts, blocks, DIGITS);
         LAUNCH(stream, "place_digits", place_digits_kernel, blocks, THREADS, scratch->keys[to], scratch->rows[to],
-               sorted.keys, sorted.rows, scratch->counts, scratch->starts, n, shift);
+               sorted.keys, sorted.rows, scratch->counts, scratch->starts, n, digits);
         sorted.keys = scratch->keys[to];
         sorted.rows = scratch->rows[to];
     }
@@ -308,16 +318,20 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
 
 /* ---- the order of experts' rows ------------------------------------------ */
 
-/* Experts are digits; -1, which is none, is the last. */
+/* Experts are digits; others are the last. */
+__host__ __device__ struct digits expert_digits(const struct permute_experts_args &a)
+{
+    return {static_cast<int>(a.first), 0, static_cast<int>(a.E < DIGITS ? a.E + 1 : DIGITS)};
+}
+
 __global__ void __launch_bounds__(THREADS)
     permute_kernel(struct permute_experts_args a, const int *counts, const int *starts, int n)
 {
-    const int before = starts[a.first];
-    for (int64_t e = grid_thread(); e <= a.E; e += grid_threads())
-        a.offsets[e] = (a.first + e < DIGITS ? starts[a.first + e] : n) - before;
+    const struct digits digits = expert_digits(a);
+    for (int64_t e = grid_thread(); e <= a.E; e += grid_threads()) a.offsets[e] = e < digits.count ? starts[e] : n;
     if (n == 0) return;
-    place_digits(a.experts, counts, starts, n, 0, [&](int i, int expert, int to) {
-        a.places[i] = expert >= a.first && expert < a.first + a.E ? to - before : -1;
+    place_digits(a.experts, counts, starts, n, digits, [&](int i, int expert, int to) {
+        a.places[i] = expert >= a.first && expert < a.first + a.E ? to : -1;
     });
 }
 
@@ -351,13 +365,14 @@ void cuda_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *
 
 void cuda_permute_experts(struct stream *stream, const struct permute_experts_args *a)
 {
-    ASSERT(a->first + a->E <= DIGITS);
+    ASSERT(a->E <= DIGITS);
     const int n = static_cast<int>(a->M * a->k), blocks = static_cast<int>(embedding_sort_blocks(n));
+    const struct digits digits = expert_digits(*a);
     struct cuda_scratch memory = cuda_scratch_of(stream);
     int *starts = cuda_scratch_take<int>(&memory, DIGITS);
     int *counts = cuda_scratch_take<int>(&memory, static_cast<int64_t>(blocks) * DIGITS);
-    if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, 0);
-    LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks);
+    if (n) LAUNCH(stream, "count_digits", count_digits_kernel, blocks, THREADS, counts, a->experts, n, digits);
+    LAUNCH(stream, "scan_digits", scan_digits_kernel, 1, DIGITS, counts, starts, blocks, digits.count);
     LAUNCH(stream, "permute_experts", permute_kernel, n ? blocks : 1, THREADS, *a, counts, starts, n);
 }
 CUDA_MODULE(embedding, scan_digits_kernel)

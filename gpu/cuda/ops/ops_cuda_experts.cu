@@ -12,8 +12,8 @@ enum {
     FEW_SLOTS = 4, /* experts of a lane */
     MOST_SLOTS = ROUTE_MAX_EXPERTS / WARP_SIZE,
     SUM_EXPERTS = 8,
-    SUM_ROWS = 64,
-    CHOICES = 8,
+    SUM_ROWS = 64, /* of a block that adds them up */
+    CHOICES = 8,   /* of a token, at a time */
 };
 static_assert(static_cast<int>(ROUTE_MAX_GROUPS) <= static_cast<int>(WARP_SIZE), "a lane has a group");
 
@@ -64,10 +64,10 @@ __device__ __forceinline__ unsigned best_groups(const struct route_args &a, cons
     return kept;
 }
 
-/* The experts of a token by their choice, and their weights. */
+/* The experts of a token by their choice, and their weights. shared (k); counts: of the block. */
 template <int SLOTS>
 __device__ __forceinline__ void choose_experts(const struct route_args &a, int64_t m, const float (&probs)[SLOTS],
-                                               float (&choice)[SLOTS])
+                                               float (&choice)[SLOTS], float *shared, int *counts)
 {
     const int lane = lane_of(), E = static_cast<int>(a.E), k = static_cast<int>(a.k);
     float sum = a.sigmoid ? route_eps : 0;
@@ -91,19 +91,45 @@ __device__ __forceinline__ void choose_experts(const struct route_args &a, int64
         sum += weight;
         if (lane != 0) continue;
         a.experts[m * k + j] = best;
-        a.weights[m * k + j] = weight * (a.normalize ? 1 : a.scale);
-        if (a.counts && m < a.counted) atomicAdd(&a.counts[best], 1);
+        shared[j] = weight;
+        if (m < a.counted) atomicAdd(&counts[best], 1);
     }
-    for (int j = 0; lane == 0 && a.normalize && j < k; j++) a.weights[m * k + j] = a.weights[m * k + j] / sum * a.scale;
+    __syncwarp();
+    for (int j = lane; j < k; j += WARP_SIZE)
+        a.weights[m * k + j] = (a.normalize ? shared[j] / sum : shared[j]) * a.scale;
+    __syncwarp();
 }
 
-template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) route_kernel(struct route_args a)
+/* to (E) = the sums of the block's warps, whose lanes have those of experts */
+template <int SLOTS> __device__ __forceinline__ void store_sums(double *to, const double (&sums)[SLOTS], int E)
+{
+    SHARED(double, added, [WARPS][WARP_SIZE]);
+    const int lane = lane_of(), warp = static_cast<int>(threadIdx.x) / WARP_SIZE;
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+        double sum = 0;
+        added[warp][lane] = sums[s];
+        __syncthreads();
+        for (int w = 0; warp == 0 && w < WARPS; w++) sum += added[w][lane];
+        if (warp == 0 && lane + s * WARP_SIZE < E) to[lane + s * WARP_SIZE] = sum;
+        __syncthreads();
+    }
+}
+
+/* A block has `rows` tokens, and stores the sum of their probs in sums (blocks, E), unless that is NULL. */
+template <typename T, int SLOTS>
+__global__ void __launch_bounds__(THREADS) route_kernel(struct route_args a, int rows, double *sums)
 {
     SHARED(float, choices, [WARPS][SLOTS * WARP_SIZE]);
-    const int lane = lane_of(), E = static_cast<int>(a.E);
-    each_item(a.M, [&](int64_t m) {
+    SHARED(int, counts, [SLOTS * WARP_SIZE]);
+    const int lane = lane_of(), warp = static_cast<int>(threadIdx.x) / WARP_SIZE, E = static_cast<int>(a.E);
+    const int64_t first = blockIdx.x * static_cast<int64_t>(rows), end = min(first + rows, a.M);
+    double prob_sums[SLOTS] = {};
+    for (int e = static_cast<int>(threadIdx.x); e < E; e += THREADS) counts[e] = 0;
+    __syncthreads();
+    for (int64_t m = first + warp; m < end; m += WARPS) {
         float choice[SLOTS], probs[SLOTS], highest = -INFINITY, sum = 0;
-        float *shared = choices[threadIdx.x / WARP_SIZE];
+        float *shared = choices[warp];
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) {
             const int e = lane + s * WARP_SIZE;
@@ -125,6 +151,7 @@ template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) rout
             if (e >= E) continue;
             probs[s] = a.sigmoid ? 1 / (1 + expf(-choice[s])) : probs[s] * inverse;
             a.probs[m * E + e] = probs[s];
+            if (m < a.counted) prob_sums[s] += static_cast<double>(probs[s]);
             if (a.bias || a.groups) choice[s] = probs[s] + (a.bias ? a.bias[e] : 0);
             if (a.groups) shared[e] = choice[s];
         }
@@ -138,22 +165,27 @@ template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) rout
                 if (e < E && !(kept >> e / static_cast<int>(a.E / a.groups) & 1)) choice[s] = -INFINITY;
             }
         }
-        choose_experts<SLOTS>(a, m, probs, choice);
-    });
+        choose_experts<SLOTS>(a, m, probs, choice, shared, counts);
+    }
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); a.counts && e < E; e += THREADS)
+        if (counts[e]) atomicAdd(&a.counts[e], counts[e]);
+    if (sums) store_sums(sums + static_cast<int64_t>(blockIdx.x) * E, prob_sums, E);
 }
 
-/* prob_sums: a block adds up SUM_EXPERTS columns. */
-__global__ void __launch_bounds__(SUM_EXPERTS *SUM_ROWS) route_sums_kernel(struct route_args a)
+/* prob_sums += sums (n, E): a block adds up SUM_EXPERTS columns. */
+__global__ void __launch_bounds__(SUM_EXPERTS *SUM_ROWS)
+    route_sums_kernel(double *prob_sums, const double *sums, int n, int E)
 {
-    SHARED(double, sums, [SUM_ROWS][SUM_EXPERTS]);
-    const int64_t e = blockIdx.x * static_cast<int64_t>(SUM_EXPERTS) + threadIdx.x;
+    SHARED(double, added, [SUM_ROWS][SUM_EXPERTS]);
+    const int e = static_cast<int>(blockIdx.x * SUM_EXPERTS + threadIdx.x);
     double sum = 0;
-    for (int64_t m = threadIdx.y; e < a.E && m < a.counted; m += SUM_ROWS)
-        sum += static_cast<double>(a.probs[m * a.E + e]);
-    sums[threadIdx.y][threadIdx.x] = sum;
+    for (int i = static_cast<int>(threadIdx.y); e < E && i < n; i += SUM_ROWS)
+        sum += sums[static_cast<int64_t>(i) * E + e];
+    added[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    for (int i = 1; threadIdx.y == 0 && i < SUM_ROWS; i++) sum += sums[i][threadIdx.x];
-    if (threadIdx.y == 0 && e < a.E) a.prob_sums[e] += sum;
+    for (int i = 1; threadIdx.y == 0 && i < SUM_ROWS; i++) sum += added[i][threadIdx.x];
+    if (threadIdx.y == 0 && e < E) prob_sums[e] += sum;
 }
 
 __global__ void sum_experts_kernel(struct sum_experts_args a)
@@ -166,37 +198,50 @@ __global__ void sum_experts_kernel(struct sum_experts_args a)
     *a.aux_sum += a.scale * sum;
 }
 
-/* The chosen experts' gradients are stored over those that all experts have. */
-template <typename T> __global__ void __launch_bounds__(THREADS) route_bwd_kernel(struct route_bwd_args a)
+/* Everything is read once. The chosen experts' gradients are added to those that all experts have in shared memory. */
+template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) route_bwd_kernel(struct route_bwd_args a)
 {
-    const int lane = lane_of(), E = static_cast<int>(a.E), k = static_cast<int>(a.k);
+    SHARED(float, shared, [2][WARPS][SLOTS * WARP_SIZE]);
+    const int lane = lane_of(), warp = static_cast<int>(threadIdx.x) / WARP_SIZE, E = static_cast<int>(a.E);
     const float loss_scale = a.loss_scale ? *a.loss_scale : 1;
+    float *probs = shared[0][warp], *dprobs = shared[1][warp];
     each_item(a.M, [&](int64_t m) {
-        const float *probs = a.probs + m * E, *w = a.weights + m * k, *dw = a.dweights + m * k;
-        const int32_t *experts = a.experts + m * k;
         const bool counts = m < a.counted;
-        float sum = 0, inner = 0, dot = 0;
-        for (int j = lane; j < k; j += WARP_SIZE) {
-            sum += probs[experts[j]];
-            inner += w[j] * dw[j];
+        float of_chosen[SLOTS], sum = 0, inner = 0, dot = 0;
+        int chosen[SLOTS];
+        for (int e = lane; e < E; e += WARP_SIZE) {
+            probs[e] = a.probs[m * E + e];
+            dprobs[e] = a.counts && counts ? a.aux_scale * loss_scale * static_cast<float>(a.counts[e]) : 0;
+            dot += probs[e] * dprobs[e];
+        }
+        __syncwarp();
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            const int64_t j = m * a.k + lane + s * WARP_SIZE;
+            chosen[s] = j < (m + 1) * a.k ? a.experts[j] : -1;
+            if (chosen[s] < 0) continue;
+            of_chosen[s] = a.dweights[j];
+            sum += probs[chosen[s]];
+            inner += a.weights[j] * of_chosen[s];
         }
         const float inverse = 1 / (sum_over_lanes(sum, WARP_SIZE) + (a.sigmoid ? route_eps : 0));
         inner = sum_over_lanes(inner, WARP_SIZE);
-        auto of_all = [&](int e) {
-            return a.counts && counts ? a.aux_scale * loss_scale * static_cast<float>(a.counts[e]) : 0.0f;
-        };
-        auto of_chosen = [&](int j) { return a.normalize ? (a.scale * dw[j] - inner) * inverse : a.scale * dw[j]; };
-        for (int e = lane; e < E; e += WARP_SIZE) dot += probs[e] * of_all(e);
-        for (int j = lane; j < k; j += WARP_SIZE) dot += probs[experts[j]] * of_chosen(j);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            if (chosen[s] < 0) continue;
+            of_chosen[s] *= a.scale;
+            if (a.normalize) of_chosen[s] = (of_chosen[s] - inner) * inverse;
+            dot += probs[chosen[s]] * of_chosen[s];
+            dprobs[chosen[s]] += of_chosen[s];
+        }
         dot = sum_over_lanes(dot, WARP_SIZE);
         if (a.lse && counts) dot -= 2 * a.z_scale * loss_scale * a.lse[m];
-        auto put = [&](int e, float d) {
-            const float p = probs[e];
-            from_float(a.sigmoid ? d * p * (1 - p) : p * (d - dot), static_cast<T *>(a.dlogits) + m * E + e);
-        };
-        for (int e = lane; e < E; e += WARP_SIZE) put(e, of_all(e));
         __syncwarp();
-        for (int j = lane; j < k; j += WARP_SIZE) put(experts[j], of_all(experts[j]) + of_chosen(j));
+        for (int e = lane; e < E; e += WARP_SIZE) {
+            const float p = probs[e], d = dprobs[e], dlogit[] = {a.sigmoid ? d * p * (1 - p) : p * (d - dot)};
+            store(static_cast<T *>(a.dlogits) + m * E + e, dlogit);
+        }
+        __syncwarp();
     });
 }
 
@@ -235,7 +280,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     }
 }
 
-/* Of CHOICES assignments of a token at a time, which read dy once. */
+/* Of CHOICES assignments of a token, which read dy once, and all rows before they write any: dye may be ye. */
 template <typename T, int V>
 __device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_bwd_args &a, int64_t m, int64_t first)
 {
@@ -243,20 +288,25 @@ __device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_
     float dots[CHOICES] = {};
     for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
         float d[V];
+        struct pack<T, V> rows[CHOICES];
         load(static_cast<const T *>(a.dy) + m * a.C + c, d);
 #pragma unroll
         for (int j = 0; j < CHOICES; j++) {
             if (j >= count || a.places[first + j] < 0) continue;
-            const int64_t at = a.places[first + j] * a.C + c;
+            rows[j] = load_pack<V>(static_cast<const T *>(a.ye) + a.places[first + j] * a.C + c);
+            keep_packed(&rows[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < CHOICES; j++) {
+            if (j >= count || a.places[first + j] < 0) continue;
             const float weight = a.weights[first + j];
             float x[V];
-            load(static_cast<const T *>(a.ye) + at, x);
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                dots[j] = fmaf(d[v], x[v], dots[j]);
+                dots[j] = fmaf(d[v], to_float(rows[j].at[v]), dots[j]);
                 x[v] = d[v] * weight;
             }
-            store(static_cast<T *>(a.dye) + at, x);
+            store(static_cast<T *>(a.dye) + a.places[first + j] * a.C + c, x);
         }
     }
 #pragma unroll
@@ -278,17 +328,20 @@ __global__ void __launch_bounds__(THREADS) combine_bwd_kernel(struct combine_tok
 
 void cuda_route(struct stream *stream, const struct route_args *a)
 {
-    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->groups <= ROUTE_MAX_GROUPS && a->k <= a->E);
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->groups <= ROUTE_MAX_GROUPS && a->k <= a->E && (a->counts || !a->prob_sums));
     if (a->M == 0) return;
+    const int rows = a->counts ? int{CUDA_ROUTE_ROWS} : int{WARPS}, blocks = static_cast<int>(ceil_div(a->M, rows));
+    struct cuda_scratch scratch = cuda_scratch_of(stream);
+    double *sums = a->prob_sums ? cuda_scratch_take<double>(&scratch, blocks * a->E) : nullptr;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         LAUNCH(stream, "route",
-               (a->E <= FEW_SLOTS * WARP_SIZE ? route_kernel<T, FEW_SLOTS> : route_kernel<T, MOST_SLOTS>),
-               grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
+               (a->E <= FEW_SLOTS * WARP_SIZE ? route_kernel<T, FEW_SLOTS> : route_kernel<T, MOST_SLOTS>), blocks,
+               THREADS, *a, rows, sums);
     });
-    if (a->prob_sums)
+    if (sums)
         LAUNCH(stream, "route", route_sums_kernel, static_cast<unsigned>(ceil_div(a->E, SUM_EXPERTS)),
-               dim3(SUM_EXPERTS, SUM_ROWS), *a);
+               dim3(SUM_EXPERTS, SUM_ROWS), a->prob_sums, sums, blocks, static_cast<int>(a->E));
 }
 
 void cuda_sum_experts(struct stream *stream, const struct sum_experts_args *a)
@@ -298,11 +351,13 @@ void cuda_sum_experts(struct stream *stream, const struct sum_experts_args *a)
 
 void cuda_route_bwd(struct stream *stream, const struct route_bwd_args *a)
 {
-    ASSERT(a->E <= ROUTE_MAX_EXPERTS && !(a->lse && a->sigmoid));
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->k <= a->E && !(a->lse && a->sigmoid));
     if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        LAUNCH(stream, "route_bwd", route_bwd_kernel<T>, grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
+        LAUNCH(stream, "route_bwd",
+               (a->E <= FEW_SLOTS * WARP_SIZE ? route_bwd_kernel<T, FEW_SLOTS> : route_bwd_kernel<T, MOST_SLOTS>),
+               grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
     });
 }
 
