@@ -173,6 +173,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
 /* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
+RELEASER(checkpoint_drop, struct checkpoint, checkpoint_close)
 
 /* Verifies every byte; err names the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);

@@ -82,9 +82,9 @@ static enum status open_one(const char *folder, struct checkpoint_entry *entry, 
 /* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */
 static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *err)
 {
-    struct checkpoint_list aside;
+    RELEASED(checkpoint_list_release) struct checkpoint_list aside = {0};
     const struct checkpoint_entry *found = NULL;
-    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK) memset(&aside, 0, sizeof aside);
+    checkpoint_list_init(&aside, dir, true, NULL);
     for (int i = 0; i < aside.count && !found; i++)
         if (aside.entries[i].ok) found = &aside.entries[i];
     if (found)
@@ -96,7 +96,6 @@ static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *e
         error_hint(err, "another run.name starts a new run");
     else
         error_hint(err, "%s", CHECKPOINT_NONE_HINT);
-    checkpoint_list_release(&aside);
 }
 
 /* Orders the list as far as the first entry from `at` on that is ok (*ok). NULL: none is left. */
@@ -321,26 +320,24 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     struct checkpoint_keep keep;
-    struct checkpoint_list list;
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
     if (is_checkpoint)
         return error_set(err, STATUS_USAGE,
                          "'%s' is one checkpoint, and the best is chosen among those of a run; hint: name the run "
                          "folder, or leave out --best",
                          dir);
-    struct checkpoint *newest; /* versions without these keys had the defaults */
+    RELEASED(checkpoint_drop) struct checkpoint *newest = NULL; /* versions without these keys had the defaults */
     TRY(checkpoint_open(dir, false, &newest, err));
     enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
     const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
     keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
     if (mode && strcmp(mode, "auto") != 0) keep.mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
-    checkpoint_close(newest);
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {
+        RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
         TRY(checkpoint_list_init(&list, folder, false, err));
         status = open_listed(folder, &list, &keep, full, checkpoint, &again, err);
-        checkpoint_list_release(&list);
     }
     return status;
 }

@@ -98,7 +98,7 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
 {
     struct content *content = context;
     char path[FS_PATH_MAX];
-    struct safetensors_header header;
+    RELEASED(safetensors_header_release) struct safetensors_header header = {0};
     struct error damage;
     if (!strncmp(name, old_temporary, strlen(old_temporary))) return STATUS_OK;
     content->any = true;
@@ -109,7 +109,6 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
     TRY(fs_join(path, dir, name, STATUS_DATA, err));
     enum status status = safetensors_read_header(path, &header, &damage);
     bool ours = status == STATUS_OK && header.by_ztrain;
-    safetensors_header_release(&header);
     if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
         return error_set(err, status, "%s", damage.text);
     *(ours ? &content->ours : &content->foreign) = true;
@@ -433,27 +432,25 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
 /* chosen: DTYPE_COUNT for the default. *again: a run that trains has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY(arguments->best ? checkpoint_open_best(arguments->dir, true, &checkpoint, err)
-                        : checkpoint_open(arguments->dir, true, &checkpoint, err));
-    enum status status = check_export_options(checkpoint, arguments, err);
-    if (status == STATUS_OK) status = write_export_folder(checkpoint, arguments, chosen, err);
-    const bool adapter = checkpoint->adapter, merge = arguments->merge;
-    if (status == STATUS_OK)
-        log_info("exported %s%s (step %lld) to %s in %s",
-                 !adapter ? ""
-                 : merge  ? "the model with the adapter of "
-                          : "the adapter of ",
-                 checkpoint->path, (long long)checkpoint->position.step, arguments->out,
-                 chosen != DTYPE_COUNT ? dtype_name(chosen)
-                 : !adapter            ? dtype_name(checkpoint->dtype)
-                 : merge               ? "the dtype of its base"
-                                       : "fp32");
+    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
+    TRY(check_export_options(checkpoint, arguments, err));
+    const enum status status = write_export_folder(checkpoint, arguments, chosen, err);
     *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
-    checkpoint_close(checkpoint);
-    return status;
+    TRY(status);
+    const bool adapter = checkpoint->adapter, merge = arguments->merge;
+    log_info("exported %s%s (step %lld) to %s in %s",
+             !adapter ? ""
+             : merge  ? "the model with the adapter of "
+                      : "the adapter of ",
+             checkpoint->path, (long long)checkpoint->position.step, arguments->out,
+             chosen != DTYPE_COUNT ? dtype_name(chosen)
+             : !adapter            ? dtype_name(checkpoint->dtype)
+             : merge               ? "the dtype of its base"
+                                   : "fp32");
+    return STATUS_OK;
 }
 
 enum status cmd_export(int argc, char **argv, struct error *err)

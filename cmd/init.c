@@ -64,34 +64,27 @@ static enum status init_load_spec(const struct init *t, struct run_spec **spec, 
 {
     RELEASED(spec_report_release) struct spec_report report = {0};
     OWNED char *text = init_spec(t);
-    enum status status = spec_load_text("run.yaml", text, spec, &report);
-    if (status != STATUS_OK)
-        error_set(err, status, "%s", report.errors.items[0]);
-    else if ((status = spec_resolve_batch(*spec, t->ranks, "--gpus", err)) != STATUS_OK)
-        spec_free(*spec);
-    return status;
+    *spec = NULL;
+    const enum status status = spec_load_text("run.yaml", text, spec, &report);
+    if (status != STATUS_OK) return error_set(err, status, "%s", report.errors.items[0]);
+    return spec_resolve_batch(*spec, t->ranks, "--gpus", err);
 }
 
 /* Builds the run on the CPU, or on a GPU that need not be here. `opens`: opens its data and its weights' headers. */
 static enum status init_build(struct init *t, bool opens, struct error *err)
 {
-    struct engine engine = {.quiet = true, .node_ranks = t->node_ranks};
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
+    RELEASED(engine_release) struct engine engine = {.quiet = true, .node_ranks = t->node_ranks};
     const int threads = bootstrap_threads(bootstrap_cores(), 1);
-    struct run_spec *spec;
-    enum status status;
     bool absent;
     TRY(init_load_spec(t, &spec, err));
-    TRY_END(t->cuda ? simulated_device_open(t->gpu.option, &engine.simulation.device, err)
-                    : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
-    TRY_END(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
+    TRY(t->cuda ? simulated_device_open(t->gpu.option, &engine.simulation.device, err)
+                : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
+    TRY(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
     t->trained = engine.table.num_params - engine.table.frozen_params;
     if (!t->cuda) t->choice.node_bytes = memory_plan_node_bytes(&engine);
-    if (opens) TRY_END(engine_open_data(&engine, err));
-    if (opens) TRY_END(engine_weights_check(&engine, &absent, err));
-end:
-    engine_release(&engine);
-    spec_free(spec);
-    return status;
+    if (opens) TRY(engine_open_data(&engine, err));
+    return opens ? engine_weights_check(&engine, &absent, err) : STATUS_OK;
 }
 
 /* The largest micro-batch up to eight that fits, without recomputation or, if none does, with it. */
@@ -120,13 +113,11 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
 static enum status init_choose(struct init *t, struct error *err)
 {
     const struct machine_question question = {.world = t->ranks, .per_node = t->node_ranks, .device = t->gpu.option};
-    struct run_spec *spec;
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
     t->choice = (struct plan_choice){.setting.micro = 1};
     TRY(init_load_spec(t, &spec, err));
     spec->train.memory_limit = t->memory;
-    const enum status status = plan_fit_choose(&question, spec, &t->choice, err);
-    spec_free(spec);
-    return status;
+    return plan_fit_choose(&question, spec, &t->choice, err);
 }
 
 /* Virtual ranks may take a tenth more time than the best settings without them. */
@@ -170,7 +161,7 @@ static void init_print_next(const struct init *t)
                  t->ranks / t->node_ranks, t->node_ranks, t->node_ranks);
     else if (t->ranks > 1)
         snprintf(local, sizeof local, " --local-gpus %d", t->ranks);
-    char *word = shell_word(file);
+    OWNED char *word = shell_word(file);
     if (!init_to_stdout(t)) fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
     fprintf(stderr,
             "next:\n"
@@ -178,19 +169,16 @@ static void init_print_next(const struct init *t)
             "  %sztrain --config %s%s  # trains\n"
             "  ztrain report runs/%s  # shows the curves\n",
             launch, word, local, launch, word, local, name);
-    free(word);
 }
 
 static enum status init_write(const struct init *t, struct error *err)
 {
-    char *text = init_spec(t);
-    enum status status = init_check_out(t, err); /* again: answers may have taken minutes */
-    if (status == STATUS_OK && init_to_stdout(t))
+    OWNED char *text = init_spec(t);
+    TRY(init_check_out(t, err)); /* again: answers may have taken minutes */
+    if (init_to_stdout(t))
         fputs(text, stdout); /* main() looks for errors */
-    else if (status == STATUS_OK)
-        status = named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err);
-    free(text);
-    TRY(status);
+    else
+        TRY(named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err));
     init_print_next(t);
     return STATUS_OK;
 }
@@ -209,10 +197,8 @@ static enum status init_make(struct init *t, struct error *err)
 
 enum status cmd_init(int argc, char **argv, struct error *err)
 {
+    RELEASED(init_release)
     struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
-    enum status status = command_line_parse(&command_line, argc, argv, &t.flags, err);
-    if (status == STATUS_OK) status = init_make(&t, err);
-    init_release(&t);
-    string_list_release(&t.flags.data);
-    return status;
+    TRY(command_line_parse(&command_line, argc, argv, &t.flags, err));
+    return init_make(&t, err);
 }

@@ -30,21 +30,15 @@ void init_note(const char *format, ...)
 /* A line of the terminal without blanks around it, for free(); ~/ is HOME. NULL: the input ended. */
 static char *init_read_answer(void)
 {
-    char *line = NULL;
+    OWNED char *line = NULL;
     size_t room = 0;
-    const ssize_t length = memory_getline(&line, &room, stdin);
-    if (length < 0) {
-        free(line);
-        return NULL;
-    }
+    if (memory_getline(&line, &room, stdin) < 0) return NULL;
     char *start = line + strspn(line, " \t");
     size_t end = strlen(start);
     while (end > 0 && strchr(" \t\r\n", start[end - 1])) end--;
     start[end] = '\0';
     const char *home = strncmp(start, "~/", 2) == 0 ? getenv("HOME") : NULL;
-    char *answer = home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
-    free(line);
-    return answer;
+    return home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
 }
 
 static enum status init_ask(struct init *t, const char *question, const char *usual, init_take *take, struct error *err)
@@ -52,14 +46,13 @@ static enum status init_ask(struct init *t, const char *question, const char *us
     for (int i = 0; i < INIT_TRIES; i++) {
         fprintf(stderr, usual ? "%s [%s]: " : "%s: ", question, usual);
         fflush(stderr);
-        char *answer = init_read_answer();
+        OWNED char *answer = init_read_answer();
         if (!answer) {
             fputc('\n', stderr);
             error_set(err, STATUS_USAGE, "the input ended at the question '%s'", question);
             return error_hint(err, "flags answer as well: ztrain init --help");
         }
         const enum status status = take(t, *answer || !usual ? answer : usual, err);
-        free(answer);
         if (status == STATUS_OK) return STATUS_OK;
         fprintf(stderr, "  %s\n", PRINTABLE(err->text));
     }
@@ -88,6 +81,7 @@ void init_release(struct init *t)
     token_set_close(t->set);
     string_list_release(&t->data);
     string_list_release(&t->validation);
+    string_list_release(&t->flags.data);
     model_desc_release(&t->desc);
     free(t->model);
 }
@@ -99,8 +93,7 @@ static enum status init_check_text(const char *text, struct error *err)
         error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder", PRINTABLE(text));
         return error_hint(err, "./%s", PRINTABLE(text));
     }
-    json_t *utf8 = json_string(text);
-    json_decref(utf8);
+    json_auto_t *utf8 = json_string(text);
     return utf8 ? STATUS_OK : error_set(err, STATUS_USAGE, "'%s' is not text in UTF-8", PRINTABLE(text));
 }
 
@@ -109,14 +102,13 @@ static enum status init_check_text(const char *text, struct error *err)
 /* Whether a model's folder (NULL: there is a config.json only) has weights of any kind. */
 static bool init_has_weights(const char *folder, const struct model_desc *desc, int64_t *params)
 {
-    struct tensor_table table;
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
     struct error err;
     bool absent = true;
     tensor_table_build(desc, &table);
     const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
     if (folder) huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
     *params = table.num_params;
-    tensor_table_release(&table);
     return !absent;
 }
 
@@ -193,14 +185,10 @@ static enum status init_refuse_text(const struct init *t, const char *name, size
     if (!fs_exists(name)) return error_set(err, STATUS_DATA, "there is no file '%s'", PRINTABLE(name));
     snprintf(prefix, sizeof prefix, "%.*s", (int)stem, name);
     while (stem > 1 && prefix[stem - 1] == '/') prefix[--stem] = '\0';
-    char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
+    OWNED char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
     error_set(err, STATUS_DATA, "'%s' is text, and ztrain trains on token shards", PRINTABLE(name));
-    error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
-               tokenizer ? model : "DIR", init_text_form(name), output);
-    free(file);
-    free(output);
-    free(model);
-    return err->code;
+    return error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
+                      tokenizer ? model : "DIR", init_text_form(name), output);
 }
 
 static enum status init_find_text(const struct init *t, const struct string_list *shards, struct error *err)
@@ -289,16 +277,15 @@ static enum status init_take_data(struct init *t, const char *text, struct error
 
 static enum status init_take_validation(struct init *t, const char *text, struct error *err)
 {
-    struct token_set *set = NULL;
+    RELEASED(token_set_drop) struct token_set *set = NULL;
     char *items[] = {(char *)(uintptr_t)text};
     const struct string_list shards = {1, items};
-    enum status status = init_find_text(t, &shards, err);
-    if (status == STATUS_OK) status = token_set_open((const char *const *)items, 1, &set, err);
-    const char *both = status == STATUS_OK ? token_set_common(t->set, set) : NULL;
-    if (both) status = error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
-    if (status == STATUS_OK) string_list_add(&t->validation, text);
-    token_set_close(set);
-    return status;
+    TRY(init_find_text(t, &shards, err));
+    TRY(token_set_open((const char *const *)items, 1, &set, err));
+    const char *both = token_set_common(t->set, set);
+    if (both) return error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
+    string_list_add(&t->validation, text);
+    return STATUS_OK;
 }
 
 static enum status init_find_validation(struct init *t, struct error *err)
@@ -306,12 +293,9 @@ static enum status init_find_validation(struct init *t, struct error *err)
     for (int i = 0; i < t->data.count; i++) {
         const char *name = t->data.items[i];
         const bool ends = fs_has_suffix(name, ".bin") || fs_has_suffix(name, ".idx");
-        char *prefix = memory_printf("%.*s-validation", (int)(strlen(name) - (ends ? 4 : 0)), name);
-        char *index = memory_printf("%s.idx", prefix);
-        const enum status status = fs_exists(index) ? init_take_validation(t, prefix, err) : STATUS_OK;
-        free(index);
-        free(prefix);
-        TRY(status);
+        OWNED char *prefix = memory_printf("%.*s-validation", (int)(strlen(name) - (ends ? 4 : 0)), name);
+        OWNED char *index = memory_printf("%s.idx", prefix);
+        if (fs_exists(index)) TRY(init_take_validation(t, prefix, err));
     }
     return STATUS_OK;
 }

@@ -48,18 +48,17 @@ static void inspect_members(const char *title, const json_t *object)
 
 static void inspect_others(const char *dir)
 {
-    struct checkpoint_list list, aside;
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {0}, aside = {0};
     char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
     bool is_checkpoint;
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint) return;
-    const bool listed = checkpoint_list_init(&list, folder, false, NULL) == STATUS_OK;
-    for (int i = 0, n = 0; listed && i < list.count; i++) {
+    checkpoint_list_init(&list, folder, false, NULL);
+    for (int i = 0, n = 0; i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
         if (entry->unread && !n++) printf("unread       checkpoints of this run that cannot be read now\n");
         if (entry->unread) printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
     }
-    if (listed) checkpoint_list_release(&list);
-    if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK) return;
+    checkpoint_list_init(&aside, folder, true, NULL);
     if (aside.count)
         printf("aside        set aside: no resume of the run takes them; --resume %s/NAME continues the run from one\n",
                PRINTABLE(folder));
@@ -72,7 +71,6 @@ static void inspect_others(const char *dir)
             printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
                    PRINTABLE(entry->damage));
     }
-    checkpoint_list_release(&aside);
 }
 
 static void inspect_evaluation(const struct train_position *position, const json_t *spec)
@@ -245,8 +243,8 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
 /* *again: nothing is printed, as a run that trains meanwhile has deleted or replaced the checkpoint. */
 static enum status inspect_once(const char *dir, bool tensors, bool *again, struct error *err)
 {
-    struct checkpoint *checkpoint;
-    struct statistics *all = NULL;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+    OWNED struct statistics *all = NULL;
     *again = false;
     enum status status = checkpoint_open(dir, false, &checkpoint, err);
     if (status != STATUS_OK) {
@@ -261,8 +259,6 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
     }
     if (!*again) inspect_summary(checkpoint, dir); /* also of one whose tensors are damaged */
     if (all && status == STATUS_OK) inspect_tensors(checkpoint, all);
-    free(all);
-    checkpoint_close(checkpoint);
     return status;
 }
 

@@ -36,6 +36,11 @@ struct fit_plan {
     struct fit_candidate least_host; /* of those that fit on the device, the least host memory; device 0: none does */
 };
 
+static void fit_plan_release(struct fit_plan *p)
+{
+    free(p->fitting);
+}
+
 /* ---- the search ---------------------------------------------------------- */
 
 /* Builds a setting, and with `timed` simulates its step. STATUS_USAGE: ztrain refuses the setting. */
@@ -265,7 +270,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
 {
     const bool ours = !p->spec->zero.offload_optimizer.nvme_path && !p->spec->zero.offload_param.nvme_path;
     char open[128] = "";
-    struct string_list lines = {.count = 0};
+    RELEASED(string_list_release) struct string_list lines = {.count = 0};
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
@@ -278,7 +283,6 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
            "\ngradient_accumulation_steps: %" PRId64 "\n",
            p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
     for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
-    string_list_release(&lines);
 }
 
 /* ---- nothing fits -------------------------------------------------------- */
@@ -342,35 +346,24 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err)
 {
-    struct fit_plan p = {.built = 0};
+    RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best, *rows[FIT_ROWS_MOST];
-    enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
-    if (status == STATUS_OK) {
-        const int count = choose_fit_rows(&p, best, rows);
-        print_fit_head(&p);
-        print_fit_table(&p, rows, count);
-        if (row > count)
-            status =
-                error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
-        else
-            print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
-    }
-    free(p.fitting);
-    return status;
+    TRY(plan_fit_search(&p, question, memory, node_memory, spec, &best, err));
+    const int count = choose_fit_rows(&p, best, rows);
+    print_fit_head(&p);
+    print_fit_table(&p, rows, count);
+    if (row > count)
+        return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
+    print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
+    return STATUS_OK;
 }
 
 enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
                             struct plan_choice *choice, struct error *err)
 {
-    struct fit_plan p = {.built = 0};
+    RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best;
-    const enum status status = plan_fit_search(&p, question, NULL, NULL, spec, &best, err);
-    if (status == STATUS_OK)
-        *choice = (struct plan_choice){.setting = best->setting,
-                                       .device_bytes = best->device,
-                                       .node_bytes = best->node,
-                                       .seconds = best->seconds,
-                                       .mfu = best->mfu};
-    free(p.fitting);
-    return status;
+    TRY(plan_fit_search(&p, question, NULL, NULL, spec, &best, err));
+    *choice = (struct plan_choice){best->setting, best->device, best->node, best->seconds, best->mfu};
+    return STATUS_OK;
 }

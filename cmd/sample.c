@@ -308,26 +308,21 @@ static enum status sample_staging_get(void *owner, enum slice_access access, enu
 /* The base of a checkpoint's adapter, which is compared with the one it was trained on. */
 static enum status read_checkpoint_base(const struct sample_model *m, struct state_slices slices, struct error *err)
 {
-    struct model_desc desc;
-    struct tensor_table stored; /* the same tensors; frozen units may be bytes */
+    RELEASED(model_desc_release) struct model_desc desc = {0};
+    RELEASED(tensor_table_release) struct tensor_table stored = {0}; /* the same tensors; frozen units may be bytes */
     struct huggingface_source source = m->base.source;
-    struct huggingface_reader *reader = NULL;
-    enum status status;
-    TRY_END(checkpoint_model(m->checkpoint, &desc, &stored, err));
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
+    TRY(checkpoint_model(m->checkpoint, &desc, &stored, err));
     peft_base_store(m->checkpoint, &m->desc, &stored);
     source.table = &stored;
-    TRY_END(huggingface_open(&source, 0, (uint64_t)m->checkpoint->base.seed, &reader, err));
-    status = peft_base_check(m->checkpoint, &stored, reader, source.dir, err);
-    for (int u = 0; u < stored.num_units && status == STATUS_OK; u++) {
+    TRY(huggingface_open(&source, 0, (uint64_t)m->checkpoint->base.seed, &reader, err));
+    TRY(peft_base_check(m->checkpoint, &stored, reader, source.dir, err));
+    for (int u = 0; u < stored.num_units; u++) {
         float *unit;
-        status = state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err);
-        if (status == STATUS_OK) status = huggingface_values(reader, u, 0, stored.units[u].numel, unit, err);
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
+        TRY(huggingface_values(reader, u, 0, stored.units[u].numel, unit, err));
     }
-    huggingface_close(reader);
-end:
-    tensor_table_release(&stored);
-    model_desc_release(&desc);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
@@ -345,24 +340,17 @@ static enum status read_checkpoint(const struct sample_model *m, struct state_sl
 static enum status read_weights(struct sample_model *m, struct error *err)
 {
     const int64_t largest = m->layout.max_padded;
-    const size_t size = dtype_size(m->dtype);
-    struct staging s = {.model = m, .unit = -1, .floats = malloc((size_t)largest * sizeof(float))};
-    if (m->dtype != DTYPE_F32) s.converted = malloc((size_t)largest * size);
+    OWNED float *floats = malloc((size_t)largest * sizeof *floats);
+    OWNED void *converted = m->dtype == DTYPE_F32 ? NULL : malloc((size_t)largest * dtype_size(m->dtype));
+    struct staging s = {.model = m, .unit = -1, .floats = floats, .converted = converted};
     const struct state_slices slices = {.owner = &s, .count = 1, .get = sample_staging_get};
-    enum status status = STATUS_OK;
-    if (!s.floats || (m->dtype != DTYPE_F32 && !s.converted))
-        status =
-            error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
-    else if (m->checkpoint)
-        status = read_checkpoint(m, slices, err);
-    else
-        status = huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err);
-    if (status == STATUS_OK && m->adapter.settings.on)
-        status = peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err);
-    if (status == STATUS_OK) sample_staging_flush(&s);
-    free(s.floats);
-    free(s.converted);
-    return status;
+    if (!floats || (m->dtype != DTYPE_F32 && !converted))
+        return error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
+    TRY(m->checkpoint ? read_checkpoint(m, slices, err)
+                      : huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err));
+    if (m->adapter.settings.on) TRY(peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err));
+    sample_staging_flush(&s);
+    return STATUS_OK;
 }
 
 /* Opens the device and reads the weights. prompt, context: tokens of the prompt, and of the whole sequence. */

@@ -47,14 +47,11 @@ static enum status train_prepare_restarts(const struct options *options, struct 
 static enum status train_supervise(char **argv, const struct run_spec *spec, const struct places *places,
                                    struct supervise_end *end, struct error *err)
 {
-    char *visible = places_visible(places);
-    enum status status = supervise(places->count, visible, argv, spec->comm.timeout_seconds, end, err);
-    if (status == STATUS_OK && end->exit_code != STATUS_OK) {
-        status = error_set(err, (enum status)end->exit_code, "the ranks have ended with exit code %d", end->exit_code);
-        error_mark_printed(err);
-    }
-    free(visible);
-    return status;
+    OWNED char *visible = places_visible(places);
+    TRY(supervise(places->count, visible, argv, spec->comm.timeout_seconds, end, err));
+    if (end->exit_code == STATUS_OK) return STATUS_OK;
+    error_set(err, (enum status)end->exit_code, "the ranks have ended with exit code %d", end->exit_code);
+    return error_mark_printed(err);
 }
 
 /* The ranks print their errors themselves. */
@@ -95,11 +92,9 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
 {
     XXH64_hash_t hash = 0;
     for (; spec; spec = spec->next) {
-        json_t *all = spec_to_json(spec);
-        char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
+        json_auto_t *all = spec_to_json(spec);
+        OWNED char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
         hash = text ? XXH3_64bits_withSeed(text, strlen(text), hash) : 0;
-        free(text);
-        json_decref(all);
     }
     if (options->resume) hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
     const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};

@@ -83,23 +83,21 @@ static enum status read_index(struct huggingface_reader *import, const char *pat
         return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
 
     size_t count = json_object_size(import->weight_map);
-    const char **names = memory_alloc(count * sizeof *names), *tensor;
-    enum status status = STATUS_OK;
+    OWNED const char **names = memory_alloc(count * sizeof *names);
+    const char *tensor;
     json_t *value;
     size_t n = 0;
     json_object_foreach (import->weight_map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || file[0] == '.') /* only a name in this folder is allowed */
-            TRY_END(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
-                              tensor));
+            return error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
+                             tensor);
         names[n++] = file;
     }
     qsort(names, n, sizeof *names, compare_import_names);
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(names[i], names[i - 1]) != 0) string_list_add(&import->files.names, names[i]);
-end:
-    free(names);
-    return status;
+    return STATUS_OK;
 }
 
 /* transformers would put the adapter on top of its base model: whose weights are meant is not clear. */
@@ -373,15 +371,12 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
 static enum status match_file(struct huggingface_reader *import, int file, struct error *err)
 {
     char path[FS_PATH_MAX];
-    struct safetensors_header header = {0};
-    enum status status = STATUS_OK;
+    RELEASED(safetensors_header_release) struct safetensors_header header = {0};
     TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
     TRY(safetensors_read_header(path, &header, err));
     import->seen += (size_t)header.count;
-    for (int i = 0; i < header.count; i++) TRY_END(match_entry(import, file, path, &header.entries[i], err));
-end:
-    safetensors_header_release(&header);
-    return status;
+    for (int i = 0; i < header.count; i++) TRY(match_entry(import, file, path, &header.entries[i], err));
+    return STATUS_OK;
 }
 
 static enum status resolve_pooler(struct huggingface_reader *import, struct error *err)
@@ -669,24 +664,21 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
 
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)
 {
-    struct huggingface_reader reader;
-    enum status status = import_begin(&reader, source, 0, err);
+    RELEASED(import_end) struct huggingface_reader reader = {0};
+    const enum status status = import_begin(&reader, source, 0, err);
     *absent = reader.absent;
-    import_end(&reader);
     return status;
 }
 
 enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
                              struct huggingface_reader **out, struct error *err)
 {
-    struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
-    const enum status status = import_begin(reader, source, rank, err);
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = memory_zeroed(1, sizeof *reader);
+    TRY(import_begin(reader, source, rank, err));
     reader->seed = seed;
-    if (status != STATUS_OK) {
-        huggingface_close(reader);
-        *out = NULL;
-    }
-    return status;
+    *out = reader;
+    reader = NULL;
+    return STATUS_OK;
 }
 
 enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
@@ -738,7 +730,7 @@ void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *rea
 
 void huggingface_close(struct huggingface_reader *reader)
 {
-    import_end(reader);
+    if (reader) import_end(reader);
     free(reader);
 }
 
@@ -747,15 +739,12 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
 {
     const int num_units = source->trained_only ? layout->num_trained : layout->num_units;
     ASSERT(layout->num_units == source->table->num_units && rank >= 0 && rank < layout->world);
-    struct huggingface_reader *reader;
-    enum status status;
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
     TRY(huggingface_open(source, rank, seed, &reader, err));
     for (int unit = 0; unit < num_units; unit++) {
         float *own;
-        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(huggingface_read(reader, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY(huggingface_read(reader, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
-end:
-    huggingface_close(reader);
-    return status;
+    return STATUS_OK;
 }

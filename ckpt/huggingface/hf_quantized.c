@@ -86,24 +86,19 @@ static enum status hf_read_state(struct hf_quantized *quantized, const struct te
     const struct stored_tensor *stored = &quantized->stored;
     if (!place->found || place->bytes > LONGEST)
         return hf_bad_part(quantized, tensor, HF_STATE, "a tensor of the quantized matrix is missing", err);
-    char *text = memory_alloc((size_t)place->bytes + 1);
-    enum status status = STATUS_OK;
-    json_t *state = NULL;
-    TRY_END(hf_files_read(files, place, text, err));
-    state = json_loadb(text, (size_t)place->bytes, 0, NULL);
+    OWNED char *text = memory_alloc((size_t)place->bytes + 1);
+    TRY(hf_files_read(files, place, text, err));
+    json_auto_t *state = json_loadb(text, (size_t)place->bytes, 0, NULL);
     const char *dtype = json_string_value(json_object_get(state, "dtype"));
     const json_t *offset = json_object_get(state, "nested_offset");
     if (!hf_state_is(state, "blocksize", stored->block) ||
         (stored->nested && (!hf_state_is(state, "nested_blocksize", stored->nested_block) || !json_is_real(offset))))
-        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err));
+        return hf_bad_part(quantized, tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err);
     if (!dtype || strcmp(dtype, dtypes[stored->dtype]) != 0)
-        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)",
-                            err));
+        return hf_bad_part(quantized, tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)",
+                           err);
     quantized->offset = (float)json_real_value(offset);
-end:
-    json_decref(state);
-    free(text);
-    return status;
+    return STATUS_OK;
 }
 
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
@@ -174,23 +169,18 @@ enum status hf_quantized_expert(const struct hf_quantized *quantized, const stru
     const struct stored_settings settings = {.quantization.method = QUANTIZATION_MXFP4};
     const struct stored_tensor stored = stored_quantized(&matrix, &settings);
     struct hf_place codes = quantized->parts[HF_CODES], scales = quantized->parts[HF_SCALES];
-    uint8_t *bytes = memory_alloc((size_t)stored.begin[STORED_PARTS]);
-    float *values = memory_alloc((size_t)matrix.numel * sizeof *values);
-    enum status status = STATUS_OK;
+    OWNED uint8_t *bytes = memory_alloc((size_t)stored.begin[STORED_PARTS]);
+    OWNED float *values = memory_alloc((size_t)matrix.numel * sizeof *values);
     codes.bytes = stored.bytes[STORED_CODES];
     codes.begin += expert * codes.bytes;
     scales.bytes = stored.bytes[STORED_SCALES];
     scales.begin += expert * scales.bytes;
-    TRY_END(hf_files_read(files, &codes, bytes, err));
-    TRY_END(hf_files_read(files, &scales, bytes + stored.begin[STORED_SCALES], err));
+    TRY(hf_files_read(files, &codes, bytes, err));
+    TRY(hf_files_read(files, &scales, bytes + stored.begin[STORED_SCALES], err));
 #pragma omp parallel for
     for (int64_t i = 0; i < outs; i++) {
         stored_values(&matrix, &stored, bytes, i * ins, ins, values + i * ins);
         for (int64_t j = 0; j < ins; j++) out[j * outs + i] = values[i * ins + j];
     }
-    if (huggingface_not_finite(out, matrix.numel) < matrix.numel) status = hf_bad_numbers(stack, err);
-end:
-    free(bytes);
-    free(values);
-    return status;
+    return huggingface_not_finite(out, matrix.numel) < matrix.numel ? hf_bad_numbers(stack, err) : STATUS_OK;
 }

@@ -121,23 +121,21 @@ static enum status check_peft_complete(const struct peft_import *import, struct 
 static enum status peft_begin(struct peft_import *import, const char *dir, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err)
 {
-    enum status status = STATUS_OK;
     *import = (struct peft_import){.files.dir = dir, .desc = desc, .table = table};
     import->entries = memory_zeroed((size_t)table->num_tensors, sizeof *import->entries);
     TRY(find_peft_file(import, err));
     TRY(safetensors_read_header(import->path, &import->header, err));
-    json_t *by_name = json_object();
+    json_auto_t *by_name = json_object();
     for (int i = 0; i < table->num_tensors; i++)
         if (!table->tensors[i].frozen) json_object_set_new(by_name, table->tensors[i].name, json_integer(i));
-    for (int i = 0; i < import->header.count && status == STATUS_OK; i++)
-        status = match_peft_entry(import, by_name, &import->header.entries[i], err);
-    json_decref(by_name);
+    for (int i = 0; i < import->header.count; i++)
+        TRY(match_peft_entry(import, by_name, &import->header.entries[i], err));
     const struct safetensors_entry **embedding = &import->entries[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!*embedding) { /* the head stands for both */
         *embedding = import->head;
         import->head = NULL;
     }
-    return status == STATUS_OK ? check_peft_complete(import, err) : status;
+    return check_peft_complete(import, err);
 }
 
 static void peft_end(struct peft_import *import)
@@ -194,28 +192,23 @@ static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t
 enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                        struct error *err)
 {
-    struct peft_import import;
-    const enum status status = peft_begin(&import, dir, desc, table, err);
-    peft_end(&import);
-    return status;
+    RELEASED(peft_end) struct peft_import import = {0};
+    return peft_begin(&import, dir, desc, table, err);
 }
 
 enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                       const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
-    struct peft_import import;
-    enum status status;
+    RELEASED(peft_end) struct peft_import import = {0};
     ASSERT(table->adapted && rank >= 0 && rank < layout->world);
-    TRY_END(peft_begin(&import, dir, desc, table, err));
+    TRY(peft_begin(&import, dir, desc, table, err));
     for (int unit = 0; unit < layout->num_trained; unit++) {
         float *own;
-        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(hf_unit_values(table, unit, rank * layout->slice[unit], layout->slice[unit], read_peft_tensor, &import,
-                               own, err));
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY(hf_unit_values(table, unit, rank * layout->slice[unit], layout->slice[unit], read_peft_tensor, &import, own,
+                           err));
     }
-end:
-    peft_end(&import);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- writing ------------------------------------------------------------- */
@@ -226,17 +219,13 @@ static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_
 {
     const struct tensor_info *tensor = entry->tensor;
     if (!peft_transposes(tensor)) return hf_writer_tensor(writer, entry, context, err);
-    float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
-    enum status status = STATUS_OK;
+    OWNED float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
-        TRY_END(hf_writer_read(writer, tensor, done, &values, &n, err));
+        TRY(hf_writer_read(writer, tensor, done, &values, &n, err));
         for (int64_t i = done; i < done + n; i++) all[peft_place(tensor, i)] = values[i - done];
     }
-    status = hf_writer_values(writer, all, tensor->numel, err);
-end:
-    free(all);
-    return status;
+    return hf_writer_values(writer, all, tensor->numel, err);
 }
 
 /* The trained tensors; of a tied matrix a second time as the head. Returns how many. */
@@ -266,7 +255,7 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
 {
     ASSERT(checkpoint->adapter && table->adapted);
     TRY(checkpoint_check_table(checkpoint, table, err));
-    struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
+    OWNED struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
     const struct hf_folder folder = {.checkpoint = checkpoint,
                                      .table = table,
                                      .out = out,
@@ -276,7 +265,5 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
                                      .tensors = entries,
                                      .count = list_peft_tensors(desc, table, dtype, entries),
                                      .write = export_peft_tensor};
-    const enum status status = hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
-    free(entries);
-    return status;
+    return hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
 }

@@ -216,10 +216,18 @@ static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct 
     return count;
 }
 
+static void merge_release(struct peft_merge *merge)
+{
+    huggingface_close(merge->base);
+    free(merge->values);
+}
+
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err)
 {
+    RELEASED(merge_release)
     struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table};
+    RELEASED(hf_folder_release)
     struct hf_folder folder = {.checkpoint = checkpoint,
                                .table = base->table,
                                .out = out,
@@ -227,13 +235,12 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
                                .force = force,
                                .write = merge_tensor,
                                .context = &merge};
-    enum status status;
     ASSERT(checkpoint->adapter && base->table->adapted);
     TRY(checkpoint_check_table(checkpoint, base->table, err));
     TRY(huggingface_open(base, 0, (uint64_t)checkpoint->base.seed, &merge.base, err));
     const struct tensor_info *embedding = tensor_find(base->table, 0, ROLE_WTE);
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
-    TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
+    TRY(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
     folder.tensors = memory_zeroed((size_t)base->table->num_tensors + 1, sizeof *folder.tensors);
     const int head = tensor_table_head(base->table);
     const bool unties = base->desc->tied && (tensor_find_part(base->table, 0, ROLE_WTE, PART_LORA_A) ||
@@ -244,10 +251,5 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     if (unties) json_object_set_new(config, "tie_word_embeddings", json_false());
     if (unties && base->desc->multimodal) /* json_object_set_new() ignores an absent text_config */
         json_object_set_new(json_object_get(config, "text_config"), "tie_word_embeddings", json_false());
-    status = hf_write_folder(&folder, "config.json", config, err);
-end:
-    huggingface_close(merge.base);
-    free(folder.tensors);
-    free(merge.values);
-    return status;
+    return hf_write_folder(&folder, "config.json", config, err);
 }

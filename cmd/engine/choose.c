@@ -142,12 +142,10 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
                                          struct error *err)
 {
     OWNED struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
-    enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
-    if (status == STATUS_OK) {
-        cpu_kernels_common(all, t->world, own);
-        if (t->rank == 0) say(t->boot, all, own);
-    }
-    return status;
+    TRY(comm_exchange(t->comm, own, sizeof *own, all, err));
+    cpu_kernels_common(all, t->world, own);
+    if (t->rank == 0) say(t->boot, all, own);
+    return STATUS_OK;
 }
 
 /* With virtual ranks no measurement, no number of ranks and no ZeRO stage chooses a kernel. */
@@ -206,16 +204,15 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
     if (!t->comm) return STATUS_OK;
-    struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    OWNED struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
     int ctas = own.ctas;
-    for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--) {
+    for (int r = t->world - 1; r >= 0; r--) {
         ctas = all[r].ctas < ctas ? all[r].ctas : ctas;
         if (all[r].multiprocessors <= smallest->multiprocessors) *smallest = all[r];
     }
     smallest->ctas = ctas;
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status refuse_chosen_gpu(const struct device *device, const struct bootstrap *boot,
@@ -285,13 +282,13 @@ static void find_near_cores(const struct device *device, cpu_set_t *cores)
 /* Binds a rank to the cores near its GPU. Ranks with the same cores divide the threads among them. */
 static enum status choose_cores(const struct engine *t, struct error *err)
 {
-    cpu_set_t own, *all = memory_zeroed((size_t)t->world, sizeof *all);
+    OWNED cpu_set_t *all = memory_zeroed((size_t)t->world, sizeof *all);
+    cpu_set_t own;
     int sharers = 0;
     find_near_cores(t->device, &own);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
     for (int r = 0; r < t->world; r++) sharers += t->boot->places[r].node == t->boot->node && CPU_EQUAL(&all[r], &own);
-    free(all);
-    if (status != STATUS_OK || CPU_COUNT(&own) == 0) return status;
+    if (CPU_COUNT(&own) == 0) return STATUS_OK;
     const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
     t->device->threads = share < threads ? share : threads;
     machine_bind(&own);

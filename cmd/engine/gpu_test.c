@@ -128,12 +128,10 @@ static bool gpu_test_locate(const struct device *device, char path[RECORD_PATH],
     dl_iterate_phdr(gpu_test_read_build, &id);
     if (id.size == 0 || !autotune_cache_folder(folder, sizeof folder)) return false;
     autotune_cache_file_words(device->name, name);
-    json_t *machine = machine_record_to_json(device);
-    char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
+    json_auto_t *machine = machine_record_to_json(device);
+    OWNED char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), XXH64(id.bytes, id.size, 0));
     if (text) hash = XXH64(text, strlen(text), hash);
-    free(text);
-    json_decref(machine);
     *result = hash;
     return snprintf(path, RECORD_PATH, "%.3900s/gpu-test-%s.txt", folder, name) < RECORD_PATH;
 }

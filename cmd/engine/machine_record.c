@@ -193,17 +193,15 @@ static void find_other_machine(const struct bootstrap *boot, char (*all)[MACHINE
                                char *text)
 {
     char differences[MACHINE_DIFFERENCES / 2] = "";
-    json_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
+    json_auto_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
     text[0] = 0;
     for (int r = 1; first && r < boot->world && !*differences; r++) {
-        json_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
+        json_auto_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
         if (other && *machine_differences(first, other, spec, " and ", differences, sizeof differences))
             snprintf(text, MACHINE_DIFFERENCES,
                      "rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)",
                      boot->places[0].host, r, boot->places[r].host, differences);
-        json_decref(other);
     }
-    json_decref(first);
 }
 
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
@@ -213,13 +211,12 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
     text[0] = 0;
     if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
         return STATUS_OK;
-    char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
+    OWNED char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
     size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
     ASSERT(length < sizeof json);
-    enum status status = comm_exchange(comm, json, sizeof json, all, err);
-    if (status == STATUS_OK) find_other_machine(boot, all, spec, text);
-    free(all);
-    if (status != STATUS_OK || !*text) return status;
+    TRY(comm_exchange(comm, json, sizeof json, all, err));
+    find_other_machine(boot, all, spec, text);
+    if (!*text) return STATUS_OK;
     if (machine_record_is_strict(spec)) {
         error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);
         return hint_at_key(err);

@@ -171,19 +171,18 @@ struct share {
 /* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
 static enum status add_memory_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
 {
-    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used},
-                 *all = memory_zeroed((size_t)t->world, sizeof *all);
+    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used};
+    OWNED struct share *all = memory_zeroed((size_t)t->world, sizeof *all);
     snprintf(own.id, sizeof own.id, "%s", t->device->id);
-    enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
     *bytes = 0;
     *ranks = 0;
-    for (int r = 0; status == STATUS_OK && r < t->world; r++) {
+    for (int r = 0; r < t->world; r++) {
         if (strcmp(all[r].id, own.id) != 0) continue;
         *bytes += (size_t)all[r].bytes;
         ++*ranks;
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 /* Writes "; process 4711 (python, 12.0 GiB) computes on it as well", or nothing. */

@@ -152,15 +152,13 @@ enum status comms_report_finish(struct run *run, struct error *err)
              worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
     if (c.skipped)
         log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c.skipped);
-    json_t *root =
+    json_auto_t *root =
         json_pack("{sIsIsisisoso}", "steps", (json_int_t)c.steps, "skipped", (json_int_t)c.skipped, "world", c.world,
                   "straggler", worst, "collectives", rows_to_json(&c), "ranks", ranks_to_json(&c, run->boot));
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    OWNED char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     ASSERT(text);
     if (fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &why) != STATUS_OK ||
         fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &why) != STATUS_OK)
         log_warn("comms_logger: comms.json is not written: %s", why.text);
-    free(text);
-    json_decref(root);
     return STATUS_OK;
 }

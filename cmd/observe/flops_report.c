@@ -87,14 +87,13 @@ static int take_flops_rows(struct run *run, struct op_profile rows[OPS_COUNT])
 void flops_report_run(struct run *run)
 {
     struct op_profile rows[OPS_COUNT];
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     take_flops_rows(run, rows);
     FILE *out = memory_stream(&text, &bytes);
     print_flops_of_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
     log_flops_text(run, text);
-    free(text);
 }
 
 /* ---- modules ------------------------------------------------------------- */
@@ -189,7 +188,7 @@ static double profile_order(const struct module *m, int key)
 /* The `most` modules that come first, in order of the key, and of their names' order where it is equal. */
 static void print_first(FILE *out, const struct module *modules, int count, int key, int64_t most)
 {
-    bool *taken = memory_zeroed((size_t)count, sizeof *taken);
+    OWNED bool *taken = memory_zeroed((size_t)count, sizeof *taken);
     for (int64_t n = 0; n < most && n < count; n++) {
         int best = -1;
         for (int i = 0; i < count; i++)
@@ -200,7 +199,6 @@ static void print_first(FILE *out, const struct module *modules, int count, int 
                 profile_order(&modules[best], key));
     }
     fprintf(out, "\n");
-    free(taken);
 }
 
 static void print_top(const struct step_profile *p)
@@ -251,7 +249,7 @@ static void report_step(struct run *run, double seconds)
     struct error err;
     struct op_profile rows[OPS_COUNT];
     struct step_profile p = {.run = run, .step = run->enqueued, .seconds = seconds};
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     int count = take_flops_rows(run, rows);
     p.samples = (double)(spec->train_micro_batch_size_per_gpu * run->engine.micros);
@@ -271,7 +269,6 @@ static void report_step(struct run *run, double seconds)
         if (path) log_warn("flops_profiler: the tables are logged: %s", err.text);
         log_flops_text(run, text);
     }
-    free(text);
     free(p.modules);
 }
 

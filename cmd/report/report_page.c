@@ -136,7 +136,7 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
     const time_t now = time(NULL);
     struct tm utc;
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
-    struct string_list keys = watched_runs_differences(runs, count);
+    RELEASED(string_list_release) struct string_list keys = watched_runs_differences(runs, count);
     json_t *list = json_array(), *differences = json_array(); /* [[key, the first run's value or null, …], …] */
     for (int r = 0; r < count; r++) json_array_append_new(list, page_run(&runs[r]));
     for (int i = 0; i < keys.count; i++) {
@@ -145,18 +145,15 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
             json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, keys.items[i])));
         json_array_append_new(differences, row);
     }
-    string_list_release(&keys);
-    json_t *data =
+    json_auto_t *data =
         json_pack("{sssososo}", "made", made, "reload", page_real(reload), "runs", list, "differences", differences);
-    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    OWNED char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
     ASSERT(text); /* all texts are UTF-8 */
     for (const char *c = text; *c; c++)
         if (strchr("<>&\x7F", *c))
             fprintf(out, "\\u%04x", *c);
         else
             fputc(*c, out);
-    free(text);
-    json_decref(data);
 }
 
 /* ---- the page ------------------------------------------------------------ */

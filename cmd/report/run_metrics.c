@@ -243,11 +243,10 @@ static void take_epoch_end(struct run_metrics *metrics, const json_t *number, in
 static void take_failure(struct run_metrics *metrics, enum report_event_kind kind, const json_t *object, int64_t step)
 {
     const char *cause = json_string_value(json_object_get(object, "cause"));
-    char *text =
+    OWNED char *text =
         memory_printf("exit code %" JSON_INTEGER_FORMAT "%s%s",
                       json_integer_value(json_object_get(object, "exit_code")), cause ? ": " : "", cause ? cause : "");
     add_event(metrics, kind, step, text);
-    free(text);
 }
 
 /* Kinds of lines that this reader does not know are passed over. */
@@ -290,14 +289,11 @@ static void take_line(struct run_metrics *metrics, const json_t *object)
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
-    struct metrics_reader reader;
+    RELEASED(metrics_reader_close) struct metrics_reader reader = {0};
     *changed = false;
     TRY(metrics_reader_open(&reader, metrics->path, err));
-    if (fstat(fileno(reader.file), &facts)) {
-        error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
-        metrics_reader_close(&reader);
-        return STATUS_CHECKPOINT;
-    }
+    if (fstat(fileno(reader.file), &facts))
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
     const bool known = metrics->inode != 0;
     if (known &&
         (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || facts.st_size < metrics->offset)) {
@@ -317,8 +313,6 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
         metrics->offset += (int64_t)reader.length;
         take_line(metrics, reader.object);
     }
-    const enum status status = seeks ? metrics_reader_check(&reader, err) : STATUS_OK;
     *changed = *changed || metrics->lines != before || !known;
-    metrics_reader_close(&reader);
-    return status;
+    return seeks ? metrics_reader_check(&reader, err) : STATUS_OK;
 }

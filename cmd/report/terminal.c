@@ -94,7 +94,7 @@ static size_t terminal_piece_length(const char *text, bool word)
 /* Prints `bytes` of the text after `blanks`, on the next line if this one has no room for them. */
 static void put_piece(struct terminal_line *line, enum ink ink, size_t blanks, const char *text, size_t bytes)
 {
-    char *piece = memory_printf("%.*s", (int)bytes, text);
+    OWNED char *piece = memory_printf("%.*s", (int)bytes, text);
     const int width = terminal_width(piece), most = terminal.columns, room = most - line->indent;
     if (line->column > line->indent && line->column + (int)blanks + width > most) {
         printf("\n%*s", line->indent, "");
@@ -104,7 +104,6 @@ static void put_piece(struct terminal_line *line, enum ink ink, size_t blanks, c
     printf("%*s", (int)blanks, "");
     terminal_put(ink, width > room ? room : 0, piece);
     line->column += (int)blanks + (width > room ? room : width);
-    free(piece);
 }
 
 void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text)
@@ -113,7 +112,7 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
         const size_t blanks = strspn(text, " ");
         text += blanks;
         const size_t bytes = terminal_piece_length(text, false);
-        char *phrase = memory_printf("%.*s", (int)bytes, text);
+        OWNED char *phrase = memory_printf("%.*s", (int)bytes, text);
         const bool whole = terminal_width(phrase) <= terminal.columns - line->indent;
         size_t done = 0, before = blanks;
         while (done < bytes) {
@@ -123,7 +122,6 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
             before = strspn(phrase + done, " ");
             done += before;
         }
-        free(phrase);
         text += bytes;
     }
 }

@@ -13,7 +13,7 @@ const char *const run_state_words[] = {"running", "finished", "ended early", "st
 /* Reads the manifest, again after each new checkpoint. */
 static void read_model(struct watched_run *run)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     struct error why;
     char folder[FS_PATH_MAX];
     bool any;
@@ -41,15 +41,14 @@ static void read_model(struct watched_run *run)
     run->model.world = checkpoint->world;
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
-    checkpoint_close(checkpoint);
 }
 
 /* ---- former files -------------------------------------------------------- */
 
 static void read_former(struct watched_run *run, int number)
 {
-    char *path = memory_printf("%s.%d", run->metrics.path, number);
-    struct metrics_reader own, other;
+    OWNED char *path = memory_printf("%s.%d", run->metrics.path, number);
+    RELEASED(metrics_reader_close) struct metrics_reader own = {0}, other = {0};
     struct former_file *former = &run->formers[run->num_formers++];
     *former = (struct former_file){.number = number};
     metrics_reader_open(&own, run->metrics.path, NULL);
@@ -60,9 +59,6 @@ static void read_former(struct watched_run *run, int number)
                 metrics_reader_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
         if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
     }
-    metrics_reader_close(&own);
-    metrics_reader_close(&other);
-    free(path);
 }
 
 static int compare_watched_formers(const void *a, const void *b)

@@ -37,7 +37,8 @@ bool places_read(struct places *places)
     const char *text = getenv(variable);
     *places = (struct places){.count = 0};
     if (!text) return false;
-    char *copy = memory_printf("%s", text), *rest = NULL;
+    OWNED char *copy = memory_text(text);
+    char *rest = NULL;
     const char *kind = strtok_r(copy, " ", &rest), *changed = strtok_r(NULL, " ", &rest),
                *suspect = strtok_r(NULL, " ", &rest);
     bool whole = kind && changed && suspect;
@@ -45,7 +46,6 @@ bool places_read(struct places *places)
     places->gpus = whole && !strcmp(kind, "gpu");
     if (whole && strcmp(suspect, "-") != 0) snprintf(places->suspect, sizeof places->suspect, "%s", suspect);
     for (const char *word; whole && (word = strtok_r(NULL, " ", &rest));) whole = places_take_word(places, word);
-    free(copy);
     whole = whole && places->count > 0;
     if (!whole) *places = (struct places){.count = 0};
     return whole;
@@ -53,7 +53,7 @@ bool places_read(struct places *places)
 
 void places_write(const struct places *places)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     FILE *words = memory_stream(&text, &bytes);
     fprintf(words, "%s %s %s", places->gpus ? "gpu" : "cpu", places->suspect_changed ? "changed" : "same",
@@ -63,7 +63,6 @@ void places_write(const struct places *places)
         fprintf(words, " %c%c%d=%s", out->broken ? 'b' : 't', out->tried ? 't' : '-', out->rank, out->name);
     fclose(words);
     if (setenv(variable, text, 1) != 0) memory_exhausted(0);
-    free(text);
 }
 
 /* ---- after a failure ----------------------------------------------------- */
@@ -221,12 +220,11 @@ static bool places_fit(struct run_spec *spec, int ranks, int64_t batch, const st
 static int places_most_ranks(const struct places_wish *wish, int most)
 {
     const int64_t batch = wish->spec->train_batch_size;
-    struct checkpoint *checkpoint = NULL;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     int ranks = most;
     if (wish->resume && !wish->spec->train.virtual_ranks)
         checkpoint_open(wish->resume, false, &checkpoint, NULL); /* without it the ranks will say why */
     while (ranks >= wish->least && !places_fit(wish->spec, ranks, batch, checkpoint)) ranks--;
-    checkpoint_close(checkpoint);
     return ranks >= wish->least ? ranks : 0;
 }
 

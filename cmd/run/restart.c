@@ -39,9 +39,8 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
 static enum status execute_again(const struct restart *next, const struct restart_rules *rules)
 {
-    char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
+    OWNED char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
     if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0) memory_exhausted(0);
-    free(text);
     if (rules->places) places_write(rules->places);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
@@ -72,15 +71,13 @@ static bool restart_find_places(const struct restart *next, const struct restart
 static int64_t restart_newest(const struct run_home *home, const struct run_spec *spec, char folder[FS_PATH_MAX])
 {
     char above[FS_PATH_MAX];
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     fs_parent(home->path, above);
     snprintf(folder, FS_PATH_MAX, "%s", home->path);
     if ((spec->run.group && fs_join(folder, above, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK) ||
         checkpoint_open(folder, false, &checkpoint, NULL) != STATUS_OK)
         return -1;
-    const int64_t step = checkpoint->position.step;
-    checkpoint_close(checkpoint);
-    return step;
+    return checkpoint->position.step;
 }
 
 /* Of all adapters the sum, which grows with each checkpoint of any. */

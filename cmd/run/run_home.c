@@ -18,17 +18,13 @@ static bool home_has(const char *folder, const char *place, const char *other)
 static bool is_run_of(const char *folder, const struct run_spec *wanted)
 {
     char path[FS_PATH_MAX];
-    struct run_spec *spec;
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
+    RELEASED(spec_report_release) struct spec_report report = {0};
     if (fs_join(path, folder, "checkpoints", STATUS_USAGE, NULL) != STATUS_OK || !fs_is_dir(path) ||
         fs_join(path, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(path))
         return false;
-    struct spec_report report = {0};
-    bool same = spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK &&
-                !strcmp(spec->run.name, wanted->run.name) &&
-                (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
-    spec_free(spec);
-    spec_report_release(&report);
-    return same;
+    return spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, wanted->run.name) &&
+           (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
 }
 
 /* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */

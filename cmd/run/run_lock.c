@@ -378,12 +378,11 @@ static void sweep(const struct run_lock *lock)
 
 static void refresh(struct run_lock *lock)
 {
-    char *text = owner_text(&lock->config.self, ++lock->refreshes);
+    OWNED char *text = owner_text(&lock->config.self, ++lock->refreshes);
     const ssize_t length = (ssize_t)strlen(text);
     struct error err;
     bool written = pwrite(lock->owner_fd, text, (size_t)length, 0) == length && fsync(lock->owner_fd) == 0;
     int code = errno;
-    free(text);
     if (run_lock_check(lock, &err) != STATUS_USAGE && !written && code != ESTALE) /* reported when it matters */
         log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
 }

@@ -176,15 +176,13 @@ static enum status start_recording(struct trace_file *t, struct error *err)
 enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
-    double *all = memory_alloc((size_t)engine->world * sizeof *all), now;
-    enum status status = comm_barrier(engine->comm, err);
-    now = seconds_now();
-    if (status == STATUS_OK) status = comm_exchange(engine->comm, &now, sizeof now, all, err);
+    OWNED double *all = memory_alloc((size_t)engine->world * sizeof *all);
+    TRY(comm_barrier(engine->comm, err));
+    const double now = seconds_now();
+    TRY(comm_exchange(engine->comm, &now, sizeof now, all, err));
     t->zero = now; /* the first of the times that the ranks of a node, which share a clock, take at the barrier */
-    for (int r = 0; status == STATUS_OK && r < engine->world; r++)
+    for (int r = 0; r < engine->world; r++)
         if (engine->world == 1 || engine->boot->places[r].node == engine->boot->node) t->zero = fmin(t->zero, all[r]);
-    free(all);
-    TRY(status);
     t->engine = engine;
     stream_sync(zero_stream(engine->zero));
     t->on = start_recording(t, &why) == STATUS_OK;
@@ -237,21 +235,19 @@ static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64
     enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
     const struct engine *engine = t->engine;
     struct trace_head head = {.count = t->count, .dropped = t->dropped};
-    struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
+    OWNED struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
     snprintf(head.host, sizeof head.host, "%.63s", engine->boot->host);
-    enum status status = comm_broadcast(engine->comm, &head, sizeof head, rank, err);
-    if (status == STATUS_OK && out) write_rank(out, rank, &head);
+    TRY(comm_broadcast(engine->comm, &head, sizeof head, rank, err));
+    if (out) write_rank(out, rank, &head);
     *dropped += head.dropped;
-    for (int64_t at = 0; status == STATUS_OK && at < head.count; at += AT_ONCE) {
+    for (int64_t at = 0; at < head.count; at += AT_ONCE) {
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
         if (engine->rank == rank) memcpy(piece, t->records + at, count * sizeof *piece);
-        status = comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err);
-        for (size_t i = 0; out && status == STATUS_OK && i < count; i++)
-            write_record(out, rank, &piece[i], &engine->table);
+        TRY(comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err));
+        for (size_t i = 0; out && i < count; i++) write_record(out, rank, &piece[i], &engine->table);
         heartbeat_beat();
     }
-    free(piece);
-    return status;
+    return STATUS_OK;
 }
 
 static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)

@@ -161,15 +161,16 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
 {
     struct background_save *b = run->background;
     const int world = run->boot->world;
-    char own[256] = "", (*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
+    OWNED char(*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
+    char own[sizeof *all] = "";
     char size[SIZE_TEXT_MAX];
     int refused = 0;
     if (b->refusal.code != STATUS_OK)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
-    enum status status = comm_exchange(run->comm, own, sizeof own, all, err);
-    while (status == STATUS_OK && refused < world && !*all[refused]) refused++;
+    TRY(comm_exchange(run->comm, own, sizeof own, all, err));
+    while (refused < world && !*all[refused]) refused++;
     *there = refused == world;
-    if (status == STATUS_OK && !*there) {
+    if (!*there) {
         b->memory = COPY_NEVER;
         memory_snapshot_free(&run->engine);
         zero_keep_snapshot(run->engine.zero, false);
@@ -179,8 +180,7 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
                      "of %s: %s",
                      refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 /* A thread of its own: training waits for it, or will, so it comes before the writer, and has all cores. */

@@ -58,22 +58,19 @@ static bool resume_same_pretrained(const struct checkpoint *checkpoint, const st
 /* Whether data.train is the data that the run began with, wherever they are. False if it cannot be told. */
 static bool resume_same_data(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
-    json_t *whole = spec_to_json(spec);
+    json_auto_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
-    json_decref(whole);
     if (!changed || !checkpoint->data_fingerprint.first) return false;
     struct error unread;
-    struct train_sources sources;
-    bool same = train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
-                data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
-    train_sources_release(&sources);
-    return same;
+    RELEASED(train_sources_release) struct train_sources sources = {0};
+    return train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
+           data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
 }
 
 static enum status resume_compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
                                         bool print, struct error *err)
 {
-    struct spec_report report = {0};
+    RELEASED(spec_report_release) struct spec_report report = {0};
     enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
     bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
@@ -86,7 +83,6 @@ static enum status resume_compare_specs(const struct checkpoint *checkpoint, con
     if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
         status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
                            report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
-    spec_report_release(&report);
     return status;
 }
 
@@ -116,18 +112,14 @@ static void resume_log_rewind(const struct checkpoint_rewind *rewind)
 enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
-    enum status status;
-    struct checkpoint *checkpoint;
-    struct checkpoint_rewind rewind = {.count = 0};
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+    RELEASED(checkpoint_rewind_release) struct checkpoint_rewind rewind = {0};
     TRY(checkpoint_open(resume, resume_names_run(resume), &checkpoint, err));
-    TRY_END(resume_check(checkpoint, spec, world, source, true, err));
-    TRY_END(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
+    TRY(resume_check(checkpoint, spec, world, source, true, err));
+    TRY(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
     resume_log_rewind(&rewind);
-end:
-    checkpoint_rewind_release(&rewind);
-    checkpoint_close(checkpoint);
-    return status;
+    return STATUS_OK;
 }
 
 void begin_next_epoch(struct train_position *position)
@@ -208,7 +200,8 @@ static enum status resume_verify_share(const struct together *all, const struct 
                                        enum status status, bool *unknown, struct error *err)
 {
     const int rank = comm_rank(all->comm), world = comm_world(all->comm);
-    struct report own = {.unknown = status != STATUS_OK}, *reports = memory_zeroed((size_t)world, sizeof *reports);
+    struct report own = {.unknown = status != STATUS_OK};
+    OWNED struct report *reports = memory_zeroed((size_t)world, sizeof *reports);
     int lowest;
     if (status == STATUS_OK) status = checkpoint_verify_part(checkpoint, rank, world, err);
     if (status != STATUS_OK) {
@@ -226,7 +219,6 @@ static enum status resume_verify_share(const struct together *all, const struct 
             error_blame(err, lowest, FAILURE_NONE);
         }
     }
-    free(reports);
     return status;
 }
 

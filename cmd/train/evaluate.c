@@ -97,11 +97,10 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
 static enum status gather_losses(const struct run *run, struct evaluation *e, struct error *err)
 {
     const int world = run->engine.world, turns = run->engine.turns;
-    double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
-    const enum status status = comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err);
+    OWNED double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
+    TRY(comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err));
     for (int v = 0; v < world * turns; v++) e->all[v] = of_ranks[v % world * turns + v / world];
-    free(of_ranks);
-    return status;
+    return STATUS_OK;
 }
 
 /* comm_sum() takes COMM_EXCHANGE_MAX bytes at a time. */
@@ -146,14 +145,13 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
 
 static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
 {
-    struct eval_part part = {.samples = 0};
+    RELEASED(eval_part_release) struct eval_part part = {.samples = 0};
     if (!run->evaluation_part) return STATUS_OK;
-    enum status status = eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err);
-    if (status == STATUS_OK) start_from(run, &part, e);
-    eval_part_release(&part);
+    TRY(eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err));
+    start_from(run, &part, e);
     json_decref(run->evaluation_part);
     run->evaluation_part = NULL;
-    return status;
+    return STATUS_OK;
 }
 
 /* Keeps what is done of an evaluation, for its checkpoint. Without it (a loss is not finite) all is done again. */

@@ -192,8 +192,8 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
     if (!loss_mean_take(&run->position.mean_loss, run->spec->train.spike_factor, m->loss) || !run->metrics)
         return STATUS_OK;
     const size_t count = (size_t)t->train_config.batch_size;
-    int64_t *samples = memory_alloc(count * sizeof *samples);
-    int *sources = memory_alloc(count * sizeof *sources);
+    OWNED int64_t *samples = memory_alloc(count * sizeof *samples);
+    OWNED int *sources = memory_alloc(count * sizeof *sources);
     token_stream_step_samples(&t->train_config, m->step, samples, sources);
     const struct spike_metrics spike = {.of = m,
                                         .mean = run->position.mean_loss.steps ? mean : NAN,
@@ -210,10 +210,7 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
                  m->step, m->loss, spike.factor, spike.mean);
     else
         log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", m->step);
-    const enum status status = metrics_spike(run->metrics, &spike, err);
-    free(samples);
-    free(sources);
-    return status;
+    return metrics_spike(run->metrics, &spike, err);
 }
 
 /* Whether the hash of the parameters after this step is computed: then no later step is under way. */

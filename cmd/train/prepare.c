@@ -335,12 +335,11 @@ static void prepare_attention_price(const struct engine *t, char *text, size_t s
     const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
     struct run_spec copy = *t->spec;
     struct simulated_machine machine;
-    struct simulated_run walk = {.machine = NULL};
+    RELEASED(simulated_run_release) struct simulated_run walk = {.machine = NULL};
     char longer[ATTENTION_PRICE] = "";
     if (simulated_machine_find(&question, &machine, &ignored) == STATUS_OK &&
         simulated_run_build(&walk, &machine, &copy, true, &ignored) == STATUS_OK)
         attention_price(&walk, &machine, t->device, longer);
-    simulated_run_release(&walk);
     text[0] = '\0';
     if (*longer)
         snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s longer for it%s", longer,

@@ -66,7 +66,7 @@ static void replay_note_end(struct run *run, const struct checkpoint *checkpoint
 /* Whether this is the checkpoint to begin from. Every byte of it is read, as a resume of a run folder does. */
 static bool replay_takes(struct replay *replay, const char *path)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     struct error damage;
     if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) {
         log_warn("checkpoint %s is passed over: %s", fs_base_name(path), damage.text);
@@ -75,7 +75,6 @@ static bool replay_takes(struct replay *replay, const char *path)
     snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
     replay->from = checkpoint->position.step;
     replay->world_before = replay->world = checkpoint->world;
-    checkpoint_close(checkpoint);
     return replay->from < replay->step;
 }
 
@@ -115,20 +114,17 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
 
 static enum status replay_find_checkpoints(struct run *run, const char *dir, struct error *err)
 {
-    struct checkpoint_list list;
-    struct checkpoint *after;
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
+    RELEASED(checkpoint_drop) struct checkpoint *after = NULL;
     const struct checkpoint_entry *later;
     char path[FS_PATH_MAX];
     struct error unread;
     TRY(checkpoint_list_init(&list, dir, false, err));
-    enum status status = replay_choose(run->replay, dir, &list, &later, err);
-    if (status == STATUS_OK && later) status = fs_join(path, dir, later->name, STATUS_CHECKPOINT, err);
-    if (status == STATUS_OK && later && checkpoint_open(path, false, &after, &unread) == STATUS_OK) {
-        replay_note_end(run, after);
-        checkpoint_close(after);
-    }
-    checkpoint_list_release(&list);
-    return status;
+    TRY(replay_choose(run->replay, dir, &list, &later, err));
+    if (!later) return STATUS_OK;
+    TRY(fs_join(path, dir, later->name, STATUS_CHECKPOINT, err));
+    if (checkpoint_open(path, false, &after, &unread) == STATUS_OK) replay_note_end(run, after);
+    return STATUS_OK;
 }
 
 /* Takes memory for the records up to this step: not before a line shows that the run has come so far. */
@@ -175,20 +171,17 @@ static void replay_read_lines(struct replay *replay, struct metrics_reader *line
 
 static enum status replay_read_records(struct replay *replay, const char *path, struct error *err)
 {
-    struct metrics_reader line;
-    enum status status = STATUS_OK;
-    TRY_END(metrics_reader_open(&line, path, err));
+    RELEASED(metrics_reader_close) struct metrics_reader line = {0};
+    TRY(metrics_reader_open(&line, path, err));
     replay_read_lines(replay, &line);
-    status = metrics_reader_check(&line, err);
-end:
-    metrics_reader_close(&line);
+    TRY(metrics_reader_check(&line, err));
     const struct replay_record *last = replay_record_of(replay, replay->step);
-    if (status == STATUS_OK && !*replay->end.name && !(last && last->known))
-        status = error_set(err, STATUS_USAGE,
-                           "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
-                           replay->step, path);
-    if (status == STATUS_OK) replay_extend(replay, replay->step);
-    return status;
+    if (!*replay->end.name && !(last && last->known))
+        return error_set(err, STATUS_USAGE,
+                         "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
+                         replay->step, path);
+    replay_extend(replay, replay->step);
+    return STATUS_OK;
 }
 
 /* Without virtual ranks the bits follow from the number of ranks. */
