@@ -15,15 +15,6 @@
 #include "ckpt/huggingface/hf_quantized.h"
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/printable.h"
-#include "core/round_up.h"
-#include "core/size_text.h"
-#include "core/string_list.h"
-
 #include <fnmatch.h>
 
 enum {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/huggingface/hf_quantized.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-
 #include <jansson.h>
 
 struct part_ending {

@@ -3,8 +3,6 @@
 #include "ckpt/huggingface/hf_write.h"
 
 #include "ckpt/base_hash.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const struct safetensors_entry *entry,
                         struct error *err)

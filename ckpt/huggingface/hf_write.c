@@ -3,9 +3,6 @@
 #include "ckpt/huggingface/hf_write.h"
 
 #include "ckpt/manifest.h"
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32; HF_REST_PIECE has room there */ };
 

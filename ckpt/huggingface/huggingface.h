@@ -6,7 +6,6 @@
 #include "core/model/model_config.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
-#include "core/string_list.h"
 
 /* A folder with the weights of a model. All is borrowed. */
 struct huggingface_source {

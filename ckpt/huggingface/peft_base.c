@@ -2,12 +2,8 @@
 #include "ckpt/base_hash.h"
 #include "ckpt/huggingface/huggingface.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
-#include "core/printable.h"
-#include "core/round_up.h"
 
 static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {

@@ -6,8 +6,6 @@
  * matrix is trained as a whole, the file has it twice, as the embedding and as the head. */
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/spec/adapter_config.h"
 
 #define PEFT_WEIGHTS "adapter_model"

@@ -10,7 +10,6 @@
  * The memory is a piece of a tensor, and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/memory.h"
 #include "core/model/adapter.h"
 
 enum { PIECE = 1 << 20 /* elements */ };

@@ -3,11 +3,6 @@
  * and reads the contents. */
 #include "ckpt/huggingface/huggingface.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
-#include "core/round_up.h"
-
 #include <float.h>
 
 /* The format's dtype names with their element sizes and, if ztrain reads them, its dtypes. */

@@ -2,15 +2,8 @@
 #include "cmd/engine/memory_plan.h"
 
 #include "cmd/engine/engine.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/size_text.h"
 #include "gpu/host_pages.h"
 #include "gpu/ops.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 

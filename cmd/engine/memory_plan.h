@@ -6,8 +6,6 @@
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_reserve.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct memory_plan {
