@@ -27,10 +27,7 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *name, c
     printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 
-static const char *doctor_bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
-{
-    return bytes == UINT64_MAX ? "unknown" : size_round((int64_t)bytes, text);
-}
+#define DOCTOR_BYTES(bytes) ((bytes) == UINT64_MAX ? "unknown" : SIZE(round, bytes))
 
 /* ---- small readers ------------------------------------------------------- */
 
@@ -91,14 +88,14 @@ static void doctor_cpu(void)
 
 static void doctor_memory(void)
 {
-    char total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX], text[256];
+    char text[256];
     struct machine_memory memory;
     machine_memory("", &memory);
     puts("memory");
-    print_line("total", "%s", doctor_bytes_text(memory.total, total));
-    print_line("available", "%s", doctor_bytes_text(memory.available, available));
+    print_line("total", "%s", DOCTOR_BYTES(memory.total));
+    print_line("available", "%s", DOCTOR_BYTES(memory.available));
     bool limited = memory.limit != UINT64_MAX;
-    print_line("limit", "%s", limited ? doctor_bytes_text(memory.limit, limit) : "none set by the control group");
+    print_line("limit", "%s", limited ? DOCTOR_BYTES(memory.limit) : "none set by the control group");
     FILE *file = memory_fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
     const bool known = file && fgets(text, sizeof text, file);
     print_line("huge pages", "transparent: %.*s; reserved: %" PRId64, known ? (int)strcspn(text, "\n") : 7,
@@ -353,7 +350,7 @@ static void doctor_nvml(void)
 {
     enum { MOST = 32 };
     struct nvml_gpu gpus[MOST];
-    char driver[96], why[256], name[16], total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], throttle[128];
+    char driver[96], why[256], name[16], throttle[128];
     int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
     if (count < 0) {
         print_line("driver", "none found (%s)", why);
@@ -365,8 +362,8 @@ static void doctor_nvml(void)
     for (int i = 0; i < count && i < MOST; i++) {
         const struct nvml_gpu *gpu = &gpus[i];
         snprintf(name, sizeof name, "gpu %d", i);
-        print_line(name, "%s, %s (%s available)", gpu->name, doctor_bytes_text(gpu->memory_total, total),
-                   doctor_bytes_text(gpu->memory_free, available));
+        print_line(name, "%s, %s (%s available)", gpu->name, DOCTOR_BYTES(gpu->memory_total),
+                   DOCTOR_BYTES(gpu->memory_free));
         print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
                    nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));

@@ -92,7 +92,6 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
 {
     struct machine_memory machine;
     struct memory_setting *setting = &t->choice.setting;
-    char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     const int64_t samples = t->virtual_ranks ? t->batch / t->virtual_ranks : t->batch;
     machine_memory("", &machine);
     const uint64_t whole = machine.total < machine.limit ? machine.total : machine.limit;
@@ -106,7 +105,7 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
         }
     }
     error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and may take %s of this machine's",
-              size_round((int64_t)t->choice.node_bytes, need), size_round((int64_t)most, limit));
+              SIZE(round, t->choice.node_bytes), SIZE(round, most));
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
 
@@ -125,7 +124,6 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
 {
     const int virtual_ranks = t->virtual_ranks;
     const double most = 1.1;
-    char node[SIZE_TEXT_MAX];
     struct error none;
     t->virtual_ranks = 0;
     TRY(init_choose(t, err));
@@ -143,7 +141,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     const int *values = t->choice.setting.values;
     if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
         init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
-                  size_round((int64_t)t->choice.node_bytes, node));
+                  SIZE(round, t->choice.node_bytes));
     if (values[TUNABLE_STATES])
         init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
     return STATUS_OK;

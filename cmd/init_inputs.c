@@ -389,7 +389,6 @@ static enum status init_take_device(struct init *t, const char *text, struct err
 
 static enum status init_take_memory(struct init *t, const char *text, struct error *err)
 {
-    char size[SIZE_TEXT_MAX], whole[SIZE_TEXT_MAX];
     int64_t bytes;
     if (!t->cuda) return error_set(err, STATUS_USAGE, "it is the memory of each GPU, and the run is on the CPU");
     if (!size_parse(text, &bytes)) {
@@ -397,8 +396,8 @@ static enum status init_take_memory(struct init *t, const char *text, struct err
         return error_hint(err, SIZE_FORMS);
     }
     if (bytes > t->memory)
-        init_note("--memory %s is more than an %s has: the plan takes its %s", size_format(bytes, size), t->gpu.option,
-                  size_round(t->memory, whole));
+        init_note("--memory %s is more than an %s has: the plan takes its %s", SIZE(format, bytes), t->gpu.option,
+                  SIZE(round, t->memory));
     else
         t->memory = bytes;
     return STATUS_OK;

@@ -44,7 +44,6 @@ static int64_t init_readable(double least)
 
 static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, FILE *out)
 {
-    char size[SIZE_TEXT_MAX];
     fprintf(out, "checkpoint:\n  interval_steps: %" PRId64 "  # ", saves);
     if (saves == 0)
         fprintf(out, "the end of each epoch has one\n");
@@ -53,7 +52,7 @@ static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, 
     else
         fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
     fprintf(out, "  keep_last: 2  # each has about %s: weights and optimizer state in fp32\n",
-            size_round(12 * t->trained, size));
+            SIZE(round, 12 * t->trained));
 }
 
 /* "7.62 billion" */

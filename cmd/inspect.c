@@ -49,7 +49,7 @@ static void inspect_members(const char *title, const json_t *object)
 static void inspect_others(const char *dir)
 {
     RELEASED(checkpoint_list_release) struct checkpoint_list list = {0}, aside = {0};
-    char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
+    char folder[FS_PATH_MAX];
     bool is_checkpoint;
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint) return;
     checkpoint_list_init(&list, folder, false, NULL);
@@ -66,7 +66,7 @@ static void inspect_others(const char *dir)
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)
             printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->position.step,
-                   entry->position.evaluation_due ? ", before its evaluation" : "", size_round(entry->bytes, size));
+                   entry->position.evaluation_due ? ", before its evaluation" : "", SIZE(round, entry->bytes));
         else
             printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
                    PRINTABLE(entry->damage));
@@ -133,7 +133,6 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
     const struct train_position *position = &checkpoint->position;
-    char size[SIZE_TEXT_MAX], raw[SIZE_TEXT_MAX];
     size_t i;
     json_t *element;
     int64_t params = 0, stored = 0, world = checkpoint->world;
@@ -157,19 +156,18 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
         printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
     putchar('\n');
     if (checkpoint->moment_blocks)
-        printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed",
-               size_round(stored, size));
+        printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed", SIZE(round, stored));
     else
         printf("state        %s of fp32 (master, exp_avg, exp_avg_sq) in %s: compressed %.2f times",
-               size_round(state_bytes, raw), size_round(stored, size), (double)state_bytes / (double)stored);
+               SIZE(round, state_bytes), SIZE(round, stored), (double)state_bytes / (double)stored);
     printf(" (level %" PRId64 ")\n", inspect_integer(manifest, "compression_level"));
     for (int s = 0; s < checkpoint->num_states && checkpoint->hashed; s++)
         printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
                hash_digits(checkpoint->hashes[s]).text);
-    printf("files        %s\n", size_round(checkpoint->bytes, size));
+    printf("files        %s\n", SIZE(round, checkpoint->bytes));
     json_array_foreach (json_object_get(manifest, "files"), i, element)
         printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
-               size_round(inspect_integer(element, "bytes"), size));
+               SIZE(round, inspect_integer(element, "bytes")));
     inspect_others(dir);
     if (checkpoint->adapter) inspect_members("adapter", checkpoint->adapter);
     if (checkpoint->machine) inspect_members("machine", checkpoint->machine);

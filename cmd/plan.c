@@ -35,15 +35,13 @@ static void plan_print_batch(const struct run_spec *spec, int world, const char 
 static void plan_print_virtual_ranks(const struct engine *t)
 {
     int64_t gathered, reduced, without;
-    char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
     if (!t->spec->train.virtual_ranks) return;
     printf("virtual ranks: %d on each rank, which computes %" PRId64 " micro-batch%s a step", t->turns, t->micros,
            t->micros == 1 ? "" : "es");
     zero_theory(t->zero, (int)t->micros, &gathered, &reduced);
     zero_theory(t->zero, t->spec->zero.stage >= 2 ? (int)t->micros : 1, &gathered, &without);
     if (t->world > 1)
-        printf(" and reduces %s; without train.virtual_ranks %s", size_round(reduced, size),
-               size_round(without, other));
+        printf(" and reduces %s; without train.virtual_ranks %s", SIZE(round, reduced), SIZE(round, without));
     putchar('\n');
 }
 

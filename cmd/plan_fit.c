@@ -159,13 +159,12 @@ static const double gib_bytes = (double)(1 << 30);
 static void print_fit_head(const struct fit_plan *p)
 {
     const struct simulated_machine *m = &p->machine;
-    char node[SIZE_TEXT_MAX];
     printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
            m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
     printf("GPU: %s, assumed\n", m->gpu.name);
     printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
            m->link.per_node, m->link.per_node == 1 ? "" : "s",
-           p->node_limit ? size_round(p->node_limit, node) : "without a limit");
+           p->node_limit ? SIZE(round, p->node_limit) : "without a limit");
     if (p->uses_disk) simulated_machine_print_disk(m);
 }
 
@@ -291,15 +290,15 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
 {
     const bool host = p->least_host.device != 0;
     const struct fit_candidate *c = host ? &p->least_host : &p->least;
-    char lines[MEMORY_SETTING_TEXT], need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    char lines[MEMORY_SETTING_TEXT];
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     memory_setting_text(&c->setting, &p->given, &copy, lines);
     error_set(err, STATUS_DEVICE,
               host ? "no setting fits: a node needs at least %s of host memory, with %s, and has %s"
                    : "no setting fits: a rank needs at least %s of device memory, with %s, and has %s",
-              size_round((int64_t)(host ? c->node : c->device), need), *lines ? lines : "this spec",
-              size_round(host ? p->node_limit : p->device_limit, limit));
+              SIZE(round, (int64_t)(host ? c->node : c->device)), *lines ? lines : "this spec",
+              SIZE(round, host ? p->node_limit : p->device_limit));
     return error_hint(err, "more ranks, a shorter data.seq_length or a smaller model take less");
 }
 
@@ -318,7 +317,6 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
                                    const struct fit_candidate **best, struct error *err)
 {
     int64_t asked = spec->train.memory_limit;
-    char size[SIZE_TEXT_MAX];
     p->unlimited = *spec;
     p->unlimited.train.memory_limit = 0;
     p->spec = &p->unlimited;
@@ -329,7 +327,7 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     p->device_limit = asked && asked < whole ? asked : whole;
     if (asked > whole)
         log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
-                 memory ? "--memory" : "train.memory_limit", size_format(asked, size), p->machine.gpu.memory_gib);
+                 memory ? "--memory" : "train.memory_limit", SIZE(format, asked), p->machine.gpu.memory_gib);
     TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
     memory_setting_of(p->spec, &p->given);
     p->samples = spec->train_batch_size / p->machine.world;

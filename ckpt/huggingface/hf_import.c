@@ -397,11 +397,10 @@ static void tell_differences(const struct huggingface_reader *import)
                  import->ignored == 1 ? "" : "s", import->dir, import->ignored_names,
                  import->ignored > NAMES_SHOWN ? ", …" : "");
     if (import->names) {
-        char size[SIZE_TEXT_MAX];
         log_info(
             "model: '%s' is multimodal: its text model is trained; %d other tensors (%s) are not, and exports take "
             "them from there",
-            import->dir, import->rest.count, size_round(import->rest.bytes, size));
+            import->dir, import->rest.count, SIZE(round, import->rest.bytes));
     }
     for (int i = 0; !import->ignored && import->ignore && i < import->ignore->count; i++)
         log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);

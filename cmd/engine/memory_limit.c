@@ -90,14 +90,13 @@ static enum status search_memory_limit(struct search *s, struct error *err)
 /* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
 static const char *describe_limit(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
 {
-    char size[SIZE_TEXT_MAX];
     struct run_spec copy;
     memory_setting_apply(&found->setting, s->engine->spec, s->engine->world, &copy);
     memory_setting_text(&found->setting, &s->given, &copy, text);
     size_t used = strlen(text);
     const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
     snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s(%s)", used ? " " : "this spec ",
-             size_round((int64_t)bytes * s->ranks, size));
+             SIZE(round, (int64_t)bytes * s->ranks));
     return text;
 }
 
@@ -123,13 +122,13 @@ static enum status refuse_plan_over_limit(const struct engine *t, struct error *
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
     const size_t need = memory_plan_device_bytes(&t->plan);
     struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
-    char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
+    char reserve[64] = "";
     TRY(search_memory_limit(&s, err));
     if (t->plan.reserve.total)
-        snprintf(reserve, sizeof reserve, ", %s of it reserve", size_round((int64_t)t->plan.reserve.total, size));
+        snprintf(reserve, sizeof reserve, ", %s of it reserve", SIZE(round, t->plan.reserve.total));
     error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
-              size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
-              cap == limit ? size_format(cap, text) : size_round(cap, text));
+              SIZE(round, need), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
+              cap == limit ? SIZE(format, cap) : SIZE(round, cap));
     return advise_on_memory_limit(&s, err);
 }
 
@@ -145,17 +144,15 @@ enum status memory_node_check(const struct engine *t, struct error *err)
 {
     const int all = t->node_ranks, ranks = bootstrap_is_local_rank() ? all : 1;
     const uint64_t need = memory_plan_node_bytes(t) / (size_t)all * (size_t)ranks, limit = memory_plan_node_limit(t);
-    char needed[SIZE_TEXT_MAX], most[SIZE_TEXT_MAX];
     struct machine_memory machine;
     machine_memory("", &machine);
     comm_note_plan(t->comm, need / (uint64_t)ranks);
     if (need <= limit || machine.swap) /* what is swapped out has no limit that is known here */
         return STATUS_OK;
-    error_set(
-        err, STATUS_DEVICE, "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
-        ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", size_round((int64_t)need, needed),
-        need, machine.limit < machine.total ? "the control group's limit of" : "the machine's",
-        size_round((int64_t)limit, most));
+    error_set(err, STATUS_DEVICE,
+              "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
+              ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", SIZE(round, need), need,
+              machine.limit < machine.total ? "the control group's limit of" : "the machine's", SIZE(round, limit));
     return error_hint(err, "fewer ranks on a machine, a smaller micro batch, activation recomputation, a higher ZeRO "
                            "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
 }
@@ -207,26 +204,25 @@ static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
 static enum status refuse_arenas_over_limit(const struct engine *t, size_t need, int ranks, size_t available,
                                             struct error *err)
 {
-    char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
+    char others[512], who[64] = "the plan takes";
     const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
     struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
     struct error ignored;
     if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
     error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
-              size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
-              size_round((int64_t)t->device->memory_bytes, total), t->device->name,
+              SIZE(round, need), need, SIZE(round, available), SIZE(round, t->device->memory_bytes), t->device->name,
               others_in_gpu_memory(t->device->id, others, sizeof others));
     return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
 }
 
 static void warn_of_reserve(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
 {
-    char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
+    char hint[96] = "";
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
     if (room) snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
     log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
              "which come later, are expected to take: the run may end for lack of memory; hint: %s",
-             size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
+             SIZE(round, (int64_t)(available - need)), SIZE(round, later),
              room ? hint : "free memory on the GPU (nvidia-smi)");
 }
 

@@ -123,7 +123,6 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
 
 enum status memory_plan_make(struct engine *t, struct error *err)
 {
-    char size[SIZE_TEXT_MAX];
     memory_plan_keep_snapshots(t, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
     if (!memory_plan_has_snapshot(t->spec)) return STATUS_OK;
@@ -136,7 +135,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
         error_set(err, STATUS_DEVICE,
                   "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory "
                   "does not fit into %s",
-                  size_round(bytes, size), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
+                  SIZE(round, bytes), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
         return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
     }
     memory_plan_keep_snapshots(t, false);
@@ -144,7 +143,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
                  "copy of %s on each rank: %s",
-                 size_round(bytes, size), obstacle ? obstacle : "that of another rank");
+                 SIZE(round, bytes), obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 
@@ -339,15 +338,15 @@ int64_t memory_plan_cap(const struct engine *t)
 static void memory_plan_print_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
-    char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], of[192];
+    char of[192];
     if (!cap) return;
     if (limit > cap)
         log_info("notice: train.memory_limit %s is more than the GPU's %s: the GPU's memory is the cap",
-                 size_format(limit, text), size_round(cap, size));
+                 SIZE(format, limit), SIZE(round, cap));
     if (cap == limit)
-        snprintf(of, sizeof of, "train.memory_limit %s", size_format(limit, text));
+        snprintf(of, sizeof of, "train.memory_limit %s", SIZE(format, limit));
     else
-        snprintf(of, sizeof of, "the %s of %s", size_round(cap, size), t->device->name);
+        snprintf(of, sizeof of, "the %s of %s", SIZE(round, cap), t->device->name);
     log_detail("  %.1f %% of %s", 100 * (double)memory_plan_device_bytes(&t->plan) / (double)cap, of);
 }
 
@@ -365,16 +364,15 @@ static void memory_plan_print_node(const struct engine *t)
     const size_t bytes = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
     const bool known = most <= INT64_MAX;
-    char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
     if (t->plan.host.used)
         log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, ranks == 1 ? "" : "s",
-                   size_round((int64_t)memory_plan_rank_host(t), each), size_round((int64_t)bytes, size),
-                   known ? " of " : "", known ? size_round((int64_t)most, of) : "");
+                   SIZE(round, memory_plan_rank_host(t)), SIZE(round, bytes), known ? " of " : "",
+                   known ? SIZE(round, most) : "");
     if (known && bytes > most)
         log_warn(
             "the ranks of this node need %s of host memory, more than the %s that it has; hint: fewer ranks on each "
             "node, or less offload",
-            size_round((int64_t)bytes, size), size_round((int64_t)most, of));
+            SIZE(round, bytes), SIZE(round, most));
 }
 
 static void memory_plan_print_dtypes(const struct run_spec *spec, int world)
@@ -394,15 +392,15 @@ void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
 {
     const size_t device = memory_plan_device_bytes(&t->plan), node = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
-    char rank[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX], cap[224] = "", host[96] = "";
+    char cap[224] = "", host[96] = "";
     if (memory_plan_cap(t))
-        snprintf(cap, sizeof cap, " of %s%s%s", size_round(memory_plan_cap(t), of),
+        snprintf(cap, sizeof cap, " of %s%s%s", SIZE(round, memory_plan_cap(t)),
                  memory_plan_cap(t) == t->spec->train.memory_limit ? " (train.memory_limit)" : " of ",
                  memory_plan_cap(t) == t->spec->train.memory_limit ? "" : t->device->name);
     if (node)
-        snprintf(host, sizeof host, ", %s%s%s of host memory on each node", size_round((int64_t)node, size),
-                 most <= INT64_MAX ? " of " : "", most <= INT64_MAX ? size_round((int64_t)most, of) : "");
-    snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", size_round((int64_t)device, rank), cap, host);
+        snprintf(host, sizeof host, ", %s%s%s of host memory on each node", SIZE(round, node),
+                 most <= INT64_MAX ? " of " : "", most <= INT64_MAX ? SIZE(round, most) : "");
+    snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", SIZE(round, device), cap, host);
 }
 
 /* What nobody but a reader of the layout needs. */

@@ -163,7 +163,6 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
     const int world = run->boot->world;
     OWNED char(*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
     char own[sizeof *all] = "";
-    char size[SIZE_TEXT_MAX];
     int refused = 0;
     if (b->refusal.code != STATUS_OK)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
@@ -178,7 +177,7 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
         if (run->boot->rank == 0)
             log_info("training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy "
                      "of %s: %s",
-                     refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
+                     refused, SIZE(round, zero_snapshot_bytes(run->engine.zero)), all[refused]);
     }
     return STATUS_OK;
 }

@@ -238,7 +238,6 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
 static enum status explain_kill(const struct job *job, int signal_number, char text[256])
 {
     struct machine_memory machine;
-    char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
     uint64_t planned = 0; /* as far as it is known */
     *text = '\0';
     if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills) return STATUS_PEER;
@@ -251,8 +250,8 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
     snprintf(text, 256,
              ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
              "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
-             size_round((int64_t)machine.limit, limit), job->ranks == 1 ? "" : "s", job->ranks,
-             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned, plan));
+             SIZE(round, machine.limit), job->ranks == 1 ? "" : "s", job->ranks, job->ranks == 1 ? "" : "s",
+             job->ranks == 1 ? "s" : "", SIZE(round, planned));
     return STATUS_DEVICE;
 }
 
