@@ -43,23 +43,17 @@ struct data_view {
 
 /* ---- counts -------------------------------------------------------------- */
 
-static const char *data_plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static void print_data_counts(const struct data_view *view, const struct data_summary *sum)
 {
     const struct length_summary *l = &sum->lengths;
     int shards = 0;
     while (token_set_shard(view->set, shards, &(int64_t){0}, &(int64_t){0})) shards++;
-    printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, data_plural(shards));
+    printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, PLURAL(shards));
     printf("tokens      %s\n", FIGURE(count, sum->tokens));
     if (token_set_has_mask(view->set)) {
         printf("learned     %s tokens", FIGURE(count, sum->learned));
         printf(" (%s) by the loss mask", FIGURE(percent, (double)sum->learned / (double)sum->tokens));
-        if (sum->unlearned)
-            printf("; nothing in %s document%s", FIGURE(count, sum->unlearned), data_plural(sum->unlearned));
+        if (sum->unlearned) printf("; nothing in %s document%s", FIGURE(count, sum->unlearned), PLURAL(sum->unlearned));
         putchar('\n');
     }
     printf("vocabulary  largest id %" PRId64 ": the model needs vocab_size %" PRId64 " or more\n", sum->largest_id,
@@ -73,8 +67,7 @@ static enum status print_data_samples(const struct data_view *view, const struct
     struct first_fit *fit;
     const int64_t longer = sum->lengths.longer;
     TRY(first_fit_new(view->set, view->seq_length, &fit, err));
-    printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer),
-           data_plural(longer));
+    printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer), PLURAL(longer));
     printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum->documents), longer == 1 ? "is" : "are");
     printf("epoch       samples by data.packing: true %s",
            FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
@@ -107,7 +100,7 @@ static void print_data_labels(const struct label_set *labels)
             printf("  … and labels %" PRId64 " to %" PRId64 "\n", i + 1, labels->classes - 1);
     }
     if (labels->pairs)
-        printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), data_plural(labels->pairs));
+        printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), PLURAL(labels->pairs));
     free(counts);
 }
 
@@ -141,7 +134,7 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     memset(mask, 1, sizeof mask);
     TRY(token_set_read(view->set, first, count, INT32_MAX, ids, err));
     if (token_set_has_mask(view->set)) TRY(token_set_read_mask(view->set, first, count, mask, err));
-    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), data_plural(length));
+    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), PLURAL(length));
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
     putchar('\n');

@@ -163,7 +163,7 @@ static void init_write_training(const struct init *t, FILE *out)
     const int64_t rounded = interval * init_readable(least / (double)interval),
                   saves = rounded < t->steps ? rounded : 0;
     fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " step%s in all\n", t->cuda ? "cuda" : "cpu",
-            t->epochs, t->steps, t->steps == 1 ? "" : "s");
+            t->epochs, t->steps, PLURAL(t->steps));
     if (t->virtual_ranks)
         fprintf(out, "  virtual_ranks: %d  # the same bits on any number of %s that divides it\n", t->virtual_ranks,
                 t->cuda ? "GPUs" : "ranks");

@@ -151,9 +151,9 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
     inspect_adapter(checkpoint);
-    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
+    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, PLURAL(world));
     if (checkpoint->virtual_ranks)
-        printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
+        printf(", %d virtual rank%s", checkpoint->virtual_ranks, PLURAL(checkpoint->virtual_ranks));
     putchar('\n');
     if (checkpoint->moment_blocks)
         printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed", SIZE(round, stored));

@@ -295,8 +295,8 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
         for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
-        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,
-                  report.errors.count == 1 ? "" : "s", options->config);
+        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count, PLURAL(report.errors.count),
+                  options->config);
     spec_report_release(&report);
     return status;
 }

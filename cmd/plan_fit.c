@@ -160,11 +160,10 @@ static void print_fit_head(const struct fit_plan *p)
 {
     const struct simulated_machine *m = &p->machine;
     printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
-           m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
+           PLURAL(m->world), dtype_name(p->spec->dtype), p->spec->train_batch_size);
     printf("GPU: %s, assumed\n", m->gpu.name);
     printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
-           m->link.per_node, m->link.per_node == 1 ? "" : "s",
-           p->node_limit ? SIZE(round, p->node_limit) : "without a limit");
+           m->link.per_node, PLURAL(m->link.per_node), p->node_limit ? SIZE(round, p->node_limit) : "without a limit");
     if (p->uses_disk) simulated_machine_print_disk(m);
 }
 
@@ -350,8 +349,7 @@ enum status plan_fit(const struct machine_question *question, const char *memory
     const int count = choose_fit_rows(&p, best, rows);
     print_fit_head(&p);
     print_fit_table(&p, rows, count);
-    if (row > count)
-        return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
+    if (row > count) return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, PLURAL(count));
     print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
     return STATUS_OK;
 }

@@ -28,7 +28,7 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
             error_set(err, STATUS_CHECKPOINT, "'%s' has a checkpoint's name, and is a folder of checkpoints", folder);
         else if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
             printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
-                   checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
+                   checkpoint->position.step, checkpoint->world, PLURAL(checkpoint->world), checkpoint->bytes);
             checkpoint_close(checkpoint);
             return OUTCOME_OK;
         }

@@ -388,13 +388,13 @@ static void tell_differences(const struct huggingface_reader *import)
     if (import->left_out)
         log_info("model: left out %s in '%s': %d tensor%s%s",
                  import->desc->family == FAMILY_BERT ? "the heads of pretraining" : "the layer for further tokens",
-                 import->dir, import->left_out, import->left_out == 1 ? "" : "s",
+                 import->dir, import->left_out, PLURAL(import->left_out),
                  import->desc->family == FAMILY_BERT ? ", cls.…" : "");
     if (import->new_pooler)
         log_info("model: '%s' has no pooler: 'bert.pooler' starts from random values (run.seed)", import->dir);
     if (import->ignored)
         log_info("model: model.ignore_tensors leaves out %d tensor%s of '%s': %s%s", import->ignored,
-                 import->ignored == 1 ? "" : "s", import->dir, import->ignored_names,
+                 PLURAL(import->ignored), import->dir, import->ignored_names,
                  import->ignored > NAMES_SHOWN ? ", …" : "");
     if (import->names) {
         log_info(

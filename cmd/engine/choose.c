@@ -79,7 +79,7 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
-                 binding.shared == 1 ? "" : "s", share_name);
+                 PLURAL(binding.shared), share_name);
     log_debug("GPU %d of the %d that this rank sees", binding.index, own.count);
     return STATUS_OK;
 }

@@ -150,8 +150,8 @@ enum status memory_node_check(const struct engine *t, struct error *err)
     if (need <= limit || machine.swap) /* what is swapped out has no limit that is known here */
         return STATUS_OK;
     error_set(err, STATUS_DEVICE,
-              "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
-              ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", SIZE(round, need), need,
+              "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s", PLURAL(ranks),
+              ranks, PLURAL(ranks), ranks == 1 ? "s" : "", SIZE(round, need), need,
               machine.limit < machine.total ? "the control group's limit of" : "the machine's", SIZE(round, limit));
     return error_hint(err, "fewer ranks on a machine, a smaller micro batch, activation recomputation, a higher ZeRO "
                            "stage, or offload to nvme; `ztrain plan` shows what takes the memory");

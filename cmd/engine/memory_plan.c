@@ -365,7 +365,7 @@ static void memory_plan_print_node(const struct engine *t)
     const uint64_t most = memory_plan_node_limit(t);
     const bool known = most <= INT64_MAX;
     if (t->plan.host.used)
-        log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, ranks == 1 ? "" : "s",
+        log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, PLURAL(ranks),
                    SIZE(round, memory_plan_rank_host(t)), SIZE(round, bytes), known ? " of " : "",
                    known ? SIZE(round, most) : "");
     if (known && bytes > most)

@@ -263,8 +263,8 @@ void attention_layers(const struct op_limits *limits, int shape, char text[ATTEN
     const int64_t count = limits->attention_layers[shape];
     char window[40] = "no window";
     if (a->window) snprintf(window, sizeof window, "window %" PRId64, a->window);
-    snprintf(text, ATTENTION_LAYERS, " of %" PRId64 " layer%s (heads of %" PRId64 ", %s)", count, count == 1 ? "" : "s",
-             a->D, window);
+    snprintf(text, ATTENTION_LAYERS, " of %" PRId64 " layer%s (heads of %" PRId64 ", %s)", count, PLURAL(count), a->D,
+             window);
 }
 
 void attention_price(struct simulated_run *walk, struct simulated_machine *machine, struct device *tried,
@@ -294,9 +294,8 @@ void simulated_machine_print_disk(const struct simulated_machine *machine)
     const struct assumed_gpu *s = &machine->settings;
     const int ranks = machine->link.per_node;
     const char *source = s->disk_read > 0 || s->disk_write > 0 ? "" : " (a usual SSD's data sheet)";
-    printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
-           ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_rate(s, false),
-           1e-9 * ranks * simulated_disk_rate(s, true), source);
+    printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks, PLURAL(ranks),
+           1e-9 * ranks * simulated_disk_rate(s, false), 1e-9 * ranks * simulated_disk_rate(s, true), source);
 }
 
 double simulated_run_tokens(const struct simulated_run *w)

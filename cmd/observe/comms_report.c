@@ -83,7 +83,7 @@ static void log_table(const struct comms *c, bool each_block)
 {
     log_info("collectives of %" PRId64
              " step%s; seconds of a rank, of them waited for the last one; bandwidths without the wait",
-             c->steps, c->steps == 1 ? "" : "s");
+             c->steps, PLURAL(c->steps));
     log_info("%-14s  %-10s  %-10s %8s %12s %10s %10s %8s %8s", "collective", "for", "unit", "calls", "MB", "seconds",
              "waited", "algbw", "busbw");
     for (int i = 0; i < c->num_rows; i++) {

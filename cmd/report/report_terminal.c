@@ -57,7 +57,7 @@ static void put_facts(const struct watched_run *run)
     if (run->model.known)
         put_fact("model", memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
                                         FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
-                                        run->model.world == 1 ? "" : "s"));
+                                        PLURAL(run->model.world)));
     if (h->step_lines)
         put_fact("trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),

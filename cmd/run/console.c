@@ -114,7 +114,7 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
     }
     if (s->missing)
         snprintf(which, sizeof which, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
-                 s->steps + s->missing, s->steps == 1 ? "" : "s");
+                 s->steps + s->missing, PLURAL(s->steps));
     else if (s->steps == 1)
         snprintf(which, sizeof which, "step %" PRId64, s->last_step);
     else

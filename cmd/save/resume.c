@@ -82,7 +82,7 @@ static enum status resume_compare_specs(const struct checkpoint *checkpoint, con
     }
     if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
         status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
-                           report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
+                           report.errors.count, PLURAL(report.errors.count), report.errors.items[0]);
     return status;
 }
 

@@ -250,8 +250,8 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
     snprintf(text, 256,
              ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
              "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
-             SIZE(round, machine.limit), job->ranks == 1 ? "" : "s", job->ranks, job->ranks == 1 ? "" : "s",
-             job->ranks == 1 ? "s" : "", SIZE(round, planned));
+             SIZE(round, machine.limit), PLURAL(job->ranks), job->ranks, PLURAL(job->ranks), job->ranks == 1 ? "s" : "",
+             SIZE(round, planned));
     return STATUS_DEVICE;
 }
 

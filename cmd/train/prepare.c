@@ -125,8 +125,7 @@ static void prepare_device_text(const struct engine *t, char text[512])
 {
     char why[sizeof t->why_cpu + 16] = "";
     if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
-    snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads,
-             t->device->threads == 1 ? "" : "s");
+    snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads, PLURAL(t->device->threads));
 }
 
 /* "data/train and 2 more: 976 samples of 256 tokens an epoch, with loss masks; validation: 20 samples" */
@@ -203,7 +202,7 @@ static void prepare_log_start(const struct run *run)
     if (run->boot->rank == 0 && t->device->threads > 2 * cores)
         log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
                  "without it a rank takes a thread for each of its cores",
-                 t->device->threads, cores, cores == 1 ? "" : "s");
+                 t->device->threads, cores, PLURAL(cores));
     memory_plan_print(t, false);
 }
 

@@ -61,7 +61,7 @@ static void rank_close_metrics(struct run *run)
     if (run->metrics) metrics_drain(run->metrics, fmax(fmin(PATIENCE_INTERVAL, left), 0.1));
     if (run->checkpoints_lost > 0)
         log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
-                 run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
+                 run->checkpoints_lost, PLURAL(run->checkpoints_lost));
     metrics_close(run->metrics);
     run->metrics = NULL;
     monitor_close(run->monitor);
@@ -166,7 +166,7 @@ static enum status rank_train_together(struct run *first, struct error *err)
         if (run->boot->rank == 0)
             console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
         log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
-                 run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
+                 PLURAL(run->position.step), run->position.tokens, run->folder.path);
         const enum status history = rank_check_history(run, err);
         status = status == STATUS_OK ? history : status;
     }

@@ -195,8 +195,7 @@ static enum status replay_check_world(const struct run *run, struct error *err)
         return error_hint(err, "only a run with train.virtual_ranks has the same bits on other numbers");
     }
     error_set(err, STATUS_USAGE, "the run cannot be replayed on %d rank%s (%s): these steps were computed on %d rank%s",
-              run->boot->world, run->boot->world == 1 ? "" : "s", run->boot->source, replay->world,
-              replay->world == 1 ? "" : "s");
+              run->boot->world, PLURAL(run->boot->world), run->boot->source, replay->world, PLURAL(replay->world));
     return error_hint(err, "--local-gpus %d; only a run with train.virtual_ranks has the same bits on other numbers",
                       replay->world);
 }
@@ -321,8 +320,8 @@ static void replay_log_verdict(const struct replay *replay)
     if (hashed)
         snprintf(hashes, sizeof hashes, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
     if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
-    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count,
-             count == 1 ? "" : "s", hashes, state);
+    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count, PLURAL(count),
+             hashes, state);
 }
 
 enum status replay_finish(struct run *run, struct error *err)
