@@ -14,10 +14,10 @@ static const struct option_row option_table[] = {
     {"local-gpus", "N", offsetof(struct options, local_gpus), OPTION_COUNT, IN_BOTH,
      "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores); with "
      "--dry-run: plan for N ranks"},
-    {"resume", "DIR", offsetof(struct options, resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"resume", "DIR", offsetof(struct options, rank.resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "continue from a checkpoint, or from the newest valid one of a run folder; auto: from the newest of this run's "
      "own folder, or from the beginning if it holds none"},
-    {"max-restarts", "K", offsetof(struct options, max_restarts), OPTION_COUNT, IN_TRAINING,
+    {"max-restarts", "K", offsetof(struct options, rank.max_restarts), OPTION_COUNT, IN_TRAINING,
      "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
      "last restart has gained no checkpoint"},
     {"min-gpus", "M", offsetof(struct options, min_gpus), OPTION_COUNT, IN_TRAINING,
@@ -32,11 +32,11 @@ static const struct option_row option_table[] = {
     {"verbose", NULL, offsetof(struct options, verbose), OPTION_USUAL, IN_TRAINING,
      "print at the start what else goes to log/rank-00000.log only: the memory plan, kernels, collectives, CUDA "
      "graphs"},
-    {"profile", NULL, offsetof(struct options, profile), OPTION_USUAL, IN_TRAINING,
+    {"profile", NULL, offsetof(struct options, rank.profile), OPTION_USUAL, IN_TRAINING,
      "print time, FLOP/s and bytes/s of all steps by operation, before the last checkpoint"},
-    {"trace", "FILE", offsetof(struct options, trace), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"trace", "FILE", offsetof(struct options, rank.trace), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "write a few steps in Chrome's trace format (Perfetto, chrome://tracing)"},
-    {"trace-steps", "A-B", offsetof(struct options, trace_steps), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"trace-steps", "A-B", offsetof(struct options, rank.trace_steps), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "with --trace: the steps; default: the third to the fifth of this process"},
     {"world", "N", offsetof(struct options, world), OPTION_COUNT, IN_PLAN, "with plan: the number of ranks"},
     {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,

@@ -30,7 +30,7 @@ static enum status train_prepare_restarts(const struct options *options, struct 
                                           struct restart *last, struct places *places, struct error *err)
 {
     char path[FS_PATH_MAX];
-    const char *resume = run_resume_of(spec, options->resume, path);
+    const char *resume = run_resume_of(spec, options->rank.resume, path);
     TRY(run_home_find(spec, resume, home, err));
     TRY(restart_check(resume, home, err));
     restart_read(last);
@@ -63,13 +63,13 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     struct supervise_end end;
     struct places places = {.count = options->local_gpus};
     if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
-    if (options->max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
+    if (options->rank.max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
     enum status status = train_supervise(argv, spec, &places, &end, err);
-    if (status == STATUS_OK || !options->max_restarts || end.asked) return status;
+    if (status == STATUS_OK || !options->rank.max_restarts || end.asked) return status;
     const struct restart_failure failure = {
         .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};
     const struct restart_rules rules = {
-        .most = options->max_restarts,
+        .most = options->rank.max_restarts,
         .places = options->min_gpus ? &places : NULL,
         .wish = {.least = options->min_gpus, .most = options->local_gpus, .spec = spec, .step = -1},
         .home = &home,
@@ -96,11 +96,13 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
         OWNED char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
         hash = text ? XXH3_64bits_withSeed(text, strlen(text), hash) : 0;
     }
-    if (options->resume) hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
-    const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
+    if (options->rank.resume) hash = XXH3_64bits_withSeed(options->rank.resume, strlen(options->rank.resume), hash);
+    const char *const traced[] = {options->rank.trace ? "trace" : "",
+                                  options->rank.trace_steps ? options->rank.trace_steps : ""};
     for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
-    if (options->replay) hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
+    if (options->rank.replay)
+        hash = XXH3_64bits_withSeed(&options->rank.replay_step, sizeof options->rank.replay_step, hash);
     return hash;
 }
 
@@ -167,7 +169,7 @@ static enum status train_dry_home(const struct options *options, struct run_spec
 {
     struct run_home home;
     char resume_from[FS_PATH_MAX];
-    const char *given = run_resume_of(spec, options->resume, resume_from);
+    const char *given = run_resume_of(spec, options->rank.resume, resume_from);
     TRY(print_home(spec, given, &home, err));
     const char *resume = run_home_resume(&home, given);
     *resumes |= resume != NULL;
@@ -178,10 +180,10 @@ static enum status train_run_command(const struct options *options, char **argv,
                                      struct run_spec *spec, struct error *err)
 {
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
-    if (spec->run.group && (options->profile || options->trace))
+    if (spec->run.group && (options->rank.profile || options->rank.trace))
         return error_set(err, STATUS_USAGE,
                          "%s is not supported with several adapters; hint: train one of them with it",
-                         options->profile ? "--profile" : "--trace");
+                         options->rank.profile ? "--profile" : "--trace");
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
@@ -190,18 +192,8 @@ static enum status train_run_command(const struct options *options, char **argv,
             TRY(train_dry_home(options, each, world, source, &resumes, err));
         return plan_dry_run(spec, world, source, boot->cores, resumes, err);
     }
-    if (!supervises) {
-        const struct rank_options rank = {.resume = options->resume,
-                                          .resumed_at_first = options->resumed_at_first,
-                                          .profile = options->profile,
-                                          .trace = options->trace,
-                                          .trace_steps = options->trace_steps,
-                                          .restarts = options->max_restarts > 0,
-                                          .replay = options->replay,
-                                          .replay_step = options->replay_step};
-        return rank_run(&rank, boot, spec, err);
-    }
-    if (!options->resume && !options->replay) /* a resumed run's batch also depends on its checkpoint */
+    if (!supervises) return rank_run(&options->rank, boot, spec, err);
+    if (!options->rank.resume && !options->rank.replay) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batches(spec, world, source, err));
     return train_start_ranks(options, argv, spec, err);
 }
@@ -217,15 +209,15 @@ static enum status train_check_options(const struct options *options, const stru
         return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
                          options->local_gpus, boot->source, boot->world);
     int64_t first, last;
-    if (options->trace_steps && !options->trace)
+    if (options->rank.trace_steps && !options->rank.trace)
         return error_set(err, STATUS_USAGE, "--trace-steps needs --trace FILE");
-    if (options->trace_steps) TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
-    if (options->max_restarts && !options->local_gpus)
+    if (options->rank.trace_steps) TRY(trace_steps_parse(options->rank.trace_steps, &first, &last, err));
+    if (options->rank.max_restarts && !options->local_gpus)
         return error_set(
             err, STATUS_USAGE,
             "--max-restarts needs --local-gpus N; hint: under Slurm, the job script train.sbatch puts the job "
             "back into the queue");
-    if (options->min_gpus && !options->max_restarts)
+    if (options->min_gpus && !options->rank.max_restarts)
         return error_set(err, STATUS_USAGE,
                          "--min-gpus needs --max-restarts K; hint: a run goes on with fewer ranks when they are "
                          "started again");
@@ -273,9 +265,9 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     struct restart last;
     enum status status = options_parse(argc, argv, &options, err);
     restart_read(&last);
-    if (status == STATUS_OK && options.max_restarts && *last.run) {
-        options.resumed_at_first = options.resume;
-        options.resume = last.run;
+    if (status == STATUS_OK && options.rank.max_restarts && *last.run) {
+        options.rank.resumed_at_first = options.rank.resume;
+        options.rank.resume = last.run;
     }
     log_show_details(options.verbose || options.dry_run);
     if (status == STATUS_OK && options.help) {

@@ -226,7 +226,7 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
                             .started_at = seconds_now(),
                             .spec = spec,
                             .boot = boot};
-        if (options->restarts) restart_read(&run->restart);
+        if (options->max_restarts) restart_read(&run->restart);
         run->resume = run_resume_of(spec, options->resume, run->resume_path);
         if (run->resume && !strcmp(run->resume, RUN_HOME_AUTO) && options->resumed_at_first) /* no checkpoint since */
             run->resume = run_resume_of(spec, options->resumed_at_first, run->resume_path);
