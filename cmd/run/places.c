@@ -11,58 +11,18 @@
 
 /* ---- from start to start ------------------------------------------------- */
 
-/* Words: "gpu" or "cpu"; "same" or "changed"; the suspect or "-"; for each place in use +NAME; for each that is out
- * [bt][-t]RANK=NAME: broken or twice, out or tried again. Names have no spaces. */
 static const char variable[] = "ZTRAIN_RESTART_PLACES";
-
-static bool places_take_word(struct places *places, const char *word)
-{
-    struct place_out out = {.broken = word[0] == 'b'};
-    char tried;
-    if (word[0] == '+') {
-        if (places->count == PLACES_MAX || !word[1]) return false;
-        snprintf(places->used[places->count++], PLACE_NAME_MAX, "%s", word + 1);
-        return true;
-    }
-    if (places->num_out == PLACES_MAX || (word[0] != 'b' && word[0] != 't') ||
-        sscanf(word + 1, "%c%d=%79s", &tried, &out.rank, out.name) != 3)
-        return false;
-    out.tried = tried == 't';
-    places->out[places->num_out++] = out;
-    return true;
-}
 
 bool places_read(struct places *places)
 {
-    const char *text = getenv(variable);
-    *places = (struct places){.count = 0};
-    if (!text) return false;
-    OWNED char *copy = memory_text(text);
-    char *rest = NULL;
-    const char *kind = strtok_r(copy, " ", &rest), *changed = strtok_r(NULL, " ", &rest),
-               *suspect = strtok_r(NULL, " ", &rest);
-    bool whole = kind && changed && suspect;
-    places->suspect_changed = whole && !strcmp(changed, "changed");
-    places->gpus = whole && !strcmp(kind, "gpu");
-    if (whole && strcmp(suspect, "-") != 0) snprintf(places->suspect, sizeof places->suspect, "%s", suspect);
-    for (const char *word; whole && (word = strtok_r(NULL, " ", &rest));) whole = places_take_word(places, word);
-    whole = whole && places->count > 0;
+    const bool whole = env_kept(variable, places, sizeof *places) && places->count > 0 && places->count <= PLACES_MAX;
     if (!whole) *places = (struct places){.count = 0};
     return whole;
 }
 
 void places_write(const struct places *places)
 {
-    OWNED char *text = NULL;
-    size_t bytes;
-    FILE *words = memory_stream(&text, &bytes);
-    fprintf(words, "%s %s %s", places->gpus ? "gpu" : "cpu", places->suspect_changed ? "changed" : "same",
-            *places->suspect ? places->suspect : "-");
-    for (int i = 0; i < places->count; i++) fprintf(words, " +%s", places->used[i]);
-    for (const struct place_out *out = places->out; out < places->out + places->num_out; out++)
-        fprintf(words, " %c%c%d=%s", out->broken ? 'b' : 't', out->tried ? 't' : '-', out->rank, out->name);
-    fclose(words);
-    if (setenv(variable, text, 1) != 0) memory_exhausted(0);
+    env_keep(variable, places, sizeof *places);
 }
 
 /* ---- after a failure ----------------------------------------------------- */

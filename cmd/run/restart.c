@@ -8,20 +8,11 @@
 #include "core/metrics/metrics.h"
 #include "core/output.h"
 
-/* "NUMBER STEP CODE CAUSE"; the run folder, if there is a checkpoint */
-static const char variable[] = "ZTRAIN_RESTART", run_variable[] = "ZTRAIN_RESTART_RUN";
+static const char variable[] = "ZTRAIN_RESTART";
 
 void restart_read(struct restart *last)
 {
-    const char *text = getenv(variable), *run = getenv(run_variable);
-    int used = 0;
-    *last = (struct restart){.step = -1};
-    if (!text) return;
-    if (sscanf(text, "%d %" SCNd64 " %d %n", &last->number, &last->step, &last->code, &used) == 3 && used > 0)
-        snprintf(last->cause, sizeof last->cause, "%s", text + used);
-    else
-        *last = (struct restart){.step = -1};
-    if (last->step >= 0 && run) snprintf(last->run, sizeof last->run, "%s", run);
+    if (!env_kept(variable, last, sizeof *last)) *last = (struct restart){.step = -1};
 }
 
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err)
@@ -39,8 +30,7 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
 static enum status execute_again(const struct restart *next, const struct restart_rules *rules)
 {
-    OWNED char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
-    if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0) memory_exhausted(0);
+    env_keep(variable, next, sizeof *next);
     if (rules->places) places_write(rules->places);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
