@@ -169,18 +169,6 @@ static void init_print_next(const struct init *t)
             launch, word, local, launch, word, local, name);
 }
 
-static enum status init_write(const struct init *t, struct error *err)
-{
-    OWNED char *text = init_spec(t);
-    TRY(init_check_out(t, err)); /* again: answers may have taken minutes */
-    if (init_to_stdout(t))
-        fputs(text, stdout); /* main() looks for errors */
-    else
-        TRY(named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err));
-    init_print_next(t);
-    return STATUS_OK;
-}
-
 static enum status init_make(struct init *t, struct error *err)
 {
     enum init_method method;
@@ -190,7 +178,14 @@ static enum status init_make(struct init *t, struct error *err)
     TRY(init_take_inputs(t, err));
     TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
     TRY(init_build(t, true, err));
-    return init_write(t, err);
+    OWNED char *text = init_spec(t);
+    TRY(init_check_out(t, err)); /* again: answers may have taken minutes */
+    if (init_to_stdout(t))
+        fputs(text, stdout); /* main() looks for errors */
+    else
+        TRY(named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err));
+    init_print_next(t);
+    return STATUS_OK;
 }
 
 enum status cmd_init(int argc, char **argv, struct error *err)

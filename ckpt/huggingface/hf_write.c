@@ -167,16 +167,6 @@ enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *e
     return STATUS_OK;
 }
 
-static enum status hf_write_rest(struct hf_writer *writer, const struct hf_rest_tensor *rest, struct error *err)
-{
-    writer->unit = -1; /* the piece takes the place of the window */
-    for (int64_t done = 0, n; done < rest->place.bytes; done += n) {
-        TRY(hf_rest_read(rest, writer->folder->rest, done, writer->values, &n, err));
-        TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));
-    }
-    return STATUS_OK;
-}
-
 /* ---- other files --------------------------------------------------------- */
 
 /* Numbers are as short as possible without losing a bit (1e-06, not 9.9999999999999995e-7). */
@@ -240,8 +230,14 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
         writer->left = tensor->rest ? 0 : tensor->tensor->numel;
         if (i == 0 || tensor->file != tensor[-1].file) TRY(open_written_file(writer, tensor->file, err));
-        TRY(tensor->rest ? hf_write_rest(writer, tensor->rest, err)
-                         : folder->write(writer, tensor, folder->context, err));
+        if (tensor->rest)
+            writer->unit = -1; /* the piece takes the place of the window */
+        else
+            TRY(folder->write(writer, tensor, folder->context, err));
+        for (int64_t done = 0, n; tensor->rest && done < tensor->rest->place.bytes; done += n) {
+            TRY(hf_rest_read(tensor->rest, folder->rest, done, writer->values, &n, err));
+            TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));
+        }
         ASSERT(writer->left == 0);
     }
     return close_written_file(writer, err);

@@ -153,26 +153,18 @@ static enum status read_peft_values(struct peft_import *import, const struct saf
     return hf_files_values(&import->files, &place, first, count, out, err);
 }
 
-/* Elements [first, first + count) of a transposed tensor, from all of it. */
-static enum status read_peft_transposed(struct peft_import *import, const struct tensor_info *tensor,
-                                        const struct safetensors_entry *entry, int64_t first, int64_t count, float *out,
-                                        struct error *err)
-{
-    import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
-    TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
-    for (int64_t i = 0; i < count; i++) out[i] = import->row[peft_place(tensor, first + i)];
-    return STATUS_OK;
-}
-
 static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct peft_import *import = context;
     const struct tensor_info *tensor = &import->table->tensors[i];
     const struct safetensors_entry *entry = import->entries[i];
-    if (peft_transposes(tensor))
-        TRY(read_peft_transposed(import, tensor, entry, first, count, out, err));
-    else
+    if (peft_transposes(tensor)) { /* from all of it */
+        import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
+        TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
+        for (int64_t k = 0; k < count; k++) out[k] = import->row[peft_place(tensor, first + k)];
+    } else {
         TRY(read_peft_values(import, entry, first, count, out, err));
+    }
     if (import->head && tensor->role == ROLE_WTE) { /* the head of a tied matrix has the same values */
         import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
         TRY(read_peft_values(import, import->head, first, count, import->row, err));

@@ -165,21 +165,16 @@ static enum status write_merged(struct peft_merge *merge, struct hf_writer *writ
     return STATUS_OK;
 }
 
-/* The unit whose op uses a tensor that is frozen. */
-static int merge_owner(const struct tensor_table *table, int unit)
-{
-    int owner = 0;
-    while (unit > tensor_table_head(table) && table->units[owner].frozen != unit) owner++;
-    return unit > tensor_table_head(table) ? owner : unit;
-}
-
 static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
                                 struct error *err)
 {
     struct peft_merge *merge = context;
     const struct tensor_info *tensor = entry->tensor;
     if (!tensor->frozen) return hf_writer_tensor(writer, entry, NULL, err);
-    const int unit = entry->head ? tensor_table_head(merge->table) : merge_owner(merge->table, tensor->unit);
+    const int head = tensor_table_head(merge->table);
+    int unit = entry->head ? head : tensor->unit; /* whose op uses it */
+    if (unit > head)
+        for (unit = 0; merge->table->units[unit].frozen != tensor->unit;) unit++;
     const enum tensor_role role = entry->head ? ROLE_LM_HEAD : tensor->role;
     const int64_t matrices = tensor_is_matrix(tensor) ? tensor_matrices(tensor) : 1, each = tensor->numel / matrices;
     const int64_t rows = tensor->shape[tensor_is_matrix(tensor) && tensor->ndim == 3];

@@ -215,19 +215,9 @@ static enum status refuse_arenas_over_limit(const struct engine *t, size_t need,
     return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
 }
 
-static void warn_of_reserve(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
-{
-    char hint[96] = "";
-    const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
-    if (room) snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
-    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
-             "which come later, are expected to take: the run may end for lack of memory; hint: %s",
-             SIZE(round, (int64_t)(available - need)), SIZE(round, later),
-             room ? hint : "free memory on the GPU (nvidia-smi)");
-}
-
 enum status memory_free_check(const struct engine *t, struct error *err)
 {
+    char hint[96] = "free memory on the GPU (nvidia-smi)";
     size_t need, available;
     int ranks;
     TRY(add_memory_shares(t, &need, &ranks, err));
@@ -235,6 +225,11 @@ enum status memory_free_check(const struct engine *t, struct error *err)
     if (need > available) return refuse_arenas_over_limit(t, need, ranks, available, err);
     const size_t *reserve = t->plan.reserve.parts;
     const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
-    if (available - need < later) warn_of_reserve(t, need, ranks, available, later);
+    if (available - need >= later) return STATUS_OK;
+    const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
+    if (room) snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
+    log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
+             "which come later, are expected to take: the run may end for lack of memory; hint: %s",
+             SIZE(round, available - need), SIZE(round, later), hint);
     return STATUS_OK;
 }

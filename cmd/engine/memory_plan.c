@@ -7,22 +7,19 @@
 
 /* ---- plan, allocation, the end ------------------------------------------- */
 
-static void lay_out_engine(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
-{
-    size_t input_bytes;
-    zero_layout(t->zero, local, shared, host);
-    if (t->activations) activation_store_layout(t->activations, host);
-    transformer_layout(t->transformer, local);
-    void *inputs = transformer_inputs(t->transformer, &input_bytes);
-    if (t->upload) input_upload_layout(t->upload, inputs, input_bytes, local, host);
-    if (t->samples) generator_layout(t->samples->generator, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, engine_sums_bytes(t) + sizeof *t->grad_scale);
-    t->grad_scale = t->loss_sum ? (float *)((char *)t->loss_sum + engine_sums_bytes(t)) : NULL;
-}
-
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
-    for (struct engine *e = t; e; e = e->next) lay_out_engine(e, local, shared, host);
+    for (struct engine *e = t; e; e = e->next) {
+        size_t input_bytes;
+        zero_layout(e->zero, local, shared, host);
+        if (e->activations) activation_store_layout(e->activations, host);
+        transformer_layout(e->transformer, local);
+        void *inputs = transformer_inputs(e->transformer, &input_bytes);
+        if (e->upload) input_upload_layout(e->upload, inputs, input_bytes, local, host);
+        if (e->samples) generator_layout(e->samples->generator, local);
+        e->loss_sum = arena_take(local, MEM_WORKSPACE, engine_sums_bytes(e) + sizeof *e->grad_scale);
+        e->grad_scale = e->loss_sum ? (float *)((char *)e->loss_sum + engine_sums_bytes(e)) : NULL;
+    }
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base) stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
@@ -375,19 +372,6 @@ static void memory_plan_print_node(const struct engine *t)
             SIZE(round, bytes), SIZE(round, most));
 }
 
-static void memory_plan_print_dtypes(const struct run_spec *spec, int world)
-{
-    if (spec->bf16_master)
-        log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
-                   spec->bf16_moments ? "; m and v are bf16 as well" : "");
-    if (spec->grad_accum_dtype != DTYPE_F32)
-        log_detail("  gradients are accumulated in %s (data_types.grad_accum_dtype)",
-                   dtype_name(spec->grad_accum_dtype));
-    if (spec->communication_data_type != DTYPE_F32 && world > 1)
-        log_detail("  gradients are reduced in %s (communication_data_type)",
-                   dtype_name(spec->communication_data_type));
-}
-
 void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
 {
     const size_t device = memory_plan_device_bytes(&t->plan), node = memory_plan_node_bytes(t);
@@ -419,6 +403,7 @@ static void memory_plan_print_layout(const struct engine *t)
 void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
+    const struct run_spec *spec = t->spec;
     char trained[64] = "", active[96] = "";
     if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
     if (t->desc.experts.count)
@@ -430,7 +415,15 @@ void memory_plan_print(const struct engine *t, bool bytes)
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
     if (gpu > 0) memory_plan_print_reserve(t);
-    memory_plan_print_dtypes(t->spec, t->world);
+    if (spec->bf16_master)
+        log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
+                   spec->bf16_moments ? "; m and v are bf16 as well" : "");
+    if (spec->grad_accum_dtype != DTYPE_F32)
+        log_detail("  gradients are accumulated in %s (data_types.grad_accum_dtype)",
+                   dtype_name(spec->grad_accum_dtype));
+    if (spec->communication_data_type != DTYPE_F32 && t->world > 1)
+        log_detail("  gradients are reduced in %s (communication_data_type)",
+                   dtype_name(spec->communication_data_type));
     if (bytes) memory_plan_print_layout(t);
     if (gpu > 0 && t->plan.local.used + t->plan.shared.used > gpu)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "

@@ -131,28 +131,6 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static struct batch walk_batch(const struct engine *t)
-{
-    struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
-                          .max_seq = (int32_t)t->spec->data.seq_length};
-    /* full samples; documents that are samples have a token less, and no room for more */
-    const int64_t most_tokens = token_stream_limits(&t->train_config).max_tokens;
-    batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
-    if (batch.num_tokens > most_tokens) batch.num_tokens = most_tokens;
-    return batch;
-}
-
-static void walk_begin(struct simulated_run *w, struct engine *t, struct batch *batch)
-{
-    const struct step_schedule schedule = {.base = w->steps};
-    zero_begin_step(t->zero, &schedule, t->compute);
-    if (t->upload) {
-        transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
-        input_upload_send(t->upload, t->compute);
-    }
-    stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
-}
-
 static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
 {
     struct train_job jobs[TRAIN_JOBS];
@@ -174,9 +152,20 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
     struct batch batches[TRAIN_JOBS];
     struct zero_result result;
     int count = 0;
-    for (struct engine *t = &w->engine; t; t = t->next, count++) {
-        batches[count] = walk_batch(t);
-        walk_begin(w, t, &batches[count]);
+    for (struct engine *t = &w->engine; t; t = t->next) {
+        const struct step_schedule schedule = {.base = w->steps};
+        struct batch *batch = &batches[count++];
+        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
+                                .max_seq = (int32_t)t->spec->data.seq_length};
+        /* full samples; documents that are samples have a token less, and no room for more */
+        batch->num_tokens =
+            min64(batch->num_seqs * (int64_t)batch->max_seq, token_stream_limits(&t->train_config).max_tokens);
+        zero_begin_step(t->zero, &schedule, t->compute);
+        if (t->upload) {
+            transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
+            input_upload_send(t->upload, t->compute);
+        }
+        stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
     }
     for (int64_t micro = 0; micro < micro_batches; micro++)
         TRY(walk_micro(&w->engine, batches, micro + 1 == micro_batches, err));
@@ -225,16 +214,6 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
     return STATUS_OK;
 }
 
-/* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
- * eight, beside its transfers. The factor is about the expected maximum of `world` numbers of a normal distribution. */
-static void add_slowest(int world, struct simulated_times *times)
-{
-    const double spread = 0.018, most = sqrt(2 * log(world)) - 0.6;
-    const double late = spread * most * (times->seconds - times->kinds[TIME_EXPOSED].expected);
-    times->kinds[TIME_SLOWEST].expected += late;
-    times->seconds += late;
-}
-
 enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, const struct comm_link *link,
                                struct simulated_times *times, struct error *err)
 {
@@ -253,7 +232,14 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     simulated_device_set(w->engine.device, &settings);
     transport_simulated_set_link(w->comm, &used);
     TRY(walk_long_step(w, times, err));
-    if (w->machine->world > 1 && isfinite(used.inside)) add_slowest(w->machine->world, times);
+    if (w->machine->world == 1 || isinf(used.inside)) return STATUS_OK;
+    /* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
+     * eight, beside its transfers. The factor is about the expected maximum of as many numbers of a normal
+     * distribution. */
+    const double spread = 0.018, most = sqrt(2 * log(w->machine->world)) - 0.6;
+    const double late = spread * most * (times->seconds - times->kinds[TIME_EXPOSED].expected);
+    times->kinds[TIME_SLOWEST].expected += late;
+    times->seconds += late;
     return STATUS_OK;
 }
 

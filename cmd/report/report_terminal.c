@@ -197,15 +197,6 @@ static void put_sample(const struct report_sample *sample)
     putchar('\n');
 }
 
-static void put_samples(const struct run_metrics *h)
-{
-    const struct report_sample *last = NULL, *sample;
-    for (int i = 0; (sample = report_sample_at(h, i)); i++) last = sample;
-    if (last) printf("\n  samples after step %s\n", FIGURE(count, last->step));
-    for (int i = 0; last && (sample = report_sample_at(h, i)); i++)
-        if (sample->step == last->step) put_sample(sample);
-}
-
 /* ---- several runs -------------------------------------------------------- */
 
 static const char *const heads[] = {"run",     "state",  "step",     "loss", "best eval",
@@ -343,5 +334,9 @@ void report_terminal(const struct watched_run *runs, int count)
     put_events(runs);
     put_metrics(&runs->metrics);
     put_time(&runs->metrics);
-    put_samples(&runs->metrics);
+    const struct report_sample *last = NULL, *sample;
+    for (int i = 0; (sample = report_sample_at(&runs->metrics, i)); i++) last = sample;
+    if (last) printf("\n  samples after step %s\n", FIGURE(count, last->step));
+    for (int i = 0; last && (sample = report_sample_at(&runs->metrics, i)); i++)
+        if (sample->step == last->step) put_sample(sample);
 }

@@ -230,15 +230,6 @@ const struct report_sample *report_sample_at(const struct run_metrics *metrics, 
     return i < kept ? &metrics->samples[(metrics->num_samples - kept + i) % REPORT_SAMPLES] : NULL;
 }
 
-static void take_epoch_end(struct run_metrics *metrics, const json_t *number, int64_t step)
-{
-    char text[64];
-    const int64_t ended = json_integer_value(number);
-    if (ended > 0) metrics->steps_per_epoch = step / ended;
-    snprintf(text, sizeof text, "epoch %" PRId64, ended);
-    add_event(metrics, EVENT_EPOCH, step, text);
-}
-
 /* A restart after a failure, or the failure that no restart followed. */
 static void take_failure(struct run_metrics *metrics, enum report_event_kind kind, const json_t *object, int64_t step)
 {
@@ -253,13 +244,17 @@ static void take_failure(struct run_metrics *metrics, enum report_event_kind kin
 static void take_object(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *member;
+    char text[64];
     if (json_object_get(object, "loss"))
         take_step(metrics, object, step);
     else if (json_object_get(object, "eval_loss"))
         take_eval(metrics, object, step);
-    else if ((member = json_object_get(object, "epoch_end")))
-        take_epoch_end(metrics, member, step);
-    else if (json_is_string(member = json_object_get(object, "early_stop")))
+    else if ((member = json_object_get(object, "epoch_end"))) {
+        const int64_t ended = json_integer_value(member);
+        if (ended > 0) metrics->steps_per_epoch = step / ended;
+        snprintf(text, sizeof text, "epoch %" PRId64, ended);
+        add_event(metrics, EVENT_EPOCH, step, text);
+    } else if (json_is_string(member = json_object_get(object, "early_stop")))
         add_event(metrics, EVENT_EARLY, step, json_string_value(member));
     else if (json_is_string(member = json_object_get(object, "checkpoint")))
         add_event(metrics, EVENT_CHECKPOINT, step, fs_base_name(json_string_value(member)));
@@ -271,17 +266,6 @@ static void take_object(struct run_metrics *metrics, const json_t *object, int64
         take_failure(metrics, EVENT_FAILURE, object, metrics->last_step);
     else if (json_object_get(object, "sample"))
         take_sample(metrics, object, step);
-}
-
-/* object: NULL where the line is not JSON. */
-static void take_line(struct run_metrics *metrics, const json_t *object)
-{
-    const json_t *step = json_object_get(object, "step");
-    metrics->lines++;
-    if (json_is_integer(step) && json_integer_value(step) >= 0)
-        take_object(metrics, object, json_integer_value(step));
-    else if (!metrics->damaged++)
-        metrics->first_damaged = metrics->lines;
 }
 
 /* ---- the file ------------------------------------------------------------ */
@@ -311,7 +295,12 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
         metrics->torn = reader.text[reader.length - 1] != '\n';
         if (metrics->torn) break;
         metrics->offset += (int64_t)reader.length;
-        take_line(metrics, reader.object);
+        const json_t *step = json_object_get(reader.object, "step");
+        metrics->lines++;
+        if (json_is_integer(step) && json_integer_value(step) >= 0)
+            take_object(metrics, reader.object, json_integer_value(step));
+        else if (!metrics->damaged++)
+            metrics->first_damaged = metrics->lines;
     }
     *changed = *changed || metrics->lines != before || !known;
     return seeks ? metrics_reader_check(&reader, err) : STATUS_OK;

@@ -95,17 +95,8 @@ static enum status break_off(struct train_step *step, struct error *err)
     return device_check(t->device, err);
 }
 
-/* From the stream, or from *kept, which otherwise keeps it unless it is NULL. */
-static enum status take_batch(struct train_step *step, struct batch **kept, const struct batch **batch,
-                              struct error *err)
-{
-    if (!kept || !*kept) TRY(next_batch(step, err));
-    if (kept && !*kept) *kept = batch_copy(&step->last);
-    *batch = kept ? *kept : &step->last;
-    return STATUS_OK;
-}
-
-/* A micro-batch of each step that has so many, side by side. */
+/* A micro-batch of each step that has so many, side by side: from the stream, or from *kept, which otherwise keeps it
+ * unless it is NULL. */
 static enum status run_micro(struct train_step *steps, int count, int64_t micro, struct batch **kept, struct error *err)
 {
     struct train_job jobs[TRAIN_JOBS];
@@ -113,10 +104,10 @@ static enum status run_micro(struct train_step *steps, int count, int64_t micro,
     flight_micro(micro + 1);
     for (int i = 0; i < count; i++) {
         struct engine *t = steps[i].stepper->engine;
-        const struct batch *batch;
         if (micro >= t->micros) continue;
-        TRY(take_batch(&steps[i], kept, &batch, err));
-        jobs[num_jobs++] = stepper_job(t, batch, false);
+        if (!kept || !*kept) TRY(next_batch(&steps[i], err));
+        if (kept && !*kept) *kept = batch_copy(&steps[i].last);
+        jobs[num_jobs++] = stepper_job(t, kept ? *kept : &steps[i].last, false);
     }
     return transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err);
 }

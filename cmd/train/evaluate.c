@@ -17,19 +17,6 @@ struct evaluation {
     int64_t batches;      /* that are counted since */
 };
 
-static void evaluation_init(struct evaluation *e, const struct engine *t)
-{
-    *e = (struct evaluation){.classes = t->desc.num_labels};
-    e->losses = memory_zeroed((size_t)t->turns, sizeof *e->losses);
-    e->all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e->all);
-    e->num_sums = 1 + CLASS_COUNT_ROWS * (int)e->classes;
-    e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
-    if (!e->classes) return;
-    const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
-    e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
-    e->counts = e->sums + 1;
-}
-
 /* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run. */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
@@ -200,10 +187,19 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 
 enum status run_evaluate(struct run *run, struct error *err)
 {
-    struct evaluation e;
+    const struct engine *t = &run->engine;
+    struct evaluation e = {.classes = t->desc.num_labels};
     flight_phase(FLIGHT_EVALUATION);
-    evaluation_init(&e, &run->engine);
-    enum status status = evaluate(run, &e, err);
+    e.losses = memory_zeroed((size_t)t->turns, sizeof *e.losses);
+    e.all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e.all);
+    e.num_sums = 1 + CLASS_COUNT_ROWS * (int)e.classes;
+    e.sums = memory_zeroed((size_t)e.num_sums, sizeof *e.sums);
+    if (e.classes) {
+        const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
+        e.logits = memory_zeroed((size_t)max_seqs * (size_t)e.classes, sizeof *e.logits);
+        e.counts = e.sums + 1;
+    }
+    const enum status status = evaluate(run, &e, err);
     free(e.losses);
     free(e.all);
     free(e.sums);

@@ -120,14 +120,6 @@ static enum status prepare_data(struct run *run, struct error *err)
     return run->checkpoint ? prepare_position(run, run->checkpoint, err) : STATUS_OK;
 }
 
-/* "the CPU (no driver), AMD EPYC, 4 threads" */
-static void prepare_device_text(const struct engine *t, char text[512])
-{
-    char why[sizeof t->why_cpu + 16] = "";
-    if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
-    snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads, PLURAL(t->device->threads));
-}
-
 /* "data/train and 2 more: 976 samples of 256 tokens an epoch, with loss masks; validation: 20 samples" */
 static void prepare_data_text(const struct engine *t, char text[1024])
 {
@@ -149,8 +141,9 @@ static void prepare_log_banner(const struct run *run)
     const struct run_spec *spec = run->spec;
     const struct dropout_rates *rates = &t->desc.dropout;
     const double dropout = fmax(fmax(rates->embedding, rates->attention), fmax(rates->residual, rates->pooled));
-    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80], trained[48] = "";
-    prepare_device_text(t, device);
+    char data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80], trained[48] = "";
+    char why[sizeof t->why_cpu + 16] = "";
+    if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
     prepare_data_text(t, data);
     memory_plan_summary(t, memory);
     if (dropout > 0) snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
@@ -159,8 +152,9 @@ static void prepare_log_banner(const struct run *run)
                  t->table.num_params - t->table.frozen_params);
     log_info("ztrain %s: %s, %" PRId64 " parameters%s%s", ZTRAIN_VERSION, model_family_name(t->desc.family),
              t->table.num_params, trained, dropped);
-    log_info("ranks: %d (%s); device: %s; %s, ZeRO stage %d", run->boot->world, run->boot->source, device,
-             dtype_name(spec->dtype), spec->zero.stage);
+    log_info("ranks: %d (%s); device: %s%s, %d thread%s; %s, ZeRO stage %d", run->boot->world, run->boot->source, why,
+             t->device->name, t->device->threads, PLURAL(t->device->threads), dtype_name(spec->dtype),
+             spec->zero.stage);
     if (spec->train.virtual_ranks)
         snprintf(ranks, sizeof ranks, "virtual ranks %" PRId64 " (%" PRId64 " on each rank)", spec->train.virtual_ranks,
                  spec->train.virtual_ranks / run->boot->world);
@@ -372,16 +366,6 @@ static void prepare_warns_of_attention(const struct engine *t)
 
 /* ---- in this order ------------------------------------------------------- */
 
-/* As PEFT names it: a model of the hub by its name, else the folder. */
-static void prepare_adapter(struct run *run)
-{
-    const struct engine *t = &run->engine;
-    const char *name = run->spec->model.pretrained;
-    if (!t->table.adapted) return;
-    if (name && strcmp(name, run->spec->model.folder) == 0) name = t->base.folder;
-    run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, name);
-}
-
 /* The machine, for all runs: memory and kernels. */
 static enum status prepare_machine(struct run *first, struct error *err)
 {
@@ -410,7 +394,11 @@ static enum status prepare_start(struct run *run, struct error *err)
     TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_check_base(t, checkpoint, err));
-    prepare_adapter(run);
+    if (t->table.adapted) { /* as PEFT names it: a model of the hub by its name, else the folder */
+        const char *base = run->spec->model.pretrained;
+        if (base && strcmp(base, run->spec->model.folder) == 0) base = t->base.folder;
+        run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, base);
+    }
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));

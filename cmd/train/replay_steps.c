@@ -212,16 +212,6 @@ static enum status replay_look(struct run *run, struct error *err)
 
 /* ---- all ranks ----------------------------------------------------------- */
 
-static enum status replay_share(struct run *run, struct error *err)
-{
-    struct replay *replay = run->replay;
-    struct replay_record *records = replay->records;
-    TRY(comm_broadcast(run->comm, replay, sizeof *replay, 0, err));
-    const size_t count = (size_t)(replay->step - replay->from);
-    replay->records = records ? records : memory_zeroed(count, sizeof *records);
-    return comm_broadcast(run->comm, replay->records, count * sizeof *records, 0, err);
-}
-
 enum status replay_open(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -235,7 +225,11 @@ enum status replay_open(struct run *run, struct error *err)
     else if (run->boot->rank == 0)
         status = replay_look(run, err);
     TRY(run_agree(run, status, err));
-    TRY(replay_share(run, err));
+    struct replay_record *records = replay->records;
+    TRY(comm_broadcast(run->comm, replay, sizeof *replay, 0, err));
+    const size_t count = (size_t)(replay->step - replay->from);
+    replay->records = records ? records : memory_zeroed(count, sizeof *records);
+    TRY(comm_broadcast(run->comm, replay->records, count * sizeof *records, 0, err));
     run->resume = replay->checkpoint;
     run_folder_init(&run->folder, &run->home);
     run->spec->checkpoint.decoupled = SPEC_OFF;
