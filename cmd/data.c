@@ -152,16 +152,6 @@ static enum status show_document(const struct data_view *view, int64_t number, s
 
 /* ---- the command --------------------------------------------------------- */
 
-static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
-{
-    if (!name) return STATUS_OK;
-    if (!view->show) return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
-    view->bytes = !strcmp(name, "byte");
-    if (view->bytes) return STATUS_OK;
-    const enum status status = tokenizer_folder_open(name, &view->tokenizer, err);
-    return status == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids") : status;
-}
-
 /* Opens the labels if a shard has some: then every shard must. */
 static enum status open_data_labels(struct data_view *view, struct error *err)
 {
@@ -183,7 +173,12 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     while (words < MOST_WORDS && a->words[words]) words++;
     TRY(option_integer("seq-length", a->seq_length, "a number", 1, INT32_MAX, &view->seq_length, err));
     TRY(option_integer("show", a->show, "a number", 1, MOST_SHOWN, &view->show, err));
-    TRY(open_data_tokenizer(a->tokenizer, view, err));
+    if (a->tokenizer && !view->show)
+        return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
+    view->bytes = a->tokenizer && !strcmp(a->tokenizer, "byte");
+    if (a->tokenizer && !view->bytes && tokenizer_folder_open(a->tokenizer, &view->tokenizer, err) != STATUS_OK)
+        return err->code == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids")
+                                         : err->code;
     for (int i = 0; i < words; i++) {
         const size_t stem = spec_text_stem(a->words[i]);
         if (stem > 0 && fs_exists(a->words[i])) {

@@ -529,9 +529,11 @@ static enum status init_take_hardware(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
-static enum status init_take_length(struct init *t, struct error *err)
+enum status init_take_inputs(struct init *t, struct error *err)
 {
     const struct init_flags *f = &t->flags;
+    TRY(init_take_sources(t, err));
+    TRY(init_take_hardware(t, err));
     const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
     const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
     char text[INIT_TEXT];
@@ -540,11 +542,4 @@ static enum status init_take_length(struct init *t, struct error *err)
     TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
     TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", epochs, init_take_epochs, err));
     return init_take_flag(t, "lr", f->lr, NULL, lr, init_take_lr, err);
-}
-
-enum status init_take_inputs(struct init *t, struct error *err)
-{
-    TRY(init_take_sources(t, err));
-    TRY(init_take_hardware(t, err));
-    return init_take_length(t, err);
 }

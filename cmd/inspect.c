@@ -92,20 +92,6 @@ static void inspect_evaluation(const struct train_position *position, const json
                eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
 }
 
-/* Of fp32, with padding, before it was compressed. Moments in 8 bits count as fp32. */
-static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
-{
-    const json_t *manifest = checkpoint->manifest;
-    const int64_t states = (int64_t)json_array_size(json_object_get(manifest, "states"));
-    int64_t bytes = 0;
-    size_t i;
-    json_t *unit;
-    json_array_foreach (json_object_get(manifest, "units"), i, unit)
-        if (checkpoint_stores(checkpoint, (int)i))
-            bytes += inspect_integer(unit, "slice") * checkpoint->world * 4 * states;
-    return bytes;
-}
-
 static void inspect_adapter(const struct checkpoint *checkpoint)
 {
     const struct checkpoint_base *base = &checkpoint->base;
@@ -135,8 +121,11 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     const struct train_position *position = &checkpoint->position;
     size_t i;
     json_t *element;
-    int64_t params = 0, stored = 0, world = checkpoint->world;
-    const int64_t state_bytes = inspect_state_bytes(checkpoint);
+    int64_t params = 0, stored = 0, world = checkpoint->world, state = 0;
+    json_array_foreach (json_object_get(manifest, "units"), i, element)
+        if (checkpoint_stores(checkpoint, (int)i)) state += inspect_integer(element, "slice") * world;
+    /* of fp32, with padding, before it was compressed; moments in 8 bits count as fp32 */
+    const int64_t state_bytes = 4 * state * (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach (tensors, i, element) params += inspect_numel(element);
     json_array_foreach (json_object_get(manifest, "files"), i, element)
         stored += i < (size_t)world ? inspect_integer(element, "bytes") : 0;

@@ -80,18 +80,6 @@ static enum status check_plan_printed(struct error *err)
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
 }
 
-/* Weights that are not there are reported, and are no error: a config.json suffices for a plan. */
-static void check_weights(const struct engine *t, struct error *refused)
-{
-    bool absent;
-    struct error err;
-    const enum status status = engine_weights_check(t, &absent, &err);
-    if (absent)
-        printf("weights: %s\n", PRINTABLE(err.text));
-    else if (status != STATUS_OK)
-        *refused = err;
-}
-
 /* Builds the run on the device that train.device names, or --device NAME. A GPU that is not here is assumed. */
 static enum status build_plan(struct engine *t, struct run_spec *spec, int world, const char *option, int threads,
                               struct error *err)
@@ -135,7 +123,15 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
         printf("data: %s\n", PRINTABLE(refused->text)); /* nothing is known yet */
         refused->code = STATUS_OK;
     }
-    if (refused->code == STATUS_OK && !resumes) check_weights(t, refused);
+    if (refused->code == STATUS_OK && !resumes) { /* absent weights are no error: a config.json suffices for a plan */
+        bool absent;
+        struct error err;
+        const enum status status = engine_weights_check(t, &absent, &err);
+        if (absent)
+            printf("weights: %s\n", PRINTABLE(err.text));
+        else if (status != STATUS_OK)
+            *refused = err;
+    }
     if (refused->code == STATUS_OK) /* the files that a run takes into its checkpoints */
         checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused);
     checkpoint_save_cache_free(cache);

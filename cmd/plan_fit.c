@@ -156,17 +156,6 @@ static const struct fit_candidate *best_candidate(const struct fit_plan *p)
 
 static const double gib_bytes = (double)(1 << 30);
 
-static void print_fit_head(const struct fit_plan *p)
-{
-    const struct simulated_machine *m = &p->machine;
-    printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
-           PLURAL(m->world), dtype_name(p->spec->dtype), p->spec->train_batch_size);
-    printf("GPU: %s, assumed\n", m->gpu.name);
-    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
-           m->link.per_node, PLURAL(m->link.per_node), p->node_limit ? SIZE(round, p->node_limit) : "without a limit");
-    if (p->uses_disk) simulated_machine_print_disk(m);
-}
-
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
 static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
 {
@@ -347,7 +336,13 @@ enum status plan_fit(const struct machine_question *question, const char *memory
     const struct fit_candidate *best, *rows[FIT_ROWS_MOST];
     TRY(plan_fit_search(&p, question, memory, node_memory, spec, &best, err));
     const int count = choose_fit_rows(&p, best, rows);
-    print_fit_head(&p);
+    const struct simulated_machine *m = &p.machine;
+    printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
+           PLURAL(m->world), dtype_name(spec->dtype), spec->train_batch_size);
+    printf("GPU: %s, assumed\n", m->gpu.name);
+    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p.device_limit / gib_bytes,
+           m->link.per_node, PLURAL(m->link.per_node), p.node_limit ? SIZE(round, p.node_limit) : "without a limit");
+    if (p.uses_disk) simulated_machine_print_disk(m);
     print_fit_table(&p, rows, count);
     if (row > count) return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, PLURAL(count));
     print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);

@@ -44,16 +44,6 @@ static enum status train_prepare_restarts(const struct options *options, struct 
     return places_choose(places, &wish, err);
 }
 
-static enum status train_supervise(char **argv, const struct run_spec *spec, const struct places *places,
-                                   struct supervise_end *end, struct error *err)
-{
-    OWNED char *visible = places_visible(places);
-    TRY(supervise(places->count, visible, argv, spec->comm.timeout_seconds, end, err));
-    if (end->exit_code == STATUS_OK) return STATUS_OK;
-    error_set(err, (enum status)end->exit_code, "the ranks have ended with exit code %d", end->exit_code);
-    return error_mark_printed(err);
-}
-
 /* The ranks print their errors themselves. */
 static enum status train_start_ranks(const struct options *options, char **argv, struct run_spec *spec,
                                      struct error *err)
@@ -64,7 +54,12 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     struct places places = {.count = options->local_gpus};
     if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
     if (options->rank.max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
-    enum status status = train_supervise(argv, spec, &places, &end, err);
+    OWNED char *visible = places_visible(&places);
+    enum status status = supervise(places.count, visible, argv, spec->comm.timeout_seconds, &end, err);
+    if (status == STATUS_OK && end.exit_code != STATUS_OK) {
+        status = error_set(err, (enum status)end.exit_code, "the ranks have ended with exit code %d", end.exit_code);
+        error_mark_printed(err);
+    }
     if (status == STATUS_OK || !options->rank.max_restarts || end.asked) return status;
     const struct restart_failure failure = {
         .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};

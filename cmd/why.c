@@ -245,16 +245,6 @@ static void why_tell_end(const struct starts *starts)
     why_print_paragraph(text);
 }
 
-static void why_print_starts(const struct starts *starts)
-{
-    const bool newer = strcmp(starts->newest, starts->chosen) != 0;
-    if (!newer && !*starts->before) return;
-    printf("records of the start %s", PRINTABLE(starts->chosen));
-    if (newer) printf("; the newer start %s has left none", PRINTABLE(starts->newest));
-    if (*starts->before) printf("; of the one before it: --start %s", PRINTABLE(starts->before));
-    printf("\n\n");
-}
-
 /* ---- the command --------------------------------------------------------- */
 
 static enum status why_tell_records(struct flight_records *all, int64_t rank, struct error *err)
@@ -309,7 +299,11 @@ static enum status why_answer(const struct question *question, struct flight_rec
                          question->rank);
     }
     if (!*starts.chosen) return why_no_records(flight, err);
-    why_print_starts(&starts);
+    const bool newer = strcmp(starts.newest, starts.chosen) != 0;
+    if (newer || *starts.before) printf("records of the start %s", PRINTABLE(starts.chosen));
+    if (newer) printf("; the newer start %s has left none", PRINTABLE(starts.newest));
+    if (*starts.before) printf("; of the one before it: --start %s", PRINTABLE(starts.before));
+    if (newer || *starts.before) printf("\n\n");
     TRY(fs_join(all->folder, flight, starts.chosen, STATUS_CHECKPOINT, err));
     return why_tell_records(all, question->rank, err);
 }

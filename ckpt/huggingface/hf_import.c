@@ -359,17 +359,6 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     return STATUS_OK;
 }
 
-static enum status match_file(struct huggingface_reader *import, int file, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    RELEASED(safetensors_header_release) struct safetensors_header header = {0};
-    TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
-    TRY(safetensors_read_header(path, &header, err));
-    import->seen += (size_t)header.count;
-    for (int i = 0; i < header.count; i++) TRY(match_entry(import, file, path, &header.entries[i], err));
-    return STATUS_OK;
-}
-
 static enum status resolve_pooler(struct huggingface_reader *import, struct error *err)
 {
     const int head = tensor_table_head(import->table);
@@ -640,7 +629,14 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
     TRY(find_files(import, err));
     TRY(refuse_adapter(import, err));
-    for (int file = 0; file < import->files.names.count; file++) TRY(match_file(import, file, err));
+    for (int file = 0; file < import->files.names.count; file++) {
+        char path[FS_PATH_MAX];
+        RELEASED(safetensors_header_release) struct safetensors_header header = {0};
+        TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
+        TRY(safetensors_read_header(path, &header, err));
+        import->seen += (size_t)header.count;
+        for (int i = 0; i < header.count; i++) TRY(match_entry(import, file, path, &header.entries[i], err));
+    }
     struct hf_place *embedding = &import->places[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!embedding->found) {
         *embedding = import->tied_head;

@@ -86,37 +86,24 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
 
 /* ---- kernels of the CPU -------------------------------------------------- */
 
-/* The lowest of the ranks with the most kernels. */
-static int rank_of_best_choice(const struct cpu_kernels *all, int world)
+static void log_chosen_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                    const struct cpu_kernels *common)
 {
-    int best = 0;
-    for (int r = 1; r < world; r++) {
+    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
+    int best = 0, low = -1; /* the lowest of the ranks with the most kernels */
+    for (int r = 1; r < boot->world; r++) {
         const struct cpu_kernels *k = &all[r], *most = &all[best];
         int more = k->isa != most->isa ? (int)k->isa - (int)most->isa
                                        : k->avx512_bf16 + k->amx_bf16 - most->avx512_bf16 - most->amx_bf16;
         best = more > 0 ? r : best;
     }
-    return best;
-}
-
-/* The lowest rank that has no more kernels than all ranks have in common; else one whose kernels differ from `best`. */
-static int rank_lowering_choice(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
-{
-    int other = -1;
-    for (int r = 0; r < world; r++) {
-        if (cpu_kernels_equal(&all[r], common)) return r;
-        other = other < 0 && !cpu_kernels_equal(&all[r], &all[best]) ? r : other;
-    }
-    return other;
-}
-
-static void log_chosen_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
-                                    const struct cpu_kernels *common)
-{
-    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
-    int best = rank_of_best_choice(all, boot->world);
     if (cpu_kernels_equal(&all[best], common)) return;
-    int low = rank_lowering_choice(all, boot->world, best, common);
+    /* the lowest that has no more kernels than all ranks have in common; else one whose kernels differ from the best's
+     */
+    for (int r = boot->world - 1; r >= 0; r--)
+        if (!cpu_kernels_equal(&all[r], &all[best])) low = r;
+    for (int r = boot->world - 1; r >= 0; r--)
+        if (cpu_kernels_equal(&all[r], common)) low = r;
     log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
              "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
              cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
@@ -246,20 +233,6 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     return STATUS_OK;
 }
 
-/* Limits the device's products, unless ranks share a GPU: their collectives pass through host memory. */
-static void choose_sms(const struct engine *t, int ctas)
-{
-    const int all = t->device->multiprocessors;
-    const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
-    if (ctas && can) device_leave_multiprocessors(t->device, ctas);
-    if (ctas && can && says)
-        log_detail(
-            "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
-            all - ctas, all, ctas);
-    else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
-        log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
-}
-
 /* ---- cores --------------------------------------------------------------- */
 
 /* Those near the GPU that this rank may use, of a supervisor's all; none: it stays where it is. */
@@ -326,7 +299,16 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0) log_detail("collectives: %s", way);
-    choose_sms(t, ctas);
+    /* limits the device's products, unless ranks share a GPU: their collectives pass through host memory */
+    const int all = t->device->multiprocessors;
+    const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
+    if (ctas && can) device_leave_multiprocessors(t->device, ctas);
+    if (ctas && can && says)
+        log_detail(
+            "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
+            all - ctas, all, ctas);
+    else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
+        log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
     return STATUS_OK;
 }
 
@@ -372,19 +354,6 @@ static const char *graph_choice_step_obstacle(const struct engine *t)
     return NULL;
 }
 
-static void log_graph_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
-{
-    if (graphs == GRAPHS_BY_STEP)
-        log_detail("CUDA graphs: by step: a step is captured once, then launched as one piece");
-    else if (graphs == GRAPHS_BY_BLOCK)
-        log_detail(
-            "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
-            "not by step: %s",
-            why_not_steps);
-    else
-        log_detail("CUDA graphs: none: %s", why_not_blocks);
-}
-
 enum status choose_graphs(struct engine *t, struct error *err)
 {
     enum spec_switch wanted = t->spec->train.cuda_graphs;
@@ -398,7 +367,15 @@ enum status choose_graphs(struct engine *t, struct error *err)
     if (wanted == SPEC_AUTO && !why_not && !choose_launch_bound(t))
         why_not = "this model's kernels take longer than their launches";
     if (!why_not) t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
-    if (t->rank == 0 && !t->quiet && !t->simulation.comm && device_has_graphs(t->device))
-        log_graph_choice(t->graphs, why_not, why_not_steps);
+    if (t->rank != 0 || t->quiet || t->simulation.comm || !device_has_graphs(t->device)) return STATUS_OK;
+    if (t->graphs == GRAPHS_BY_STEP)
+        log_detail("CUDA graphs: by step: a step is captured once, then launched as one piece");
+    else if (t->graphs == GRAPHS_BY_BLOCK)
+        log_detail(
+            "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
+            "not by step: %s",
+            why_not_steps);
+    else
+        log_detail("CUDA graphs: none: %s", why_not);
     return STATUS_OK;
 }

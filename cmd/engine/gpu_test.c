@@ -164,22 +164,17 @@ static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-static bool is_torn_test_record(int fd)
-{
-    char last;
-    const off_t size = lseek(fd, 0, SEEK_END);
-    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
-}
-
 /* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
 static void add_gpu_test_record(const struct device *device, unsigned avoid)
 {
-    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n";
+    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n", last = '\n';
     uint64_t hash;
     if (!gpu_test_locate(device, path, &hash)) return;
     autotune_cache_make_folder();
     const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    const int before = fd >= 0 && is_torn_test_record(fd); /* the line's own newline ends the torn one */
+    const off_t size = lseek(fd, 0, SEEK_END);
+    if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
+    const int before = last != '\n'; /* the line's own newline ends the torn one */
     const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, avoid);
     const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
     if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
@@ -225,10 +220,8 @@ enum status gpu_test_before_run(struct engine *t, struct error *err)
 {
     unsigned own = 0, all = 0;
     TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own_gpu_test(t, &own, err) : STATUS_OK, err));
-    unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, masks, err);
-    for (int r = 0; status == STATUS_OK && r < t->world; r++) all |= masks[r];
-    free(masks);
-    TRY(status);
+    OWNED unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
+    TRY(comm_exchange(t->comm, &own, sizeof own, masks, err));
+    for (int r = 0; r < t->world; r++) all |= masks[r];
     return agree(t->comm, apply_gpu_test(t, all, err), err);
 }

@@ -44,17 +44,6 @@ static void set_text(json_t *machine, const char *name, const char *text)
     if (n) json_object_set_new(machine, name, json_string(clean));
 }
 
-static void set_kernels(json_t *machine, const struct device *device)
-{
-    const struct cpu_kernels *k = device_cpu_kernels(device);
-    set_text(machine, "isa", cpu_isa_name(k->isa));
-    json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
-    json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
-    set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
-    set_text(machine, "gemm_fp32", "builtin"); /* earlier versions: or "oneDNN 2.6.3" */
-    set_text(machine, "gemm_bf16", "builtin");
-}
-
 static void set_gpu(json_t *machine, const struct device *device)
 {
     set_text(machine, "gpu", device->name);
@@ -81,10 +70,17 @@ json_t *machine_record_to_json(const struct device *device)
     cpu_features_detect(&features);
     set_text(machine, "device", device->kind == DEVICE_CPU ? "cpu" : "cuda");
     set_text(machine, "cpu", features.name);
-    if (device->kind == DEVICE_CPU)
-        set_kernels(machine, device);
-    else
+    if (device->kind != DEVICE_CPU) {
         set_gpu(machine, device);
+        return machine;
+    }
+    const struct cpu_kernels *k = device_cpu_kernels(device);
+    set_text(machine, "isa", cpu_isa_name(k->isa));
+    json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
+    json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
+    set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
+    set_text(machine, "gemm_fp32", "builtin"); /* earlier versions: or "oneDNN 2.6.3" */
+    set_text(machine, "gemm_bf16", "builtin");
     return machine;
 }
 

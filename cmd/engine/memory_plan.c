@@ -313,19 +313,6 @@ static void memory_plan_print_table(const struct engine *t, bool bytes)
     memory_plan_print_row(t, bytes, "reserve", (const uint64_t[]){plan->reserve.total, 0, 0});
 }
 
-static void memory_plan_print_reserve(const struct engine *t)
-{
-    const struct cuda_reserve *reserve = &t->plan.reserve;
-    char parts[256] = "";
-    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
-        const size_t used = strlen(parts);
-        if (reserve->parts[i])
-            snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
-                     (double)reserve->parts[i] / gib_bytes);
-    }
-    log_detail("  reserve, GiB, estimated: %s", parts);
-}
-
 int64_t memory_plan_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, device = (int64_t)t->device->memory_bytes;
@@ -404,7 +391,7 @@ void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
     const struct run_spec *spec = t->spec;
-    char trained[64] = "", active[96] = "";
+    char trained[64] = "", active[96] = "", parts[256] = "";
     if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
     if (t->desc.experts.count)
         snprintf(active, sizeof active, ", %" PRId64 " of them active (%" PRId64 " of %" PRId64 " experts)",
@@ -414,7 +401,13 @@ void memory_plan_print(const struct engine *t, bool bytes)
                trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
-    if (gpu > 0) memory_plan_print_reserve(t);
+    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
+        const size_t used = strlen(parts), part = t->plan.reserve.parts[i];
+        if (part)
+            snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
+                     (double)part / gib_bytes);
+    }
+    if (gpu > 0) log_detail("  reserve, GiB, estimated: %s", parts);
     if (spec->bf16_master)
         log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
                    spec->bf16_moments ? "; m and v are bf16 as well" : "");

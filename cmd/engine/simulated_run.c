@@ -56,19 +56,6 @@ static enum status take_assumption(const char *word, struct assumed_gpu *setting
     return error_set(err, STATUS_USAGE, "--assume: '%s' is not known; hint: one of %s", word, known + 2);
 }
 
-static enum status parse_assumptions(const char *words, struct assumed_gpu *settings, struct error *err)
-{
-    while (*words) {
-        char word[64];
-        size_t length = strcspn(words, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, words);
-        TRY(take_assumption(word, settings, err));
-        words += length;
-        words += *words == ',';
-    }
-    return STATUS_OK;
-}
-
 /* A usual node has this many GPUs, each with a network card of this many bytes/s (400 Gbit/s). */
 enum { NODE_RANKS = 8 };
 static const double usual_network = 400e9 / 8;
@@ -93,7 +80,13 @@ enum status simulated_machine_find(const struct machine_question *question, stru
     machine->settings.gpu = &machine->gpu;
     TRY(device_cuda_wants_tf32(&tf32, err));
     machine->gpu.flops[DTYPE_F32] = peaks_flops(machine->gpu.name, DTYPE_F32, tf32);
-    if (question->assume) TRY(parse_assumptions(question->assume, &machine->settings, err));
+    for (const char *words = question->assume ? question->assume : ""; *words; words += *words == ',') {
+        char word[64];
+        const size_t length = strcspn(words, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        TRY(take_assumption(word, &machine->settings, err));
+        words += length;
+    }
     *link = (struct comm_link){.inside = machine->gpu.link, .network = usual_network, .per_node = question->per_node};
     link->per_node = simulated_node_ranks(question->per_node, question->world);
     if (question->world % link->per_node != 0)

@@ -60,17 +60,6 @@ static void page_add_series(json_t *curves, const char *name, const struct thin 
     json_object_set_new(json_object_get(curves, "series"), name, object);
 }
 
-static void page_add_curves(json_t *object, const struct run_metrics *m)
-{
-    json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
-    for (int s = 0; s < STEP_FIELDS; s++)
-        if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
-    json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
-    for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
-    json_object_set_new(object, "steps", steps);
-    json_object_set_new(object, "evals", evals);
-}
-
 /* ---- runs ---------------------------------------------------------------- */
 
 static json_t *page_facts(const struct watched_run *run)
@@ -125,7 +114,13 @@ static json_t *page_run(const struct watched_run *run)
     page_add_events(object, m);
     json_object_set_new(object, "num_samples", json_integer(m->num_samples));
     json_object_set_new(object, "samples", samples);
-    page_add_curves(object, m);
+    json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
+    for (int s = 0; s < STEP_FIELDS; s++)
+        if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
+    json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
+    for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
+    json_object_set_new(object, "steps", steps);
+    json_object_set_new(object, "evals", evals);
     return object;
 }
 

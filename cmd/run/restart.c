@@ -70,18 +70,6 @@ static int64_t restart_newest(const struct run_home *home, const struct run_spec
     return checkpoint->position.step;
 }
 
-/* Of all adapters the sum, which grows with each checkpoint of any. */
-static int64_t restart_step(const struct restart_rules *rules)
-{
-    int64_t sum = -1;
-    char folder[FS_PATH_MAX];
-    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
-        const int64_t step = restart_newest(rules->home, spec, folder);
-        if (step >= 0) sum = sum < 0 ? step : sum + step;
-    }
-    return sum;
-}
-
 /* The failure goes into the run's metrics, if it has any, unless another start has begun already. */
 static void restart_give_up(const struct restart *next, const struct restart_rules *rules)
 {
@@ -100,10 +88,15 @@ enum status restart_after(const struct restart *last, const struct restart_rules
                           const struct restart_failure *failure)
 {
     char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
+    int64_t sum = -1; /* of the steps of all adapters, which grows with each checkpoint of any */
     const bool several = rules->wish.spec->run.group;
     const enum status code = failure->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN) return code;
-    struct restart next = {.number = last->number + 1, .step = restart_step(rules), .code = code};
+    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
+        const int64_t step = restart_newest(rules->home, spec, above);
+        if (step >= 0) sum = sum < 0 ? step : sum + step;
+    }
+    struct restart next = {.number = last->number + 1, .step = sum, .code = code};
     if (next.step >= 0 && several) {
         fs_parent(rules->home->path, above);
         snprintf(next.run, sizeof next.run, "%.3071s", above);

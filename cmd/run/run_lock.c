@@ -364,16 +364,6 @@ static enum status take(struct run_lock *lock, struct error *err)
     return STATUS_OK;
 }
 
-/* Deletes the files of takers that were killed. */
-static void sweep(const struct run_lock *lock)
-{
-    DIR *entries = io_opendir(lock->folder);
-    if (!entries) return;
-    for (struct dirent *entry; (entry = io_readdir(entries));)
-        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1)) unlinkat(dirfd(entries), entry->d_name, 0);
-    io_closedir(entries);
-}
-
 /* ---- refreshing ---------------------------------------------------------- */
 
 static void refresh(struct run_lock *lock)
@@ -469,7 +459,10 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
         TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno)));
     for (size_t i = 0; i < sizeof random; i++) snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
     TRY_GOTO(take(lock, err));
-    sweep(lock);
+    DIR *entries = io_opendir(folder); /* deletes the files of takers that were killed */
+    for (struct dirent *entry; entries && (entry = io_readdir(entries));)
+        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1)) unlinkat(dirfd(entries), entry->d_name, 0);
+    if (entries) io_closedir(entries);
     int code = thread_start(&lock->thread, 0, refresh_lock_until_end, lock);
     lock->thread_runs = code == 0;
     if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code)));

@@ -44,28 +44,19 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     }
 }
 
-/* Puts the result into the position, the same on all ranks. Without targets there is none. */
-static void note_scores(struct run *run, double targets, double loss, const struct class_scores *scores)
-{
-    const double values[EVAL_METRIC_COUNT] = {
-        [EVAL_METRIC_LOSS] = loss,
-        [EVAL_METRIC_ACCURACY] = scores ? scores->accuracy : NAN,
-        [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
-    };
-    struct train_position *position = &run->position;
-    position->scores = (struct eval_scores){.known = targets > 0, .data = run->engine.evaluation_data};
-    for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
-}
-
+/* Puts the result into the position, the same on all ranks; rank 0 tells it. Without targets there is none. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
-    const struct train_position *position = &run->position;
-    struct class_scores scores;
+    struct train_position *position = &run->position;
+    struct class_scores scores = {.accuracy = NAN, .f1 = NAN};
     double sum = 0;
     for (int v = 0; v < run->engine.world * run->engine.turns; v++) sum += e->all[v];
     const double loss = run_mean_loss(sum, e->sums[0]);
     if (e->counts) scores = class_scores_of(e->counts, e->classes);
-    note_scores(run, e->sums[0], loss, e->counts ? &scores : NULL);
+    const double values[EVAL_METRIC_COUNT] = {
+        [EVAL_METRIC_LOSS] = loss, [EVAL_METRIC_ACCURACY] = scores.accuracy, [EVAL_METRIC_F1] = scores.f1};
+    position->scores = (struct eval_scores){.known = e->sums[0] > 0, .data = run->engine.evaluation_data};
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
     if (!run->metrics) return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[0],
                      e->counts ? &scores : NULL, err));

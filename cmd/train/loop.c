@@ -459,26 +459,20 @@ static enum status loop_after_step(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* The runs that have a step to make; their number. */
-static int loop_active(struct run *first, struct run *active[TRAIN_JOBS])
-{
-    int count = 0;
-    for (struct run *run = first; run; run = run->next)
-        if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run)) active[count++] = run;
-    return count;
-}
-
 enum status run_steps(struct run *first, struct error *err)
 {
     struct run *active[TRAIN_JOBS];
     bool broken_off = false;
     enum status status = STATUS_OK;
-    int count;
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
         TRY(loop_start(run, err));
     }
-    while (!broken_off && (count = loop_active(first, active)) > 0) {
+    while (!broken_off) {
+        int count = 0;
+        for (struct run *run = first; run; run = run->next)
+            if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run)) active[count++] = run;
+        if (count == 0) break;
         run_speaks(NULL);
         TRY(first->next ? loop_train_step(active, count, &broken_off, err)
                         : loop_measured_step(first, &broken_off, err));

@@ -41,41 +41,26 @@ static enum status prepare_folder(struct run *run, bool *there, struct error *er
     return STATUS_OK;
 }
 
-static enum status prepare_shared_folder(struct run *run, struct error *err)
+/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight: in the first run's. */
+static enum status prepare_run_folder(struct run *run, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
     char nonce[RUN_LOCK_NONCE] = "";
     enum status status = STATUS_OK;
-    if (boot->rank == 0) strcpy(nonce, run_lock_nonce(run->folder.lock));
-    TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
-    if (boot->rank != 0 && boot->local_rank == 0)
-        status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
-    return run_agree(run, status, err);
-}
-
-/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight: in the first run's. */
-static enum status prepare_run_folder(struct run *run, struct error *err)
-{
-    enum status status = STATUS_OK;
     if (run->boot->rank == 0) status = run_folder_open(&run->folder, &run->home, err);
     TRY(run_agree(run, status, err));
     if (run == run->first) TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
-    if (run->boot->num_nodes > 1) TRY(prepare_shared_folder(run, err));
+    if (boot->num_nodes > 1) { /* which must see the same folder */
+        if (boot->rank == 0) strcpy(nonce, run_lock_nonce(run->folder.lock));
+        TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
+        if (boot->rank != 0 && boot->local_rank == 0)
+            status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
+        TRY(run_agree(run, status, err));
+    }
     return run == run->first ? flight_recorder_start(run, err) : STATUS_OK;
 }
 
 /* ---- the checkpoint to resume from --------------------------------------- */
-
-/* Opens the checkpoint to resume from on all ranks, which check that the run may resume. */
-static enum status prepare_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
-{
-    const struct bootstrap *boot = run->boot;
-    const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
-                                .stopped = stop_signal_pending};
-    TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, checkpoint, err), err));
-    enum status status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
-    return run_agree(run, status, err);
-}
 
 static enum status prepare_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
 {
@@ -93,19 +78,6 @@ static enum status prepare_position(struct run *run, const struct checkpoint *ch
 }
 
 /* ---- model, data, machine ------------------------------------------------ */
-
-/* Builds everything that needs no memory of the device, for all runs. */
-static enum status prepare_engines(struct run *first, struct error *err)
-{
-    struct engine *t = &first->engine;
-    t->profile = first->options->profile;
-    t->boot = first->boot;
-    t->node_ranks = first->boot->local_world;
-    if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
-        t->kernels_before = &first->kernels_before;
-    for (struct run *run = first; run->next; run = run->next) run->engine.next = &run->next->engine;
-    return engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
-}
 
 static enum status prepare_data(struct run *run, struct error *err)
 {
@@ -411,6 +383,7 @@ static enum status prepare_start(struct run *run, struct error *err)
 /* The run folder, if it exists, the checkpoint to resume from, and the batch. */
 static enum status prepare_run(struct run *run, struct error *err)
 {
+    const struct bootstrap *boot = run->boot;
     run->found = true;
     if (run->options->replay) {
         TRY(replay_open(run, err));
@@ -418,14 +391,26 @@ static enum status prepare_run(struct run *run, struct error *err)
         TRY(prepare_folder(run, &run->found, err));
         if (run->found) TRY(prepare_run_folder(run, err));
     }
-    return run->resume ? prepare_resume(run, &run->checkpoint, err)
-                       : run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
+    if (!run->resume) return run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err);
+    const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
+                                .stopped = stop_signal_pending};
+    TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, &run->checkpoint, err), err));
+    enum status status = resume_check(run->checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
+    return run_agree(run, status, err);
 }
 
 static enum status prepare_runs(struct run *first, struct error *err)
 {
     for (struct run *run = first; run; run = run->next) TRY(prepare_run(run, err));
-    enum status status = prepare_engines(first, err);
+    struct engine *t = &first->engine; /* builds everything that needs no memory of the device */
+    t->profile = first->options->profile;
+    t->boot = first->boot;
+    t->node_ranks = first->boot->local_world;
+    if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
+        t->kernels_before = &first->kernels_before;
+    for (struct run *run = first; run->next; run = run->next) run->engine.next = &run->next->engine;
+    enum status status =
+        engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
     for (struct run *run = first; run && status == STATUS_OK; run = run->next) status = prepare_data(run, err);
     TRY(run_agree(first, status, err));
     prepare_log_start(first);

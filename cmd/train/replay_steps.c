@@ -78,22 +78,11 @@ static bool replay_takes(struct replay *replay, const char *path)
     return replay->from < replay->step;
 }
 
-static enum status replay_no_checkpoint(const struct replay *replay, const char *dir,
-                                        const struct checkpoint_list *list, struct error *err)
-{
-    int64_t oldest = -1;
-    for (int i = 0; i < list->count; i++)
-        if (list->entries[i].ok) oldest = list->entries[i].position.step;
-    error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
-    if (oldest < replay->step) return STATUS_CHECKPOINT;
-    return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
-                      oldest);
-}
-
 /* The newest entry first. *later: the last one that is not before the replay's last step; NULL: none. */
 static enum status replay_choose(struct replay *replay, const char *dir, const struct checkpoint_list *list,
                                  const struct checkpoint_entry **later, struct error *err)
 {
+    int64_t oldest = -1;
     *later = NULL;
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
@@ -102,6 +91,7 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
             log_warn("checkpoint %s is passed over: %s", entry->name, entry->damage);
             continue;
         }
+        oldest = entry->position.step;
         if (entry->position.step >= replay->step) {
             *later = entry;
             continue;
@@ -109,7 +99,10 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
         TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
         if (replay_takes(replay, path)) return STATUS_OK;
     }
-    return replay_no_checkpoint(replay, dir, list, err);
+    error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
+    if (oldest < replay->step) return STATUS_CHECKPOINT;
+    return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
+                      oldest);
 }
 
 static enum status replay_find_checkpoints(struct run *run, const char *dir, struct error *err)
