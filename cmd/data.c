@@ -152,20 +152,6 @@ static enum status show_document(const struct data_view *view, int64_t number, s
 
 /* ---- the command --------------------------------------------------------- */
 
-/* Opens the labels if a shard has some: then every shard must. */
-static enum status open_data_labels(struct data_view *view, struct error *err)
-{
-    const char *bin;
-    bool labelled = false;
-    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
-        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
-        char *path = memory_printf("%.*s.labels", length, bin);
-        labelled |= !fs_is_absent(path);
-        free(path);
-    }
-    return labelled ? label_set_open(view->set, &view->labels, err) : STATUS_OK;
-}
-
 static enum status show_data(const struct arguments *a, struct data_view *view, struct error *err)
 {
     struct data_summary sum;
@@ -187,7 +173,14 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
         }
     }
     TRY(token_set_open(a->words, words, &view->set, err));
-    TRY(open_data_labels(view, err));
+    const char *bin;
+    bool labelled = false; /* if a shard has labels, every one must */
+    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
+        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
+        OWNED char *path = memory_printf("%.*s.labels", length, bin);
+        labelled |= !fs_is_absent(path);
+    }
+    if (labelled) TRY(label_set_open(view->set, &view->labels, err));
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);

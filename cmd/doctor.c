@@ -177,19 +177,6 @@ struct attention_work {
     struct attention_bwd_args bwd;
 };
 
-static void doctor_attention_work(struct attention_work *work)
-{
-    const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
-    struct attention_bwd_args *bwd = &work->bwd;
-    *bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16, .M = M, .ld_o = row, .scale = 0.0884f};
-    bwd->H = bwd->KV = ATTENTION_HEADS;
-    bwd->D = ATTENTION_WIDTH;
-    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
-    bwd->num_seqs = ATTENTION_SEQUENCES;
-    bwd->max_seq = ATTENTION_LENGTH;
-    work->fwd = attention_forward_of(&work->bwd);
-}
-
 static void doctor_work_attention_fwd(struct stream *stream, void *argument)
 {
     stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
@@ -312,8 +299,19 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
 
 static enum status doctor_measure_all(struct bench *bench, struct error *err)
 {
-    struct attention_work attention;
-    doctor_attention_work(&attention);
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH;
+    struct attention_work attention = {.bwd = {.dtype = DTYPE_BF16,
+                                               .M = ATTENTION_SEQUENCES * ATTENTION_LENGTH,
+                                               .ld_o = row,
+                                               .scale = 0.0884f,
+                                               .H = ATTENTION_HEADS,
+                                               .KV = ATTENTION_HEADS,
+                                               .D = ATTENTION_WIDTH,
+                                               .num_seqs = ATTENTION_SEQUENCES,
+                                               .max_seq = ATTENTION_LENGTH}};
+    struct attention_bwd_args *bwd = &attention.bwd;
+    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
+    attention.fwd = attention_forward_of(bwd);
     TRY(doctor_bench_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);

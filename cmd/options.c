@@ -96,23 +96,6 @@ static enum status set_option_count(const struct option_row *row, const char *va
     return STATUS_OK;
 }
 
-static enum status set_value(const struct option_row *row, const char *value, struct options *options,
-                             struct error *err)
-{
-    void *field = (char *)options + row->offset;
-    switch (row->kind) {
-    case OPTION_USUAL: *(bool *)field = true; break;
-    case OPTION_MAYBE_EMPTY: *(const char **)field = value; break;
-    case OPTION_LIST:
-        if (options->num_set == OPTIONS_MAX_SET)
-            return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
-        options->set[options->num_set++] = value;
-        break;
-    case OPTION_COUNT: return set_option_count(row, value, field, err);
-    }
-    return STATUS_OK;
-}
-
 static enum status refuse_option_word(const char *word, int i, struct error *err)
 {
 #define COMMAND(name) #name,
@@ -187,7 +170,17 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         if (options->plan && row->scope == IN_TRAINING)
             return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
         TRY(option_take_value(row, argc, argv, &i, &value, err));
-        TRY(set_value(row, value, options, err));
+        void *field = (char *)options + row->offset;
+        switch (row->kind) {
+        case OPTION_USUAL: *(bool *)field = true; break;
+        case OPTION_MAYBE_EMPTY: *(const char **)field = value; break;
+        case OPTION_LIST:
+            if (options->num_set == OPTIONS_MAX_SET)
+                return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
+            options->set[options->num_set++] = value;
+            break;
+        case OPTION_COUNT: TRY(set_option_count(row, value, field, err));
+        }
     }
     return check_together(options, err);
 }

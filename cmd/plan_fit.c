@@ -116,20 +116,6 @@ static int plan_fit_by_seconds(const void *a, const void *b)
     return x->price - y->price;
 }
 
-/* Times the candidates that may be fast, drops the others, and sorts. */
-static enum status walk_fitting(struct fit_plan *p, struct error *err)
-{
-    int kept = 0;
-    for (int i = 0; i < p->fits; i++)
-        if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
-            TRY(try_setting(p, &p->fitting[i], true, err));
-    for (int i = 0; i < p->fits; i++)
-        if (p->fitting[i].seconds > 0) p->fitting[kept++] = p->fitting[i];
-    p->fits = kept;
-    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
-    return STATUS_OK;
-}
-
 static double judged_seconds(const struct fit_candidate *c)
 {
     return c->seconds * (1 + memory_setting_doubt(&c->setting));
@@ -324,7 +310,14 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     if (p->built == 0) /* the spec's own setting is refused too: a reason that none of the tunables removes */
         return STATUS_USAGE;
     if (p->fits == 0) return refuse(p, err);
-    TRY(walk_fitting(p, err));
+    for (int i = 0; i < p->fits; i++) /* times the candidates that may be fast, drops the others, and sorts */
+        if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
+            TRY(try_setting(p, &p->fitting[i], true, err));
+    const int fits = p->fits;
+    p->fits = 0;
+    for (int i = 0; i < fits; i++)
+        if (p->fitting[i].seconds > 0) p->fitting[p->fits++] = p->fitting[i];
+    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
     *best = best_candidate(p);
     return STATUS_OK;
 }

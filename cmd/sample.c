@@ -325,18 +325,6 @@ static enum status read_checkpoint_base(const struct sample_model *m, struct sta
     return STATUS_OK;
 }
 
-static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
-{
-    TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
-    if (m->checkpoint->adapter) TRY(read_checkpoint_base(m, slices, err));
-    for (int u = 0; u < m->layout.num_trained; u++) {
-        float *unit;
-        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
-        TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
-    }
-    return STATUS_OK;
-}
-
 static enum status read_weights(struct sample_model *m, struct error *err)
 {
     const int64_t largest = m->layout.max_padded;
@@ -346,8 +334,16 @@ static enum status read_weights(struct sample_model *m, struct error *err)
     const struct state_slices slices = {.owner = &s, .count = 1, .get = sample_staging_get};
     if (!floats || (m->dtype != DTYPE_F32 && !converted))
         return error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
-    TRY(m->checkpoint ? read_checkpoint(m, slices, err)
-                      : huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err));
+    if (m->checkpoint) TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
+    if (!m->checkpoint)
+        TRY(huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err));
+    else if (m->checkpoint->adapter)
+        TRY(read_checkpoint_base(m, slices, err));
+    for (int u = 0; m->checkpoint && u < m->layout.num_trained; u++) {
+        float *unit;
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
+        TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
+    }
     if (m->adapter.settings.on) TRY(peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err));
     sample_staging_flush(&s);
     return STATUS_OK;

@@ -158,19 +158,6 @@ static enum status print_home(const struct run_spec *spec, const char *resume, s
     return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
-/* The run folder, the batch, and what a resume would be refused for. */
-static enum status train_dry_home(const struct options *options, struct run_spec *spec, int world, const char *source,
-                                  bool *resumes, struct error *err)
-{
-    struct run_home home;
-    char resume_from[FS_PATH_MAX];
-    const char *given = run_resume_of(spec, options->rank.resume, resume_from);
-    TRY(print_home(spec, given, &home, err));
-    const char *resume = run_home_resume(&home, given);
-    *resumes |= resume != NULL;
-    return resume ? resume_dry(resume, &home, spec, world, source, err) : spec_resolve_batch(spec, world, source, err);
-}
-
 static enum status train_run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                      struct run_spec *spec, struct error *err)
 {
@@ -183,8 +170,16 @@ static enum status train_run_command(const struct options *options, char **argv,
     const char *source = boot->source;
     if (options->dry_run) {
         bool resumes = false;
-        for (struct run_spec *each = spec; each; each = each->next)
-            TRY(train_dry_home(options, each, world, source, &resumes, err));
+        for (struct run_spec *each = spec; each; each = each->next) { /* what a run, or a resume, is refused for */
+            struct run_home home;
+            char resume_from[FS_PATH_MAX];
+            const char *resume = run_resume_of(each, options->rank.resume, resume_from);
+            TRY(print_home(each, resume, &home, err));
+            resume = run_home_resume(&home, resume);
+            resumes |= resume != NULL;
+            TRY(resume ? resume_dry(resume, &home, each, world, source, err)
+                       : spec_resolve_batch(each, world, source, err));
+        }
         return plan_dry_run(spec, world, source, boot->cores, resumes, err);
     }
     if (!supervises) return rank_run(&options->rank, boot, spec, err);

@@ -479,21 +479,6 @@ static bool import_is_quantized(const struct huggingface_reader *import, int ten
     return import->quantized && import->quantized[tensor].parts[HF_CODES].found;
 }
 
-static enum status open_quantized(struct huggingface_reader *import, struct error *err)
-{
-    const struct tensor_table *table = import->table;
-    for (int t = 0; import->quantized && t < table->num_tensors; t++) {
-        const bool wanted = table->stored && table->stored[t].quantized;
-        if (import_is_quantized(import, t)) {
-            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &import->files, err));
-        } else if (wanted) {
-            error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
-            return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
-        }
-    }
-    return STATUS_OK;
-}
-
 static enum status import_part(void *context, int tensor, enum stored_part part, void *out, struct error *err)
 {
     struct huggingface_reader *import = context;
@@ -645,7 +630,15 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
     TRY(resolve_pooler(import, err));
     if (rank == 0 && !source->quiet) tell_differences(import);
     TRY(check_complete(import, err));
-    return open_quantized(import, err);
+    for (int t = 0; import->quantized && t < table->num_tensors; t++) {
+        if (import_is_quantized(import, t)) {
+            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &import->files, err));
+        } else if (table->stored && table->stored[t].quantized) {
+            error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
+            return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
+        }
+    }
+    return STATUS_OK;
 }
 
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)

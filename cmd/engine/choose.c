@@ -141,27 +141,22 @@ static bool choose_fixed(const struct engine *t)
     return t->spec->train.virtual_ranks > 0;
 }
 
-static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels *before, struct cpu_kernels *kernels)
+/* With other kernels replicas would drift apart. A run keeps those that it began with, as far as they are here. */
+static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
+    TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
     cpu_kernels_instructions(kernels, had);
-    enum cpu_isa best = kernels->isa;
-    if (!cpu_kernels_keep(kernels, before) || t->rank != 0) return;
+    const enum cpu_isa best = kernels->isa;
+    const bool keeps = t->kernels_before && cpu_kernels_keep(kernels, t->kernels_before) && t->rank == 0;
     cpu_kernels_instructions(kernels, kept);
-    if (choose_fixed(t))
+    if (keeps && choose_fixed(t))
         log_detail("the run continues with the %s kernels that it began with; this CPU has %s", kept, had);
-    else
+    else if (keeps)
         log_info(
             "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
             "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
             kept, had, cpu_isa_name(best));
-}
-
-/* With other kernels replicas would drift apart. A run keeps those that it began with, as far as they are here. */
-static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
-{
-    TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
-    if (t->kernels_before) keep_chosen_kernels(t, t->kernels_before, kernels);
     TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
     TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, choose_fixed(t), err), err));
     return choose_common_kernels(t, kernels, log_products, err);
@@ -202,35 +197,29 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     return STATUS_OK;
 }
 
-static enum status refuse_chosen_gpu(const struct device *device, const struct bootstrap *boot,
-                                     const struct gpu_size *smallest, struct error *err)
-{
-    char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
-    if (smallest->rank != 0)
-        snprintf(who, sizeof who, "rank %d on %s: ", smallest->rank, boot->places[smallest->rank].host);
-    if (device->kind == DEVICE_CPU)
-        error_set(err, STATUS_USAGE, "train.sm_count_target is true, but the CPU device has no multiprocessors");
-    else
-        error_set(err, STATUS_USAGE,
-                  "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
-                  smallest->name, smallest->multiprocessors, smallest->ctas);
-    error_blame(err, *who && device->kind != DEVICE_CPU ? smallest->rank : -1, FAILURE_NONE);
-    return error_hint(err, "auto limits matrix products where it helps");
-}
-
 enum status choose_sm_target(const struct engine *t, int *ctas, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     const bool forced = spec->train.sm_count_target == SPEC_ON;
     const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm && !choose_fixed(t);
     struct gpu_size smallest;
+    char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
     *ctas = 0;
     if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside)) return STATUS_OK;
     TRY(choose_smallest_gpu(t, &smallest, err));
-    if (forced && smallest.multiprocessors <= smallest.ctas)
-        return refuse_chosen_gpu(t->device, t->boot, &smallest, err);
     if (forced || smallest.multiprocessors >= AUTO_SHARE * smallest.ctas) *ctas = smallest.ctas;
-    return STATUS_OK;
+    if (!forced || smallest.multiprocessors > smallest.ctas) return STATUS_OK;
+    if (t->device->kind == DEVICE_CPU)
+        return error_set(err, STATUS_USAGE,
+                         "train.sm_count_target is true, but the CPU device has no multiprocessors; hint: auto limits "
+                         "matrix products where it helps");
+    if (smallest.rank != 0)
+        snprintf(who, sizeof who, "rank %d on %s: ", smallest.rank, t->boot->places[smallest.rank].host);
+    error_set(err, STATUS_USAGE,
+              "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d; hint: auto "
+              "limits matrix products where it helps",
+              who, smallest.name, smallest.multiprocessors, smallest.ctas);
+    return error_blame(err, *who ? smallest.rank : -1, FAILURE_NONE);
 }
 
 /* ---- cores --------------------------------------------------------------- */
@@ -317,16 +306,6 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
 /* Launches of a layer; the host's seconds for one; the share of its peak that a GPU reaches; an unknown GPU's peak. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
 
-/* Whether launching a micro-batch takes the host as long as the GPU: twice, as short kernels follow long ones. */
-static bool choose_launch_bound(const struct engine *t)
-{
-    const struct run_spec *spec = t->spec;
-    double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
-    double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
-    double gpu = transformer_flops_per_token(&t->desc, &t->table, spec->data.seq_length) * tokens / (usual_mfu * peak);
-    return gpu < 2 * launch_seconds * launches_per_layer * (double)(t->desc.num_layers + 2);
-}
-
 /* Why nothing in a step can be a graph; NULL: blocks can. */
 static const char *graph_choice_block_obstacle(const struct engine *t)
 {
@@ -364,7 +343,13 @@ enum status choose_graphs(struct engine *t, struct error *err)
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
         return error_hint(err, "auto takes graphs where they are possible and help");
     }
-    if (wanted == SPEC_AUTO && !why_not && !choose_launch_bound(t))
+    /* whether launching a micro-batch takes the host as long as the GPU: twice, as short kernels follow long ones */
+    const struct run_spec *spec = t->spec;
+    const double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
+    const double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
+    const double flops = transformer_flops_per_token(&t->desc, &t->table, spec->data.seq_length) * tokens;
+    const double launches = launches_per_layer * (double)(t->desc.num_layers + 2);
+    if (wanted == SPEC_AUTO && !why_not && flops / (usual_mfu * peak) >= 2 * launch_seconds * launches)
         why_not = "this model's kernels take longer than their launches";
     if (!why_not) t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
     if (t->rank != 0 || t->quiet || t->simulation.comm || !device_has_graphs(t->device)) return STATUS_OK;

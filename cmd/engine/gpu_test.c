@@ -95,27 +95,24 @@ struct build_id {
 };
 
 /* Names and contents of a segment's notes are padded to four bytes. */
-static void read_build_notes(const char *notes, size_t size, struct build_id *id)
+static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *context)
 {
-    for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
-        ElfW(Nhdr) note;
-        memcpy(&note, notes + at, sizeof note);
-        const size_t name = at + sizeof note, content = name + (note.n_namesz + 3) / 4 * 4;
-        at = content + (note.n_descsz + 3) / 4 * 4;
-        if (at > size || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || memcmp(notes + name, "GNU", 4) != 0)
-            continue;
-        id->size = note.n_descsz < sizeof id->bytes ? note.n_descsz : sizeof id->bytes;
-        memcpy(id->bytes, notes + content, id->size);
-    }
-}
-
-static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *id)
-{
+    struct build_id *id = context;
     (void)size;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_NOTE)
-            read_build_notes((const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), info->dlpi_phdr[i].p_memsz,
-                             id);
+    for (const ElfW(Phdr) *part = info->dlpi_phdr; part < info->dlpi_phdr + info->dlpi_phnum; part++) {
+        const char *notes = (const char *)(info->dlpi_addr + part->p_vaddr);
+        for (size_t at = 0; part->p_type == PT_NOTE && at + sizeof(ElfW(Nhdr)) <= part->p_memsz;) {
+            ElfW(Nhdr) note;
+            memcpy(&note, notes + at, sizeof note);
+            const size_t name = at + sizeof note, content = name + (note.n_namesz + 3) / 4 * 4;
+            at = content + (note.n_descsz + 3) / 4 * 4;
+            if (at > part->p_memsz || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 ||
+                memcmp(notes + name, "GNU", 4) != 0)
+                continue;
+            id->size = note.n_descsz < sizeof id->bytes ? note.n_descsz : sizeof id->bytes;
+            memcpy(id->bytes, notes + content, id->size);
+        }
+    }
     return 1;
 }
 

@@ -184,26 +184,10 @@ enum status machine_record_refuse(const struct checkpoint *checkpoint, const jso
     return hint_at_key(err);
 }
 
-/* Of the first rank that differs from rank 0: "rank 0 on a and rank 1 on b compute with …"; "": none does. */
-static void find_other_machine(const struct bootstrap *boot, char (*all)[MACHINE_TEXT], const struct run_spec *spec,
-                               char *text)
-{
-    char differences[MACHINE_DIFFERENCES / 2] = "";
-    json_auto_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
-    text[0] = 0;
-    for (int r = 1; first && r < boot->world && !*differences; r++) {
-        json_auto_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
-        if (other && *machine_differences(first, other, spec, " and ", differences, sizeof differences))
-            snprintf(text, MACHINE_DIFFERENCES,
-                     "rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)",
-                     boot->places[0].host, r, boot->places[r].host, differences);
-    }
-}
-
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
                                          const struct run_spec *spec, char *text, struct error *err)
 {
-    char json[MACHINE_TEXT] = "";
+    char json[MACHINE_TEXT] = "", differences[MACHINE_DIFFERENCES / 2] = "";
     text[0] = 0;
     if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
         return STATUS_OK;
@@ -211,7 +195,14 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
     size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
     ASSERT(length < sizeof json);
     TRY(comm_exchange(comm, json, sizeof json, all, err));
-    find_other_machine(boot, all, spec, text);
+    json_auto_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
+    for (int r = 1; first && r < boot->world && !*differences; r++) {
+        json_auto_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
+        if (other && *machine_differences(first, other, spec, " and ", differences, sizeof differences))
+            snprintf(text, MACHINE_DIFFERENCES,
+                     "rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)",
+                     boot->places[0].host, r, boot->places[r].host, differences);
+    }
     if (!*text) return STATUS_OK;
     if (machine_record_is_strict(spec)) {
         error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);

@@ -116,28 +116,22 @@ static enum status advise_on_memory_limit(const struct search *s, struct error *
     return error_hint(err, "it fits with %s%s", first, faster);
 }
 
-/* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
-static enum status refuse_plan_over_limit(const struct engine *t, struct error *err)
+enum status memory_limit_check(const struct engine *t, struct error *err)
 {
-    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
-    const size_t need = memory_plan_device_bytes(&t->plan);
+    const size_t bytes = memory_plan_device_bytes(&t->plan), arenas = bytes - t->plan.reserve.total;
+    const bool exceeds = t->spec->train.memory_limit && bytes > (size_t)memory_plan_cap(t);
+    const bool too_large = t->comm && t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes;
+    if (!exceeds && !too_large) return STATUS_OK;
+    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t); /* or the device's memory */
     struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
     char reserve[64] = "";
     TRY(search_memory_limit(&s, err));
     if (t->plan.reserve.total)
         snprintf(reserve, sizeof reserve, ", %s of it reserve", SIZE(round, t->plan.reserve.total));
     error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
-              SIZE(round, need), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
+              SIZE(round, bytes), bytes, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
               cap == limit ? SIZE(format, cap) : SIZE(round, cap));
     return advise_on_memory_limit(&s, err);
-}
-
-enum status memory_limit_check(const struct engine *t, struct error *err)
-{
-    const size_t bytes = memory_plan_device_bytes(&t->plan), arenas = bytes - t->plan.reserve.total;
-    const bool exceeds = t->spec->train.memory_limit && bytes > (size_t)memory_plan_cap(t);
-    const bool too_large = t->comm && t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes;
-    return exceeds || too_large ? refuse_plan_over_limit(t, err) : STATUS_OK;
 }
 
 enum status memory_node_check(const struct engine *t, struct error *err)
@@ -164,23 +158,6 @@ struct share {
     char id[sizeof((struct device *)NULL)->id];
     uint64_t bytes;
 };
-
-/* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
-static enum status add_memory_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
-{
-    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used};
-    OWNED struct share *all = memory_zeroed((size_t)t->world, sizeof *all);
-    snprintf(own.id, sizeof own.id, "%s", t->device->id);
-    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
-    *bytes = 0;
-    *ranks = 0;
-    for (int r = 0; r < t->world; r++) {
-        if (strcmp(all[r].id, own.id) != 0) continue;
-        *bytes += (size_t)all[r].bytes;
-        ++*ranks;
-    }
-    return STATUS_OK;
-}
 
 /* Writes "; process 4711 (python, 12.0 GiB) computes on it as well", or nothing. */
 static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
@@ -218,9 +195,17 @@ static enum status refuse_arenas_over_limit(const struct engine *t, size_t need,
 enum status memory_free_check(const struct engine *t, struct error *err)
 {
     char hint[96] = "free memory on the GPU (nvidia-smi)";
-    size_t need, available;
-    int ranks;
-    TRY(add_memory_shares(t, &need, &ranks, err));
+    size_t need = 0, available;
+    int ranks = 0; /* that share this rank's GPU; need: of the arenas of all of them */
+    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used};
+    OWNED struct share *all = memory_zeroed((size_t)t->world, sizeof *all);
+    snprintf(own.id, sizeof own.id, "%s", t->device->id);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
+    for (int r = 0; r < t->world; r++) {
+        if (strcmp(all[r].id, own.id) != 0) continue;
+        need += (size_t)all[r].bytes;
+        ranks++;
+    }
     if (!device_available_bytes(t->device, &available)) return STATUS_OK;
     if (need > available) return refuse_arenas_over_limit(t, need, ranks, available, err);
     const size_t *reserve = t->plan.reserve.parts;

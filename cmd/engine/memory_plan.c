@@ -374,23 +374,11 @@ void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
     snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", SIZE(round, device), cap, host);
 }
 
-/* What nobody but a reader of the layout needs. */
-static void memory_plan_print_layout(const struct engine *t)
-{
-    int64_t padding = 0, gaps = -t->table.num_params;
-    for (int u = 0; u < t->table.num_units; u++) {
-        padding += shard_padded(&t->layout, u) - unit_words(&t->table, u);
-        gaps += t->table.units[u].numel;
-    }
-    log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64
-               " of alignment between tensors",
-               t->plan.shared.used, padding, gaps);
-}
-
 void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
     const struct run_spec *spec = t->spec;
+    int64_t padding = 0, gaps = -t->table.num_params;
     char trained[64] = "", active[96] = "", parts[256] = "";
     if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
     if (t->desc.experts.count)
@@ -417,7 +405,14 @@ void memory_plan_print(const struct engine *t, bool bytes)
     if (spec->communication_data_type != DTYPE_F32 && t->world > 1)
         log_detail("  gradients are reduced in %s (communication_data_type)",
                    dtype_name(spec->communication_data_type));
-    if (bytes) memory_plan_print_layout(t);
+    for (int u = 0; u < t->table.num_units; u++) {
+        padding += shard_padded(&t->layout, u) - unit_words(&t->table, u);
+        gaps += t->table.units[u].numel;
+    }
+    if (bytes) /* what nobody but a reader of the layout needs */
+        log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64
+                   " of alignment between tensors",
+                   t->plan.shared.used, padding, gaps);
     if (gpu > 0 && t->plan.local.used + t->plan.shared.used > gpu)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
                  "settings that fit");

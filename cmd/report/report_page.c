@@ -82,22 +82,6 @@ static json_t *page_facts(const struct watched_run *run)
     return facts;
 }
 
-static void page_add_events(json_t *object, const struct run_metrics *m)
-{
-    json_t *totals = json_object(), *list = json_array();
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
-        json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));
-        for (int i = 0; i < m->events[k].count; i++) {
-            const struct report_event *event = &m->events[k].items[i];
-            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
-                                                  (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
-                                                  page_real(event->seconds)));
-        }
-    }
-    json_object_set_new(object, "totals", totals);
-    json_object_set_new(object, "events", list);
-}
-
 static json_t *page_run(const struct watched_run *run)
 {
     const struct run_metrics *m = &run->metrics;
@@ -111,7 +95,18 @@ static json_t *page_run(const struct watched_run *run)
                                                  (json_int_t)sample->number, "prompt", sample->prompt, "text",
                                                  sample->text, "ids", (int)sample->ids));
     json_object_set_new(object, "formers", formers);
-    page_add_events(object, m);
+    json_t *totals = json_object(), *list = json_array();
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
+        json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));
+        for (int i = 0; i < m->events[k].count; i++) {
+            const struct report_event *event = &m->events[k].items[i];
+            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
+                                                  (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
+                                                  page_real(event->seconds)));
+        }
+    }
+    json_object_set_new(object, "totals", totals);
+    json_object_set_new(object, "events", list);
     json_object_set_new(object, "num_samples", json_integer(m->num_samples));
     json_object_set_new(object, "samples", samples);
     json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);

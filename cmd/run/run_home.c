@@ -91,22 +91,6 @@ static enum status check_above(const struct run_home *home, struct error *err)
     return error_hint(err, "%s", run_dir_hint);
 }
 
-/* Nothing else may be in their place. A disk that does not answer is waited for later. */
-static enum status check_folders(const struct run_home *home, struct error *err)
-{
-    static const char *const names[] = {"checkpoints", "log"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct error why;
-        char path[FS_PATH_MAX];
-        bool there;
-        TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
-        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why)) continue;
-        *err = why;
-        return why.code;
-    }
-    return STATUS_OK;
-}
-
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
     char target[PATH_MAX],
@@ -149,7 +133,17 @@ enum status run_home_check(const struct run_home *home, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     bool any, of_history;
-    TRY(check_folders(home, err));
+    static const char *const names[] = {"checkpoints", "log"}; /* nothing else may be in their place */
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct error why;
+        char path[FS_PATH_MAX];
+        bool there;
+        TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
+        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why))
+            continue; /* a disk that does not answer is waited for later */
+        *err = why;
+        return why.code;
+    }
     if (home->start == RUN_RESUMED) return STATUS_OK;
     TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
     TRY(checkpoint_any(checkpoints, false, &any, err));

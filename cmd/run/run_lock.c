@@ -164,19 +164,6 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
-/* `lock` may have been replaced since the last try. */
-static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error *err)
-{
-    struct stat named, ours;
-    if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
-                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
-        io_close(lock->lock_fd);
-        lock->lock_fd = -1;
-    }
-    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
-    return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
-}
-
 /* ---- what is known of an owner ------------------------------------------- */
 
 static bool same_machine(const struct run_owner *a, const struct run_owner *b)
@@ -238,7 +225,14 @@ struct taking {
 
 static enum status look(struct run_lock *lock, struct taking *t, double poll, struct error *err)
 {
-    TRY(lock_try(lock, &t->grip, err));
+    struct stat named, ours;
+    if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
+                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
+        io_close(lock->lock_fd); /* `lock` was replaced since the last look */
+        lock->lock_fd = -1;
+    }
+    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
+    TRY(lock_descriptor(lock->lock_fd, lock->lock_path, &t->grip, err));
     TRY(owner_read(lock, &t->now, err));
     t->state = owner_state(&lock->config.self, &t->now, t->grip);
     const double now = lock->config.now();

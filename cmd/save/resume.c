@@ -95,20 +95,6 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     return resume_compare_specs(checkpoint, spec, world, print, err);
 }
 
-static void resume_log_rewind(const struct checkpoint_rewind *rewind)
-{
-    if (*rewind->from)
-        log_info("would rename '%s/%s' to '%s': the run continues from it", rewind->dir, rewind->from, rewind->name);
-    if (rewind->taken)
-        log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->name, rewind->name, rewind->number);
-    for (int i = 0; i < rewind->count; i++)
-        if (rewind->moves[i].damaged)
-            log_info("would move aside '%s/%s', which is damaged", rewind->dir, rewind->moves[i].name);
-        else
-            log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->moves[i].name,
-                     rewind->moves[i].name, rewind->number);
-}
-
 enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
@@ -118,7 +104,15 @@ enum status resume_dry(const char *resume, const struct run_home *home, struct r
     TRY(resume_check(checkpoint, spec, world, source, true, err));
     TRY(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    resume_log_rewind(&rewind);
+    if (*rewind.from)
+        log_info("would rename '%s/%s' to '%s': the run continues from it", rewind.dir, rewind.from, rewind.name);
+    if (rewind.taken)
+        log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind.dir, rewind.name, rewind.name, rewind.number);
+    for (const struct rewind_move *move = rewind.moves; move < rewind.moves + rewind.count; move++)
+        if (move->damaged)
+            log_info("would move aside '%s/%s', which is damaged", rewind.dir, move->name);
+        else
+            log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind.dir, move->name, move->name, rewind.number);
     return STATUS_OK;
 }
 

@@ -121,17 +121,6 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
     if (leads) memcpy(e->sums, part->counts, (size_t)part->num_counts * sizeof *part->counts);
 }
 
-static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
-{
-    RELEASED(eval_part_release) struct eval_part part = {.samples = 0};
-    if (!run->evaluation_part) return STATUS_OK;
-    TRY(eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err));
-    start_from(run, &part, e);
-    json_decref(run->evaluation_part);
-    run->evaluation_part = NULL;
-    return STATUS_OK;
-}
-
 /* Keeps what is done of an evaluation, for its checkpoint. Without it (a loss is not finite) all is done again. */
 static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
 {
@@ -158,7 +147,13 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 {
     struct engine *t = &run->engine;
     struct token_stream *stream = NULL;
-    TRY(continue_part(run, e, err));
+    if (run->evaluation_part) {
+        RELEASED(eval_part_release) struct eval_part part = {.samples = 0};
+        TRY(eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err));
+        start_from(run, &part, e);
+        json_decref(run->evaluation_part);
+        run->evaluation_part = NULL;
+    }
     struct token_stream_config rest = t->validation_config;
     rest.first_sample = e->first_sample;
     const size_t bytes = (size_t)t->turns * sizeof *e->losses;

@@ -330,20 +330,6 @@ static enum status loop_report_early_stop(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* An evaluation may end the run, unless steps are skipped, and makes a checkpoint due if it is among the best. */
-static enum status loop_judge_evaluation(struct run *run, struct due *due, struct error *err)
-{
-    struct train_position *position = &run->position;
-    const struct early_stop_rules *rules = &run->spec->train.early_stopping;
-    early_stop_update(&position->stopping, rules, &position->scores);
-    position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
-    if (position->stopped_early && !due->run_end) TRY(loop_report_early_stop(run, err));
-    due->run_end |= position->stopped_early;
-    if (!due->checkpoint) TRY(save_is_due_for_scores(run, &due->checkpoint, err));
-    due->checkpoint |= due->run_end;
-    return STATUS_OK;
-}
-
 /* Evaluation, the epoch's end, the checkpoint, in this order: a checkpoint records that the others are done. */
 static enum status between_steps(struct run *run, struct due *due, struct error *err)
 {
@@ -357,7 +343,14 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     if (position->evaluation_due) return save_checkpoint(run, true, err);
     if (due->evaluation) {
         TRY(run_samples(run, err));
-        TRY(loop_judge_evaluation(run, due, err));
+        /* it may end the run, unless steps are skipped, and makes a checkpoint due if it is among the best */
+        const struct early_stop_rules *rules = &run->spec->train.early_stopping;
+        early_stop_update(&position->stopping, rules, &position->scores);
+        position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
+        if (position->stopped_early && !due->run_end) TRY(loop_report_early_stop(run, err));
+        due->run_end |= position->stopped_early;
+        if (!due->checkpoint) TRY(save_is_due_for_scores(run, &due->checkpoint, err));
+        due->checkpoint |= due->run_end;
     }
     if (due->epoch_end || due->run_end || run->stop) TRY(loop_report_epoch(run, due->epoch_end, err));
     position->epoch_end = due->epoch_end;

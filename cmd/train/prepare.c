@@ -62,21 +62,6 @@ static enum status prepare_run_folder(struct run *run, struct error *err)
 
 /* ---- the checkpoint to resume from --------------------------------------- */
 
-static enum status prepare_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
-                        &run->engine.sources.fingerprint, &run->position, err));
-    size_t folder = strlen(run->folder.checkpoints);
-    bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
-    run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
-    run->newest_step = here ? run->position.step : -1;
-    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
-    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
-        run->position.scaler = initial;
-    return STATUS_OK;
-}
-
 /* ---- model, data, machine ------------------------------------------------ */
 
 static enum status prepare_data(struct run *run, struct error *err)
@@ -89,7 +74,19 @@ static enum status prepare_data(struct run *run, struct error *err)
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
-    return run->checkpoint ? prepare_position(run, run->checkpoint, err) : STATUS_OK;
+    const struct checkpoint *checkpoint = run->checkpoint;
+    if (!checkpoint) return STATUS_OK;
+    const struct loss_scaler initial = run->position.scaler;
+    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
+                        &run->engine.sources.fingerprint, &run->position, err));
+    const size_t folder = strlen(run->folder.checkpoints);
+    const bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
+    run->newest_step = here ? run->position.step : -1;
+    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
+    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
+        run->position.scaler = initial;
+    return STATUS_OK;
 }
 
 /* "data/train and 2 more: 976 samples of 256 tokens an epoch, with loss masks; validation: 20 samples" */
@@ -140,27 +137,21 @@ static void prepare_log_banner(const struct run *run)
     log_info("memory: %s; run folder %s", memory, run->folder.path);
 }
 
-static void prepare_log_adapters(const struct run *first)
-{
-    for (const struct run *run = first; run && first->next; run = run->next) {
-        const struct engine *t = &run->engine;
-        char data[1024];
-        prepare_data_text(t, data);
-        run_speaks(run);
-        log_info("%" PRId64 " parameters; %" PRId64 " steps, %" PRId64 " an epoch; data: %s; run folder %s",
-                 t->table.num_params - t->table.frozen_params, t->total_steps, t->steps_per_epoch, data,
-                 run->folder.path);
-    }
-    run_speaks(NULL);
-}
-
 static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const int cores = machine_cores();
     struct string_list autos = {0};
     prepare_log_banner(run);
-    prepare_log_adapters(run);
+    for (const struct run *each = run->next ? run : NULL; each; each = each->next) { /* several adapters */
+        char data[1024];
+        prepare_data_text(&each->engine, data);
+        run_speaks(each);
+        log_info("%" PRId64 " parameters; %" PRId64 " steps, %" PRId64 " an epoch; data: %s; run folder %s",
+                 each->engine.table.num_params - each->engine.table.frozen_params, each->engine.total_steps,
+                 each->engine.steps_per_epoch, data, each->folder.path);
+    }
+    run_speaks(NULL);
     log_detail("device: %s; %s", t->device->name, t->device->detail);
     spec_auto_print(run->spec, &autos);
     for (int i = 0; i < autos.count; i++) log_info("%s", autos.items[i]);

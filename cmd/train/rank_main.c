@@ -122,17 +122,6 @@ static bool rank_is_failure(enum status status)
     return status != STATUS_OK && status != STATUS_REQUEUE;
 }
 
-static enum status rank_check_history(const struct run *run, struct error *err)
-{
-    enum status status = run_check_history(&run->position, err);
-    if (status != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
-        error_hint(err,
-                   "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the scale");
-    else if (status != STATUS_OK)
-        error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the beginning");
-    return engine_name_error(&run->engine, status, err);
-}
-
 static enum status rank_train_together(struct run *first, struct error *err)
 {
     TRY(run_prepare(first, err));
@@ -167,7 +156,14 @@ static enum status rank_train_together(struct run *first, struct error *err)
             console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
         log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
                  PLURAL(run->position.step), run->position.tokens, run->folder.path);
-        const enum status history = rank_check_history(run, err);
+        const enum status history = run_check_history(&run->position, err);
+        if (history != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
+            error_hint(err, "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the "
+                            "scale");
+        else if (history != STATUS_OK)
+            error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the "
+                            "beginning");
+        engine_name_error(&run->engine, history, err);
         status = status == STATUS_OK ? history : status;
     }
     run_speaks(NULL);

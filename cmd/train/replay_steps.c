@@ -294,23 +294,6 @@ enum status replay_compare_step(const struct run *run, const struct step_metrics
     return status;
 }
 
-/* "6 steps, 2 hashes of the parameters, the state of checkpoint epoch-0002" */
-static void replay_log_verdict(const struct replay *replay)
-{
-    const int64_t count = replay->step - replay->from;
-    int64_t known = 0, hashed = 0;
-    char hashes[64] = "", state[CHECKPOINT_NAME_MAX + 64] = "";
-    for (int64_t i = 0; i < count; i++) {
-        known += replay->records[i].known;
-        hashed += replay->records[i].hashed;
-    }
-    if (hashed)
-        snprintf(hashes, sizeof hashes, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
-    if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
-    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count, PLURAL(count),
-             hashes, state);
-}
-
 enum status replay_finish(struct run *run, struct error *err)
 {
     const struct replay *replay = run->replay;
@@ -330,6 +313,18 @@ enum status replay_finish(struct run *run, struct error *err)
         status = replay_compare_hash(run, replay->step, what, hashes[s], replay->end.hashes[s], err);
     }
     TRY(run_agree(run, status, err));
-    if (run->boot->rank == 0) replay_log_verdict(replay);
+    if (run->boot->rank != 0) return STATUS_OK;
+    const int64_t count = replay->step - replay->from;
+    int64_t known = 0, hashed = 0;
+    char texts[64] = "", state[CHECKPOINT_NAME_MAX + 64] = "";
+    for (int64_t i = 0; i < count; i++) {
+        known += replay->records[i].known;
+        hashed += replay->records[i].hashed;
+    }
+    if (hashed)
+        snprintf(texts, sizeof texts, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
+    if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
+    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count, PLURAL(count),
+             texts, state);
     return STATUS_OK;
 }
