@@ -99,19 +99,6 @@ static enum status init_check_text(const char *text, struct error *err)
 
 /* ---- the model ----------------------------------------------------------- */
 
-/* Whether a model's folder (NULL: there is a config.json only) has weights of any kind. */
-static bool init_has_weights(const char *folder, const struct model_desc *desc, int64_t *params)
-{
-    RELEASED(tensor_table_release) struct tensor_table table = {0};
-    struct error err;
-    bool absent = true;
-    tensor_table_build(desc, &table);
-    const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
-    if (folder) huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
-    *params = table.num_params;
-    return !absent;
-}
-
 static enum status init_take_model(struct init *t, const char *text, struct error *err)
 {
     char folder[FS_PATH_MAX];
@@ -121,7 +108,14 @@ static enum status init_take_model(struct init *t, const char *text, struct erro
     model_desc_release(&t->desc);
     t->desc = (struct model_desc){.layers = NULL};
     TRY(model_desc_load(found ? folder : text, &t->desc, err));
-    t->pretrained = init_has_weights(found ? folder : NULL, &t->desc, &t->params);
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
+    struct error ignored; /* those but `absent` are init_build()'s */
+    bool absent = true;
+    tensor_table_build(&t->desc, &table);
+    const struct huggingface_source source = {.dir = folder, .desc = &t->desc, .table = &table};
+    if (found) huggingface_check(&source, &absent, &ignored);
+    t->params = table.num_params;
+    t->pretrained = !absent;
     free(t->model);
     t->model = memory_text(text);
     if (!t->pretrained)
@@ -216,19 +210,6 @@ static enum status init_count_lengths(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
-/* A glob may match PREFIX-validation as well as PREFIX. */
-static void init_note_validation(const struct init *t, const struct string_list *shards)
-{
-    const char *bin;
-    int64_t documents, tokens;
-    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
-        bool named = false;
-        for (int k = 0; k < shards->count; k++) named |= strstr(shards->items[k], "-validation") != NULL;
-        if (!named && fs_has_suffix(bin, "-validation.bin"))
-            init_note("'%s' is trained on too: --data matches it", bin);
-    }
-}
-
 /* A classifier's labels lie beside the first shard. */
 static enum status init_read_labels(struct init *t, struct error *err)
 {
@@ -260,7 +241,14 @@ static enum status init_take_shards(struct init *t, const struct string_list *sh
     TRY(init_read_labels(t, err));
     t->masked = token_set_has_mask(t->set) && !t->labels;
     if (t->masked) TRY(init_count_lengths(t, err));
-    init_note_validation(t, shards);
+    const char *bin; /* a glob may match PREFIX-validation as well as PREFIX */
+    int64_t documents, tokens;
+    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
+        bool named = false;
+        for (int k = 0; k < shards->count; k++) named |= strstr(shards->items[k], "-validation") != NULL;
+        if (!named && fs_has_suffix(bin, "-validation.bin"))
+            init_note("'%s' is trained on too: --data matches it", bin);
+    }
     string_list_release(&t->data);
     t->data = (struct string_list){.count = 0};
     for (int i = 0; i < shards->count; i++) string_list_add(&t->data, shards->items[i]);
@@ -366,14 +354,6 @@ static enum status init_take_gpus(struct init *t, const char *text, struct error
     t->ranks = gpus > 0 ? (int)gpus : 1;
     t->node_ranks = t->ranks <= 8 ? t->ranks : t->ranks % 8 == 0 ? 8 : 4;
     return STATUS_OK;
-}
-
-static const char *init_usual_device(const struct init *t)
-{
-    struct gpu_model model;
-    struct error err;
-    const bool known = t->machine.gpus > 0 && gpu_catalog_find(t->machine.name, &model, &err) == STATUS_OK;
-    return !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
 }
 
 static enum status init_take_device(struct init *t, const char *text, struct error *err)
@@ -519,7 +499,11 @@ static enum status init_take_hardware(struct init *t, struct error *err)
     if (!t->cuda && !t->asks && !f->gpus && !f->device)
         init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
     const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
-    TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
+    struct gpu_model model;
+    struct error unknown;
+    const bool known = t->machine.gpus > 0 && gpu_catalog_find(t->machine.name, &model, &unknown) == STATUS_OK;
+    usual = !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
+    TRY(init_take_flag(t, "device", f->device, device, usual, init_take_device, err));
     if (!f->device && t->machine.gpus && t->memory > t->machine.memory) t->memory = t->machine.memory;
     if (f->memory) TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
     if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)

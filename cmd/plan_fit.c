@@ -121,23 +121,6 @@ static double judged_seconds(const struct fit_candidate *c)
     return c->seconds * (1 + memory_setting_doubt(&c->setting));
 }
 
-/* The cheapest of about the fastest candidates that round as the spec asks for; of all, where none does. */
-static const struct fit_candidate *best_candidate(const struct fit_plan *p)
-{
-    const struct fit_candidate *best = NULL;
-    double fastest = INFINITY;
-    bool exact = false;
-    for (int i = 0; i < p->fits; i++) exact |= !p->fitting[i].rounds;
-    for (int i = 0; i < p->fits; i++)
-        if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
-    for (int i = 0; i < p->fits; i++) {
-        const struct fit_candidate *c = &p->fitting[i];
-        if ((exact && c->rounds) || judged_seconds(c) > fastest * (1 + same_time)) continue;
-        if (!best || c->price < best->price) best = c;
-    }
-    return best;
-}
-
 /* ---- printing ------------------------------------------------------------ */
 
 static const double gib_bytes = (double)(1 << 30);
@@ -318,7 +301,17 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     for (int i = 0; i < fits; i++)
         if (p->fitting[i].seconds > 0) p->fitting[p->fits++] = p->fitting[i];
     qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
-    *best = best_candidate(p);
+    /* the cheapest of about the fastest candidates that round as the spec asks for; of all, where none does */
+    double fastest = INFINITY;
+    bool exact = false;
+    for (int i = 0; i < p->fits; i++) exact |= !p->fitting[i].rounds;
+    for (int i = 0; i < p->fits; i++)
+        if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
+    *best = NULL;
+    for (const struct fit_candidate *c = p->fitting; c < p->fitting + p->fits; c++)
+        if (!(exact && c->rounds) && judged_seconds(c) <= fastest * (1 + same_time) &&
+            (!*best || c->price < (*best)->price))
+            *best = c;
     return STATUS_OK;
 }
 

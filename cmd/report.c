@@ -52,22 +52,6 @@ static void pause_report(double seconds)
         nanosleep(&(struct timespec){.tv_nsec = (long)(fmin(left, 0.25) * 1e9)}, NULL);
 }
 
-/* Reads what was added; a run that has ended meanwhile once more, for its last lines. *goes_on: a run does. */
-static enum status report_refresh_runs(struct watched_run *runs, int count, bool *changed, bool *goes_on,
-                                       struct error *err)
-{
-    *changed = *goes_on = false;
-    for (int r = 0; r < count; r++) {
-        const bool was_running = runs[r].state == RUN_RUNNING;
-        bool more = false;
-        TRY(watched_run_refresh(&runs[r], &more, err));
-        *changed = *changed || more;
-        if (was_running && runs[r].state != RUN_RUNNING) TRY(watched_run_refresh(&runs[r], &more, err));
-        *goes_on |= runs[r].state == RUN_RUNNING;
-    }
-    return STATUS_OK;
-}
-
 /* A disk that is full or fails for a moment is tried again. */
 static enum status write_patiently(const struct report_options *options, struct watched_run *runs, int count,
                                    double reload, struct error *err)
@@ -102,7 +86,16 @@ static enum status watch_runs(const struct report_options *options, struct watch
         if (changed) TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
         pause_report(options->seconds);
-        TRY(report_refresh_runs(runs, count, &changed, &goes_on, err));
+        changed = goes_on = false;
+        for (int r = 0; r < count;
+             r++) { /* reads what was added; of a run that has ended meanwhile the last lines too */
+            const bool was_running = runs[r].state == RUN_RUNNING;
+            bool more = false;
+            TRY(watched_run_refresh(&runs[r], &more, err));
+            changed = changed || more;
+            if (was_running && runs[r].state != RUN_RUNNING) TRY(watched_run_refresh(&runs[r], &more, err));
+            goes_on |= runs[r].state == RUN_RUNNING;
+        }
     }
     TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)

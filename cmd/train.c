@@ -73,15 +73,6 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     return restart_after(&last, &rules, &failure);
 }
 
-/* A supervisor keeps the run spec as it is now for all its starts. A rank's threads wait for no reader from here on. */
-static enum status train_before_reading(const struct options *options, bool supervises, struct error *err)
-{
-    const int error = supervises ? 0 : output_start();
-    if (error) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
-    if (supervises && options->config) TRY(kept_files_add(options->config, err));
-    return supervises && options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
-}
-
 /* A hash of the input that has to be the same on all ranks. */
 static uint64_t train_fingerprint(const struct options *options, const struct run_spec *spec)
 {
@@ -239,7 +230,13 @@ enum status train_with(const struct options *options, char **argv, enum status s
     if (status == STATUS_OK && !options->dry_run) status = machine_check_proc(err);
     if (status == STATUS_OK && options->dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
-    if (status == STATUS_OK && !options->dry_run) TRY_END(train_before_reading(options, supervises, err));
+    if (status == STATUS_OK && !options->dry_run && supervises) { /* which keeps the run spec for all its starts */
+        if (options->config) TRY_END(kept_files_add(options->config, err));
+        if (options->deepspeed) TRY_END(kept_files_add(options->deepspeed, err));
+    } else if (status == STATUS_OK && !options->dry_run) { /* a rank's threads wait for no reader from here on */
+        const int error = output_start();
+        if (error) TRY_END(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)));
+    }
     TRY_END(train_read_spec(options, &boot, status, &spec, err));
     if (supervises) snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options->local_gpus);
     status = train_run_command(options, argv, &boot, spec, err);

@@ -232,19 +232,6 @@ static void why_print_paragraph(const char *text)
     wrapped_put(stdout, 110, "", shown, strlen(shown));
 }
 
-static void why_tell_end(const struct starts *starts)
-{
-    char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
-    if (flight_start_compare(starts->newest, starts->end.start) > 0)
-        snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts->newest);
-    if (*starts->chosen)
-        snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
-                 starts->chosen);
-    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
-             clock_date((double)starts->end.wall, date), starts->end.start, newer, records);
-    why_print_paragraph(text);
-}
-
 /* ---- the command --------------------------------------------------------- */
 
 static enum status why_tell_records(struct flight_records *all, int64_t rank, struct error *err)
@@ -292,7 +279,15 @@ static enum status why_answer(const struct question *question, struct flight_rec
     }
     if (question->start) return why_no_records(flight, err);
     if (*starts.end.start) {
-        why_tell_end(&starts);
+        char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
+        if (flight_start_compare(starts.newest, starts.end.start) > 0)
+            snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts.newest);
+        if (*starts.chosen)
+            snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
+                     starts.chosen);
+        snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
+                 clock_date((double)starts.end.wall, date), starts.end.start, newer, records);
+        why_print_paragraph(text);
         if (question->rank < 0) return STATUS_OK;
         return error_set(err, STATUS_USAGE,
                          "--rank %" PRId64 ": the newest start has no record of this rank; add --start NAME",

@@ -129,21 +129,6 @@ static enum status hf_bad_numbers(const struct tensor_info *tensor, struct error
     return error_hint(err, "the file is damaged; take another copy");
 }
 
-/* Scales are numbers, and so are FP8's codes. */
-static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                                    enum stored_part part, const void *data, struct error *err)
-{
-    const struct stored_tensor *stored = &quantized->stored;
-    const int64_t bytes = stored->bytes[part];
-    bool finite = true;
-    if (part == STORED_CODES)
-        for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
-            finite = finite && (((const uint8_t *)data)[i] & 0x7f) != 0x7f;
-    else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
-        for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)data)[i]);
-    return finite ? STATUS_OK : hf_bad_numbers(tensor, err);
-}
-
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
                               enum stored_part part, struct hf_files *files, void *out, struct error *err)
 {
@@ -155,7 +140,15 @@ enum status hf_quantized_read(const struct hf_quantized *quantized, const struct
         TRY(hf_files_values(files, place, 0, place->bytes / 2, out, err)); /* FP8's scales may have 16 bits */
     else
         TRY(hf_files_read(files, place, out, err));
-    return hf_check_numbers(quantized, tensor, part, out, err);
+    const struct stored_tensor *stored = &quantized->stored; /* scales are numbers, and so are FP8's codes */
+    const int64_t bytes = stored->bytes[part];
+    bool finite = true;
+    if (part == STORED_CODES)
+        for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
+            finite = finite && (((const uint8_t *)out)[i] & 0x7f) != 0x7f;
+    else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
+        for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)out)[i]);
+    return finite ? STATUS_OK : hf_bad_numbers(tensor, err);
 }
 
 enum status hf_quantized_expert(const struct hf_quantized *quantized, const struct tensor_info *stack, int64_t expert,

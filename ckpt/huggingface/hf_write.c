@@ -243,21 +243,6 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     return close_written_file(writer, err);
 }
 
-static enum status hf_write_index(const struct hf_writer *writer, struct error *err)
-{
-    char name[HF_NAME_MAX];
-    json_int_t bytes = 0;
-    json_t *map = json_object();
-    for (const struct hf_tensor *tensor = writer->folder->tensors; tensor <= writer->tensor; tensor++) {
-        hf_file_name(writer, tensor->file, name);
-        json_object_set_new(map, tensor->name, json_string(name));
-        bytes += hf_tensor_bytes(tensor);
-    }
-    snprintf(name, sizeof name, "%s.safetensors.index.json", writer->folder->stem);
-    json_auto_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
-    return hf_write_json(writer->folder->out, name, index, err);
-}
-
 static void hf_writer_release(struct hf_writer *writer)
 {
     close_written_file(writer, NULL);
@@ -274,7 +259,19 @@ enum status hf_write_folder(const struct hf_folder *folder, const char *name, js
     if (mkdir(folder->out, 0777))
         return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->out);
     TRY(hf_write_weights(&writer, err));
-    if (writer.num_files > 1) TRY(hf_write_index(&writer, err));
+    if (writer.num_files > 1) {
+        char name_of[HF_NAME_MAX];
+        json_int_t bytes = 0;
+        json_t *map = json_object();
+        for (const struct hf_tensor *tensor = folder->tensors; tensor <= writer.tensor; tensor++) {
+            hf_file_name(&writer, tensor->file, name_of);
+            json_object_set_new(map, tensor->name, json_string(name_of));
+            bytes += hf_tensor_bytes(tensor);
+        }
+        snprintf(name_of, sizeof name_of, "%s.safetensors.index.json", folder->stem);
+        json_auto_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
+        TRY(hf_write_json(folder->out, name_of, index, err));
+    }
     TRY(hf_write_tokenizer(folder->checkpoint, folder->out, err));
     TRY(hf_write_json(folder->out, name, owned, err));
     return fs_sync_dir(folder->out, STATUS_DATA, err);

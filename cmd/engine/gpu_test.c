@@ -161,23 +161,6 @@ static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-/* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
-static void add_gpu_test_record(const struct device *device, unsigned avoid)
-{
-    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n", last = '\n';
-    uint64_t hash;
-    if (!gpu_test_locate(device, path, &hash)) return;
-    autotune_cache_make_folder();
-    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    const off_t size = lseek(fd, 0, SEEK_END);
-    if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
-    const int before = last != '\n'; /* the line's own newline ends the torn one */
-    const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, avoid);
-    const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
-    if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
-    if (fd >= 0) close(fd);
-}
-
 /* ---- before a run -------------------------------------------------------- */
 
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
@@ -192,7 +175,18 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
     const double start = seconds_now();
     TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
     log_detail("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
-    add_gpu_test_record(t->device, *avoid);
+    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n", last = '\n';
+    uint64_t hash;
+    if (!gpu_test_locate(t->device, path, &hash)) return STATUS_OK;
+    autotune_cache_make_folder(); /* remembers the test; if it cannot, a line of the log says that it is repeated */
+    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    const off_t size = lseek(fd, 0, SEEK_END);
+    if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
+    const int before = last != '\n'; /* the line's own newline ends the torn one */
+    const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, *avoid);
+    const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
+    if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
+    if (fd >= 0) close(fd);
     return STATUS_OK;
 }
 

@@ -178,20 +178,6 @@ static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
     return text;
 }
 
-static enum status refuse_arenas_over_limit(const struct engine *t, size_t need, int ranks, size_t available,
-                                            struct error *err)
-{
-    char others[512], who[64] = "the plan takes";
-    const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
-    struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
-    struct error ignored;
-    if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
-    error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
-              SIZE(round, need), need, SIZE(round, available), SIZE(round, t->device->memory_bytes), t->device->name,
-              others_in_gpu_memory(t->device->id, others, sizeof others));
-    return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
-}
-
 enum status memory_free_check(const struct engine *t, struct error *err)
 {
     char hint[96] = "free memory on the GPU (nvidia-smi)";
@@ -207,7 +193,17 @@ enum status memory_free_check(const struct engine *t, struct error *err)
         ranks++;
     }
     if (!device_available_bytes(t->device, &available)) return STATUS_OK;
-    if (need > available) return refuse_arenas_over_limit(t, need, ranks, available, err);
+    if (need > available) {
+        char others[512], who[64] = "the plan takes";
+        const size_t apart = t->plan.reserve.total; /* it is taken already, or not asked for */
+        struct search s = {.engine = t, .limit = available / (size_t)ranks + apart, .apart = apart, .ranks = ranks};
+        struct error ignored;
+        if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
+        error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
+                  SIZE(round, need), need, SIZE(round, available), SIZE(round, t->device->memory_bytes),
+                  t->device->name, others_in_gpu_memory(t->device->id, others, sizeof others));
+        return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
+    }
     const size_t *reserve = t->plan.reserve.parts;
     const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
     if (available - need >= later) return STATUS_OK;

@@ -124,25 +124,10 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
-{
-    struct train_job jobs[TRAIN_JOBS];
-    int count = 0;
-    for (struct engine *t = first; t; t = t->next, count++) {
-        zero_begin_micro(t->zero, last);
-        jobs[count] = (struct train_job){.transformer = t->transformer,
-                                         .batch = &batches[count],
-                                         .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
-                                         .verbs = zero_verbs(t->zero),
-                                         .loss_sum = t->loss_sum,
-                                         .expert_sums = engine_expert_sums(t, 0)};
-    }
-    return transformer_train(jobs, count, first->compute, err);
-}
-
 static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
 {
     struct batch batches[TRAIN_JOBS];
+    struct train_job jobs[TRAIN_JOBS];
     struct zero_result result;
     int count = 0;
     for (struct engine *t = &w->engine; t; t = t->next) {
@@ -160,8 +145,19 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
         }
         stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
     }
-    for (int64_t micro = 0; micro < micro_batches; micro++)
-        TRY(walk_micro(&w->engine, batches, micro + 1 == micro_batches, err));
+    for (int64_t micro = 0; micro < micro_batches; micro++) {
+        count = 0;
+        for (struct engine *t = &w->engine; t; t = t->next, count++) {
+            zero_begin_micro(t->zero, micro + 1 == micro_batches);
+            jobs[count] = (struct train_job){.transformer = t->transformer,
+                                             .batch = &batches[count],
+                                             .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
+                                             .verbs = zero_verbs(t->zero),
+                                             .loss_sum = t->loss_sum,
+                                             .expert_sums = engine_expert_sums(t, 0)};
+        }
+        TRY(transformer_train(jobs, count, w->engine.compute, err));
+    }
     for (struct engine *t = &w->engine; t; t = t->next) {
         TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
         TRY(zero_end_step(t->zero, t->compute, err));

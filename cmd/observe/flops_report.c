@@ -33,32 +33,22 @@ static double tera_per_second(double amount, double seconds)
     return seconds > 0 ? amount / seconds / 1e12 : 0;
 }
 
-/* "41.2%": the larger of the shares of the device's peak of FLOP/s and of bytes/s; "-" where they are unknown. */
-static const char *share_of_peak(const struct engine *t, const struct op_profile *row, char text[16])
-{
-    const struct device *device = t->device;
-    double flops = device->peak_flops[t->spec->dtype], bytes = device->peak_bytes, share = 0;
-    if (flops > 0) share = row->flops / flops;
-    if (bytes > 0) share = fmax(share, row->bytes / bytes);
-    if (share > 0 && row->seconds > 0)
-        snprintf(text, 16, "%.1f%%", 100 * share / row->seconds);
-    else
-        snprintf(text, 16, "-");
-    return text;
-}
-
 static void print_flops_of_ops(FILE *out, const struct engine *t, const struct op_profile *rows, int count)
 {
+    const double flops = t->device->peak_flops[t->spec->dtype], bytes = t->device->peak_bytes;
     double total = 0;
-    char peak[16];
     for (int i = 0; i < count; i++) total += rows[i].seconds;
     fprintf(out, "%-20s %8s %10s %7s %10s %8s %10s %8s %8s\n", "op", "calls", "seconds", "share", "GFLOP", "TFLOP/s",
             "GB", "GB/s", "of peak");
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        char peak[16] = "-"; /* the larger of the shares of the device's peaks of FLOP/s and of bytes/s, if known */
+        const double share = fmax(flops > 0 ? rows[i].flops / flops : 0, bytes > 0 ? rows[i].bytes / bytes : 0);
+        if (share > 0 && rows[i].seconds > 0) snprintf(peak, sizeof peak, "%.1f%%", 100 * share / rows[i].seconds);
         fprintf(out, "%-20s %8" PRId64 " %10.6f %6.1f%% %10.4g %8.3f %10.4g %8.2f %8s\n", rows[i].name, rows[i].calls,
                 rows[i].seconds, total > 0 ? 100 * rows[i].seconds / total : 0, rows[i].flops / 1e9,
                 tera_per_second(rows[i].flops, rows[i].seconds), rows[i].bytes / 1e9,
-                1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), share_of_peak(t, &rows[i], peak));
+                1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), peak);
+    }
 }
 
 static void log_flops_text(struct run *run, char *text)

@@ -121,10 +121,10 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-/* values: (STEP_SERIES); NAN also for null. Returns the bits of those that are there; a loss without targets is not. */
-static uint64_t metrics_step_values(const json_t *object, double *values)
+static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
-    uint64_t present = 0;
+    double values[STEP_SERIES]; /* NAN also for null */
+    uint64_t present = 1ULL << STEP_TIME;
     for (int s = 0; s < STEP_FIELDS; s++) {
         const struct step_field *field = &step_fields[s];
         const json_t *parent = *field->object ? json_object_get(object, field->object) : object;
@@ -133,14 +133,7 @@ static uint64_t metrics_step_values(const json_t *object, double *values)
         values[s] = is_number ? json_number_value(value) : NAN;
         if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM))) present |= 1ULL << s;
     }
-    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS);
-    return present;
-}
-
-static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
-{
-    double values[STEP_SERIES];
-    uint64_t present = metrics_step_values(object, values) | 1ULL << STEP_TIME;
+    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS); /* it has none */
     if (step <= metrics->last_step) {
         metrics->unordered++;
         return;

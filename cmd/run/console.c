@@ -40,22 +40,6 @@ static void show_line(struct console *console, const char *step, const char *rat
     console->line_open = true;
 }
 
-/* Where the step's time went. A graph's parts are not timed. */
-static void console_log_breakdown(const struct step_metrics *m)
-{
-    const bool graph = isnan(m->seconds.forward);
-    char parts[256];
-    int used = 0;
-    double other = m->seconds.step;
-    for (int f = STEP_DATA; f <= (graph ? STEP_DATA : STEP_OPTIMIZER); f++) {
-        const double seconds = step_field_value(m, (enum step_field_index)f);
-        used += snprintf(parts + used, sizeof parts - (size_t)used, "%s %.3f + ", step_fields[f].member, seconds);
-        other -= seconds;
-    }
-    log_info("  seconds: step %.3f = %s%sother %.3f; checkpoint %.3f", m->seconds.step, parts,
-             graph ? "a graph, whose parts are not timed, and " : "", other, m->seconds.checkpoint);
-}
-
 void console_step(struct console *console, const struct step_metrics *m)
 {
     double seconds = m->seconds.step;
@@ -78,10 +62,19 @@ void console_step(struct console *console, const struct step_metrics *m)
     if (console->terminal) show_line(console, step, rates, speed);
     if (due) /* the log file has plain lines in both cases */
         (console->terminal ? log_debug : log_info)("%s%s%s", step, rates, speed);
-    if (console->breakdown && due) {
-        console_break(console);
-        console_log_breakdown(m);
+    if (!console->breakdown || !due) return;
+    const bool graph = isnan(m->seconds.forward); /* whose parts are not timed */
+    char parts[256];
+    int used = 0;
+    double other = m->seconds.step;
+    for (int f = STEP_DATA; f <= (graph ? STEP_DATA : STEP_OPTIMIZER); f++) {
+        const double part = step_field_value(m, (enum step_field_index)f);
+        used += snprintf(parts + used, sizeof parts - (size_t)used, "%s %.3f + ", step_fields[f].member, part);
+        other -= part;
     }
+    console_break(console);
+    log_info("  seconds: step %.3f = %s%sother %.3f; checkpoint %.3f", m->seconds.step, parts,
+             graph ? "a graph, whose parts are not timed, and " : "", other, m->seconds.checkpoint);
 }
 
 void console_break(struct console *console)

@@ -85,24 +85,8 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
-/* A micro-batch of each step that has so many, side by side: from the stream, or from *kept, which otherwise keeps it
- * unless it is NULL. */
-static enum status run_micro(struct train_step *steps, int count, int64_t micro, struct batch **kept, struct error *err)
-{
-    struct train_job jobs[TRAIN_JOBS];
-    int num_jobs = 0;
-    flight_micro(micro + 1);
-    for (int i = 0; i < count; i++) {
-        struct engine *t = steps[i].stepper->engine;
-        if (micro >= t->micros) continue;
-        if (!kept || !*kept) TRY(next_batch(&steps[i], err));
-        if (kept && !*kept) *kept = batch_copy(&steps[i].last);
-        jobs[num_jobs++] = stepper_job(t, kept ? *kept : &steps[i].last, false);
-    }
-    return transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err);
-}
-
-/* Enqueues each micro-batch as soon as its tokens are loaded. kept (micros): take_batch(); NULL: nothing is kept. */
+/* Enqueues each micro-batch as soon as its tokens are loaded, those of several steps side by side. kept (micros): has
+ * batches of the stream, and keeps those that it lacks; NULL: nothing is kept. */
 static enum status run_micros(struct train_step *steps, int count, struct batch **kept, struct error *err)
 {
     int64_t most = 0;
@@ -113,7 +97,17 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
         most = t->micros > most ? t->micros : most;
     }
     for (int64_t micro = 0; micro < most && !stop; micro++) {
-        TRY(run_micro(steps, count, micro, kept ? &kept[micro] : NULL, err));
+        struct train_job jobs[TRAIN_JOBS];
+        int num_jobs = 0;
+        flight_micro(micro + 1);
+        for (int i = 0; i < count; i++) {
+            struct engine *t = steps[i].stepper->engine;
+            if (micro >= t->micros) continue;
+            if (!kept || !kept[micro]) TRY(next_batch(&steps[i], err));
+            if (kept && !kept[micro]) kept[micro] = batch_copy(&steps[i].last);
+            jobs[num_jobs++] = stepper_job(t, kept ? kept[micro] : &steps[i].last, false);
+        }
+        TRY(transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err));
         for (int i = 0; i < count && micro + 1 < most; i++) {
             const struct stepper_calls *calls = &steps[i].stepper->calls;
             TRY(calls->look(calls->context, &stop, err));

@@ -216,29 +216,25 @@ static void write_record(FILE *out, int rank, const struct trace_record *r, cons
     fprintf(out, "}}");
 }
 
-static void write_rank(FILE *out, int rank, const struct trace_head *head)
-{
-    static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
-    fprintf(out,
-            "%s\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d on %s\"}}",
-            rank ? "," : "", rank, rank, head->host);
-    fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
-            rank, rank);
-    for (int row = 0; row < ROWS; row++)
-        fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
-                rank, row, rows[row]);
-}
-
 /* Gets the records of `rank` on all ranks; rank 0 (out not NULL) writes them. */
 static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64_t *dropped, struct error *err)
 {
     enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
+    static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
     const struct engine *engine = t->engine;
     struct trace_head head = {.count = t->count, .dropped = t->dropped};
     OWNED struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
     snprintf(head.host, sizeof head.host, "%.63s", engine->boot->host);
     TRY(comm_broadcast(engine->comm, &head, sizeof head, rank, err));
-    if (out) write_rank(out, rank, &head);
+    if (out)
+        fprintf(out,
+                "%s\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d on "
+                "%s\"}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{"
+                "\"sort_index\":%d}}",
+                rank ? "," : "", rank, rank, head.host, rank, rank);
+    for (int row = 0; out && row < ROWS; row++)
+        fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                rank, row, rows[row]);
     *dropped += head.dropped;
     for (int64_t at = 0; at < head.count; at += AT_ONCE) {
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);

@@ -208,22 +208,6 @@ enum status background_save_expect(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* Waits until the memory is there, or will not come. Collective, with no step under way: pinning may wait for it. */
-static enum status settle_memory(struct run *run, struct error *err)
-{
-    struct background_save *b = run->background;
-    const double start = seconds_now();
-    bool there;
-    if (b->memory != COPY_TAKEN_NOW) return STATUS_OK;
-    if (b->taking) pthread_join(b->taker, NULL); /* it has the heartbeats */
-    b->taking = false;
-    if (b->refusal.code == STATUS_OK) memory_snapshot_place(&run->engine, &b->refusal);
-    TRY(agree_on_memory(run, &there, err));
-    if (there) b->memory = COPY_THERE;
-    run->deadline.saved += seconds_now() - start;
-    return STATUS_OK;
-}
-
 /* ---- a run's checkpoints ------------------------------------------------- */
 
 struct checkpoint_keep save_keep_of(const struct run *run)
@@ -470,8 +454,17 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     TRY(background_save_wait(run, last || run->stop, err));
     const bool copies = !last && !run->stop;
     if (copies) TRY(background_save_expect(run, err));
-    TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
-    if (copies) TRY(settle_memory(run, err));
+    TRY(integrity_compare_replicas(run, err));   /* a checkpoint takes a slice from each rank: it would be a mixture */
+    if (copies && b->memory == COPY_TAKEN_NOW) { /* no step is under way: pinning may wait for it */
+        const double waits = seconds_now();
+        bool there;
+        if (b->taking) pthread_join(b->taker, NULL); /* it has the heartbeats */
+        b->taking = false;
+        if (b->refusal.code == STATUS_OK) memory_snapshot_place(&run->engine, &b->refusal);
+        TRY(agree_on_memory(run, &there, err));
+        if (there) b->memory = COPY_THERE;
+        run->deadline.saved += seconds_now() - waits;
+    }
     if (copies && b->memory == COPY_THERE) { /* while training continues */
         const double copying = seconds_now();
         ASSERT(!run->position.evaluation_due);

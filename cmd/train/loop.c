@@ -27,20 +27,6 @@
 
 /* ---- a step -------------------------------------------------------------- */
 
-static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
-{
-    const struct mixture *mixture = run->engine.train_config.mixture;
-    if (!mixture) return;
-    pending->metrics.sources = pending->sources;
-    pending->metrics.num_sources = mixture->order.count;
-    for (int i = 0; i < mixture->order.count; i++)
-        pending->sources[i] =
-            (struct source_metrics){.path = run->spec->data.train.items[i],
-                                    .samples = last->source_samples[i],
-                                    .epochs = (double)last->source_samples[i] / (double)mixture->sizes[i],
-                                    .targets = last->source_targets[i]};
-}
-
 static void note_step(struct run *run, const struct train_step *step, struct pending_step *pending)
 {
     struct engine *t = &run->engine;
@@ -49,7 +35,18 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
     m->epoch = step->last.epoch;
     pending->targets = step->last.step_targets;
     pending->tokens = step->last.step_tokens;
-    note_sources(run, &step->last, pending);
+    const struct mixture *mixture = t->train_config.mixture;
+    if (mixture) {
+        m->sources = pending->sources;
+        m->num_sources = mixture->order.count;
+    }
+    for (int i = 0; i < m->num_sources; i++) {
+        const int64_t samples = step->last.source_samples[i];
+        pending->sources[i] = (struct source_metrics){.path = run->spec->data.train.items[i],
+                                                      .samples = samples,
+                                                      .epochs = (double)samples / (double)mixture->sizes[i],
+                                                      .targets = step->last.source_targets[i]};
+    }
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
     phase_times_read(t->phase_times, phases);
@@ -385,18 +382,6 @@ static enum status loop_stop_status(struct run *run)
     return STATUS_REQUEUE;
 }
 
-/* After a step that was broken off: the run stops with a checkpoint of the step before it. */
-static enum status loop_stop_within_step(struct run *run, struct error *err)
-{
-    TRY(loop_collect_steps(run, 0, err));
-    TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
-    if (run->saved_step != run->position.step && !run->replay) {
-        TRY(loop_report_epoch(run, false, err));
-        TRY(save_checkpoint(run, true, err));
-    }
-    return STATUS_OK;
-}
-
 /* ---- the loop ------------------------------------------------------------ */
 
 static enum status loop_measured_step(struct run *run, bool *broken_off, struct error *err)
@@ -470,8 +455,15 @@ enum status run_steps(struct run *first, struct error *err)
         TRY(first->next ? loop_train_step(active, count, &broken_off, err)
                         : loop_measured_step(first, &broken_off, err));
         for (int i = 0; i < count; i++) {
-            run_speaks(active[i]);
-            TRY(broken_off ? loop_stop_within_step(active[i], err) : loop_after_step(active[i], err));
+            struct run *run = active[i];
+            run_speaks(run);
+            if (!broken_off) TRY(loop_after_step(run, err));
+            if (!broken_off) continue;
+            TRY(loop_collect_steps(run, 0, err));      /* it stops with a checkpoint of the step before */
+            TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
+            if (run->saved_step == run->position.step || run->replay) continue;
+            TRY(loop_report_epoch(run, false, err));
+            TRY(save_checkpoint(run, true, err));
         }
     }
     for (struct run *run = first; run; run = run->next) {

@@ -329,23 +329,6 @@ static void prepare_warns_of_attention(const struct engine *t)
 
 /* ---- in this order ------------------------------------------------------- */
 
-/* The machine, for all runs: memory and kernels. */
-static enum status prepare_machine(struct run *first, struct error *err)
-{
-    struct engine *t = &first->engine;
-    enum status fits = memory_limit_check(t, err);
-    if (fits == STATUS_OK) fits = memory_node_check(t, err);
-    TRY(run_agree(first, fits, err));
-    TRY(gpu_test_before_run(t, err));
-    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
-    for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
-        run->kernel_choices = memory_printf("%s", first->kernel_choices);
-    prepare_warns_of_attention(t);
-    TRY(run_agree(first, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
-    TRY(run_agree(first, memory_free_check(t, err), err));
-    return memory_plan_allocate(t, err);
-}
-
 /* Weights and outputs: what is left before the first step. */
 static enum status prepare_start(struct run *run, struct error *err)
 {
@@ -405,7 +388,17 @@ static enum status prepare_runs(struct run *first, struct error *err)
     for (struct run *run = first; run && status == STATUS_OK; run = run->next) status = prepare_data(run, err);
     TRY(run_agree(first, status, err));
     prepare_log_start(first);
-    TRY(prepare_machine(first, err));
+    enum status fits = memory_limit_check(t, err); /* the machine, for all runs: memory and kernels */
+    if (fits == STATUS_OK) fits = memory_node_check(t, err);
+    TRY(run_agree(first, fits, err));
+    TRY(gpu_test_before_run(t, err));
+    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
+    for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
+        run->kernel_choices = memory_text(first->kernel_choices);
+    prepare_warns_of_attention(t);
+    TRY(run_agree(first, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
+    TRY(run_agree(first, memory_free_check(t, err), err));
+    TRY(memory_plan_allocate(t, err));
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
         TRY(prepare_start(run, err));

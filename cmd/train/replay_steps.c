@@ -63,21 +63,6 @@ static void replay_note_end(struct run *run, const struct checkpoint *checkpoint
     memcpy(replay->end.hashes, checkpoint->hashes, sizeof replay->end.hashes);
 }
 
-/* Whether this is the checkpoint to begin from. Every byte of it is read, as a resume of a run folder does. */
-static bool replay_takes(struct replay *replay, const char *path)
-{
-    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
-    struct error damage;
-    if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) {
-        log_warn("checkpoint %s is passed over: %s", fs_base_name(path), damage.text);
-        return false;
-    }
-    snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
-    replay->from = checkpoint->position.step;
-    replay->world_before = replay->world = checkpoint->world;
-    return replay->from < replay->step;
-}
-
 /* The newest entry first. *later: the last one that is not before the replay's last step; NULL: none. */
 static enum status replay_choose(struct replay *replay, const char *dir, const struct checkpoint_list *list,
                                  const struct checkpoint_entry **later, struct error *err)
@@ -97,7 +82,16 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
             continue;
         }
         TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
-        if (replay_takes(replay, path)) return STATUS_OK;
+        RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+        struct error damage;
+        if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) { /* as a resume of a run folder does */
+            log_warn("checkpoint %s is passed over: %s", entry->name, damage.text);
+            continue;
+        }
+        snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
+        replay->from = checkpoint->position.step;
+        replay->world_before = replay->world = checkpoint->world;
+        if (replay->from < replay->step) return STATUS_OK;
     }
     error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
     if (oldest < replay->step) return STATUS_CHECKPOINT;
