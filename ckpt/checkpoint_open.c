@@ -27,22 +27,19 @@ static enum status open_manifest(struct checkpoint_reader *reader, const char *f
 static enum status open_folder(const char *folder, struct checkpoint_entry *entry, bool files, struct checkpoint **out,
                                struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
     struct checkpoint_reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
     if (strlen(folder) >= sizeof checkpoint->path)
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
-    TRY_GOTO(open_manifest(reader, folder, entry, err));
-    if (files) TRY_GOTO(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
+        return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder);
+    TRY(open_manifest(reader, folder, entry, err));
+    if (files) TRY(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
     *checkpoint = reader->manifest->facts;
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
     *out = checkpoint;
+    checkpoint = NULL;
     return STATUS_OK;
-fail:
-    checkpoint_close(checkpoint);
-    return status;
 }
 
 bool checkpoint_is_gone(const struct checkpoint *checkpoint)
@@ -69,14 +66,12 @@ struct verifier {
 static enum status open_one(const char *folder, struct checkpoint_entry *entry, struct verifier full,
                             struct checkpoint **out, struct error *err)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     TRY(open_folder(folder, entry, true, &checkpoint, err));
-    enum status status = full.verify ? full.verify(full.context, checkpoint, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        *out = checkpoint;
-    else
-        checkpoint_close(checkpoint);
-    return status;
+    if (full.verify) TRY(full.verify(full.context, checkpoint, err));
+    *out = checkpoint;
+    checkpoint = NULL;
+    return STATUS_OK;
 }
 
 /* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */

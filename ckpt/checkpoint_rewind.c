@@ -236,22 +236,6 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     return checkpoint_sync(dir, err);
 }
 
-static enum status give_way(const struct checkpoint_rewind *rewind, const struct rewind_move *move, struct error *err)
-{
-    char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
-    if (move->damaged) {
-        TRY(checkpoint_move_aside(rewind->dir, move->name, "damaged", path, err));
-        log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, fs_base_name(path));
-        return STATUS_OK;
-    }
-    aside_name(rewind, move->name, aside);
-    TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
-    if (move->step != INT64_MAX) snprintf(step, sizeof step, " of step %" PRId64, move->step);
-    log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
-             move->name, step, aside);
-    return STATUS_OK;
-}
-
 enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err)
 {
     bool named = *rewind->from || *rewind->target;
@@ -266,7 +250,18 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
     if (named) TRY(give_name(rewind, err));
     for (int i = 0; i < rewind->count; i++) {
         if (i == rewind->count - 1) TRY(checkpoint_sync(rewind->dir, err));
-        TRY(give_way(rewind, &rewind->moves[i], err));
+        const struct rewind_move *move = &rewind->moves[i];
+        char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
+        if (move->damaged) {
+            TRY(checkpoint_move_aside(rewind->dir, move->name, "damaged", path, err));
+            log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, fs_base_name(path));
+            continue;
+        }
+        aside_name(rewind, move->name, aside);
+        TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
+        if (move->step != INT64_MAX) snprintf(step, sizeof step, " of step %" PRId64, move->step);
+        log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
+                 move->name, step, aside);
     }
     TRY(checkpoint_sync(rewind->dir, err));
     checkpoint_point(rewind->dir, "latest", rewind->name);

@@ -242,20 +242,6 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     return STATUS_OK;
 }
 
-static void doctor_measure_copies(struct bench *bench)
-{
-    void *inside[] = {bench->matrices[0], bench->matrices[1]}, *up[] = {bench->matrices[0], bench->host},
-         *down[] = {bench->host, bench->matrices[0]};
-    double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
-    double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
-    char share[64] = "";
-    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
-    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
-    print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
-    print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
-    print_line("copy gpu to host", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, down));
-}
-
 static enum status doctor_bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
 {
     const struct op_limits limits = {.dtype = DTYPE_F32,
@@ -301,7 +287,16 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);
     doctor_measure_attention(bench->stream, &attention, bench->matrices);
-    doctor_measure_copies(bench);
+    void *inside[] = {bench->matrices[0], bench->matrices[1]}, *up[] = {bench->matrices[0], bench->host},
+         *down[] = {bench->host, bench->matrices[0]};
+    const double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
+    const double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
+    char share[64] = "";
+    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
+    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
+    print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
+    print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
+    print_line("copy gpu to host", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, down));
     /* copies down and up across the border of two pieces of pinned memory */
     const size_t count = matrix_bytes / sizeof(float);
     float *across = (float *)((char *)bench->host + host_bytes - matrix_bytes);

@@ -141,18 +141,6 @@ static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
 /* The rows of the table: the best, then others by time, the spec's own among them if it fits. */
 enum { FIT_ROWS = 12, FIT_ROWS_MOST = FIT_ROWS + 1 };
 
-static int choose_fit_rows(const struct fit_plan *p, const struct fit_candidate *best,
-                           const struct fit_candidate *rows[FIT_ROWS_MOST])
-{
-    int count = 0;
-    rows[count++] = best;
-    for (int i = 0; i < p->fits; i++) {
-        const struct fit_candidate *c = &p->fitting[i];
-        if (c != best && ((count < FIT_ROWS && !is_needless(p, c)) || is_given(p, c))) rows[count++] = c;
-    }
-    return count;
-}
-
 /* Columns of the tunables: with all columns a line has 99. */
 static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_RECOMPUTE] = 9, [TUNABLE_OPTIMIZER] = 5,
                                                   [TUNABLE_PARAM] = 6, [TUNABLE_INPUTS] = 6,    [TUNABLE_STATES] = 5};
@@ -321,7 +309,10 @@ enum status plan_fit(const struct machine_question *question, const char *memory
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best, *rows[FIT_ROWS_MOST];
     TRY(plan_fit_search(&p, question, memory, node_memory, spec, &best, err));
-    const int count = choose_fit_rows(&p, best, rows);
+    int count = 0;
+    rows[count++] = best;
+    for (const struct fit_candidate *c = p.fitting; c < p.fitting + p.fits; c++)
+        if (c != best && ((count < FIT_ROWS && !is_needless(&p, c)) || is_given(&p, c))) rows[count++] = c;
     const struct simulated_machine *m = &p.machine;
     printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
            PLURAL(m->world), dtype_name(spec->dtype), spec->train_batch_size);

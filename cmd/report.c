@@ -168,7 +168,7 @@ static enum status open_runs(const struct report_options *options, struct watche
         ++*opened;
         TRY(watched_run_open(run, options->runs[i], err));
         for (struct watched_run *other = runs; other < run; other++)
-            if (watched_run_is(run, other)) {
+            if (run->metrics.device == other->metrics.device && run->metrics.inode == other->metrics.inode) {
                 log_warn("'%s' is the same run as '%s', and is shown once", PRINTABLE(options->runs[i]),
                          PRINTABLE(other->folder));
                 watched_run_close(run);

@@ -245,23 +245,6 @@ static void lay_out(struct sample_model *m, struct arena *arena, size_t workspac
     m->workspace = arena_take(arena, MEM_WORKSPACE, workspace);
 }
 
-static enum status allocate_arena(struct sample_model *m, struct error *err)
-{
-    struct op_limits limits;
-    struct arena arena;
-    transformer_op_limits(m->transformer, &limits);
-    const size_t workspace = ops_workspace_bytes(m->device, &limits);
-    arena_init_dry(&arena);
-    lay_out(m, &arena, workspace);
-    TRY(device_alloc(m->device, arena.used, &m->memory, err));
-    m->bytes = arena.used;
-    arena_init(&arena, m->memory, m->bytes);
-    lay_out(m, &arena, workspace);
-    arena_finish(&arena);
-    stream_set_workspace(m->stream, m->workspace, workspace);
-    return transformer_start(m->transformer, m->stream, err);
-}
-
 /* Takes units one by one from a reader, as fp32, to the device. */
 struct staging {
     struct sample_model *model;
@@ -381,7 +364,19 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
     };
     TRY(transformer_new(&config, m->device, &m->transformer, err));
     m->generator = generator_new(m->transformer, context);
-    TRY(allocate_arena(m, err));
+    struct op_limits limits;
+    struct arena arena;
+    transformer_op_limits(m->transformer, &limits);
+    const size_t workspace = ops_workspace_bytes(m->device, &limits);
+    arena_init_dry(&arena);
+    lay_out(m, &arena, workspace);
+    TRY(device_alloc(m->device, arena.used, &m->memory, err));
+    m->bytes = arena.used;
+    arena_init(&arena, m->memory, m->bytes);
+    lay_out(m, &arena, workspace);
+    arena_finish(&arena);
+    stream_set_workspace(m->stream, m->workspace, workspace);
+    TRY(transformer_start(m->transformer, m->stream, err));
     return read_weights(m, err);
 }
 

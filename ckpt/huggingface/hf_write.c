@@ -117,19 +117,6 @@ static enum status close_written_file(struct hf_writer *writer, struct error *er
                       : STATUS_OK;
 }
 
-static enum status open_written_file(struct hf_writer *writer, int file, struct error *err)
-{
-    char name[HF_NAME_MAX];
-    size_t size;
-    TRY(close_written_file(writer, err));
-    hf_file_name(writer, file, name);
-    TRY(fs_join(writer->path, writer->folder->out, name, STATUS_DATA, err));
-    writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (writer->fd < 0) return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
-    OWNED char *header = hf_file_header(writer, file, &size);
-    return fs_write(writer->fd, writer->path, header, size, STATUS_DATA, err);
-}
-
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err)
 {
     const enum dtype dtype = writer->tensor->dtype;
@@ -229,7 +216,18 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
         writer->left = tensor->rest ? 0 : tensor->tensor->numel;
-        if (i == 0 || tensor->file != tensor[-1].file) TRY(open_written_file(writer, tensor->file, err));
+        if (i == 0 || tensor->file != tensor[-1].file) {
+            char name[HF_NAME_MAX];
+            size_t size;
+            TRY(close_written_file(writer, err));
+            hf_file_name(writer, tensor->file, name);
+            TRY(fs_join(writer->path, folder->out, name, STATUS_DATA, err));
+            writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            if (writer->fd < 0)
+                return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
+            OWNED char *header = hf_file_header(writer, tensor->file, &size);
+            TRY(fs_write(writer->fd, writer->path, header, size, STATUS_DATA, err));
+        }
         if (tensor->rest)
             writer->unit = -1; /* the piece takes the place of the window */
         else

@@ -237,11 +237,6 @@ bool memory_snapshot_fits(const struct engine *t)
            memory_auto_share * (double)machine.available;
 }
 
-enum status memory_snapshot_take(struct engine *t, struct error *err)
-{
-    return host_pages_new(t->snapshot_bytes, &t->snapshot, err);
-}
-
 enum status memory_snapshot_place(struct engine *t, struct error *err)
 {
     struct arena arena;

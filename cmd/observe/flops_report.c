@@ -158,17 +158,6 @@ static int depth_of(const struct step_profile *p)
     return depth < 0 || depth > DEPTH ? DEPTH : (int)depth;
 }
 
-static void print_modules(const struct step_profile *p)
-{
-    int depth = depth_of(p), count;
-    if (depth == DEPTH && !p->run->spec->flops_profiler.detailed) depth = DEPTH - 1;
-    fprintf(p->out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
-            "bwd s", "TFLOP/s", "update s", "share");
-    print_module(p, p->modules);
-    const struct module *modules = modules_of(p, depth, &count);
-    for (int i = 0; depth > 0 && i < count; i++) print_module(p, &modules[i]);
-}
-
 static double profile_order(const struct module *m, int key)
 {
     const struct work *forward = &m->work[PHASE_FORWARD];
@@ -247,7 +236,13 @@ static void report_step(struct run *run, double seconds)
     p.out = memory_stream(&text, &bytes);
     print_totals(&p);
     print_flops_of_ops(p.out, &run->engine, rows, count);
-    print_modules(&p);
+    int depth = depth_of(&p), modules_shown;
+    if (depth == DEPTH && !spec->flops_profiler.detailed) depth = DEPTH - 1;
+    fprintf(p.out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
+            "bwd s", "TFLOP/s", "update s", "share");
+    print_module(&p, p.modules);
+    const struct module *modules = modules_of(&p, depth, &modules_shown);
+    for (int i = 0; depth > 0 && i < modules_shown; i++) print_module(&p, &modules[i]);
     print_top(&p);
     fclose(p.out);
     const bool written =

@@ -68,12 +68,6 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
-enum status integrity_begin(struct run *run, struct error *err)
-{
-    TRY(integrity_compare_replicas(run, err));
-    return zero_check_is_noted(run->engine.zero) ? STATUS_OK : zero_check_note(run->engine.zero, err);
-}
-
 enum status integrity_compare_passes(void *context, const double *losses, struct error *err)
 {
     static const char twice[] = "differ between two computations of the step";
@@ -108,12 +102,6 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
               run->position.step + 1, v.what, tensor, found, others);
     error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
     return run_agree(run, STATUS_BROKEN, err);
-}
-
-bool run_hash_is_due(const struct run *run, int64_t step)
-{
-    const int64_t interval = run->spec->train.hash_interval_steps;
-    return interval && step % interval == 0;
 }
 
 enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err)

@@ -178,12 +178,6 @@ void watched_run_close(struct watched_run *run)
     *run = (struct watched_run){.folder = NULL};
 }
 
-bool watched_run_is(const struct watched_run *run, const struct watched_run *other)
-{
-    const struct run_metrics *a = &run->metrics, *b = &other->metrics;
-    return a->device == b->device && a->inode == b->inode;
-}
-
 /* ---- several runs -------------------------------------------------------- */
 
 static bool differs(const struct watched_run *runs, int count, const char *key)

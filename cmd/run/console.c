@@ -27,19 +27,6 @@ static void console_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* The terminal must not wrap the line, or it could not be renewed: it loses norm and rate, then its end. */
-static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
-{
-    struct winsize size;
-    const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
-    if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns) rates = "";
-    char line[300], text[sizeof line + 8];
-    snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
-    int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
-    output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
-    console->line_open = true;
-}
-
 void console_step(struct console *console, const struct step_metrics *m)
 {
     double seconds = m->seconds.step;
@@ -59,9 +46,18 @@ void console_step(struct console *console, const struct step_metrics *m)
     snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);
     snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
-    if (console->terminal) show_line(console, step, rates, speed);
     if (due) /* the log file has plain lines in both cases */
         (console->terminal ? log_debug : log_info)("%s%s%s", step, rates, speed);
+    if (console->terminal) { /* it must not wrap the line, or it could not be renewed: norm and rate go, then the end */
+        struct winsize size;
+        const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
+        if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns) *rates = '\0';
+        char line[sizeof step + sizeof rates + sizeof speed], text[sizeof line + 8];
+        snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
+        const int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
+        output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
+        console->line_open = true;
+    }
     if (!console->breakdown || !due) return;
     const bool graph = isnan(m->seconds.forward); /* whose parts are not timed */
     char parts[256];

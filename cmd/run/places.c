@@ -63,7 +63,6 @@ bool places_failed(struct places *places, int rank, enum status code, bool gaine
 /* ---- the places that there are ------------------------------------------- */
 
 struct place_list {
-    bool gpus;
     int count;
     char names[PLACES_MAX][PLACE_NAME_MAX]; /* (count) as CUDA_VISIBLE_DEVICES takes them, or "0", "1", … */
 };
@@ -146,24 +145,6 @@ static enum status places_ask_driver(struct place_list *list, struct error *err)
                  : error_set(err, STATUS_DEVICE, "the GPU driver has not listed its GPUs within %g s", driver_patience);
 }
 
-/* The GPUs that a new process sees, in its order; on the CPU device, and if ranks share a GPU, `most` processes. A
- * child asks the driver, which may be gone or hang, and keeps its first answer. Without a GPU places are processes,
- * whose ranks say why, unless the start before had GPUs (were_gpus). STATUS_DEVICE: no answer. */
-static enum status places_list(enum spec_device device, int most, bool were_gpus, struct place_list *list,
-                               struct error *err)
-{
-    bool shared = false;
-    memset(list, 0, sizeof *list);
-    TRY(env_switch("ZTRAIN_SHARE_GPUS", "ranks may share a GPU", &shared, err));
-    if (device != SPEC_DEVICE_CPU && !shared) TRY(places_ask_driver(list, err));
-    list->gpus = list->count > 0 || (were_gpus && !shared);
-    if (list->gpus) return STATUS_OK;
-    ASSERT(most <= PLACES_MAX);
-    for (list->count = 0; list->count < most; list->count++)
-        snprintf(list->names[list->count], PLACE_NAME_MAX, "%d", list->count);
-    return STATUS_OK;
-}
-
 /* ---- before a start ------------------------------------------------------ */
 
 /* Whether `ranks` can share the run's batch. checkpoint: the run continues from it; NULL: it begins. */
@@ -222,14 +203,22 @@ static enum status places_refuse(const struct places *places, const struct place
 
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err)
 {
-    struct place_list list;
+    struct place_list list = {.count = 0};
     char reason[1024], where[64] = "";
     char bits[128] = "the bits change with the number of ranks (train.virtual_ranks is not set)";
     const int64_t virtual_ranks = wish->spec->train.virtual_ranks;
     int left = 0;
     const int before = places->count;
-    TRY(places_list(wish->spec->train.device, wish->most, places->gpus, &list, err));
-    places->gpus = list.gpus;
+    /* the GPUs that a new process sees, in its order; on the CPU device, and if ranks share a GPU, processes. A child
+     * asks the driver, which may be gone or hang, and keeps its first answer. Without a GPU places are processes, whose
+     * ranks say why, unless the start before had GPUs. */
+    bool shared = false;
+    TRY(env_switch("ZTRAIN_SHARE_GPUS", "ranks may share a GPU", &shared, err));
+    if (wish->spec->train.device != SPEC_DEVICE_CPU && !shared) TRY(places_ask_driver(&list, err));
+    places->gpus = list.count > 0 || (places->gpus && !shared);
+    ASSERT(wish->most <= PLACES_MAX);
+    for (; !places->gpus && list.count < wish->most; list.count++)
+        snprintf(list.names[list.count], PLACE_NAME_MAX, "%d", list.count);
     for (int i = 0; i < list.count && left < wish->most; i++) {
         const struct place_out *out = places_find_out(places, list.names[i]);
         if (!out || out->tried) memcpy(places->used[left++], list.names[i], PLACE_NAME_MAX);

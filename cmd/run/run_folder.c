@@ -79,9 +79,3 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
         error_hint(err, "free space there, and start the run again");
     return status;
 }
-
-void run_folder_close(struct run_folder *folder)
-{
-    run_lock_release(folder->lock, false);
-    folder->lock = NULL;
-}

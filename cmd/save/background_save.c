@@ -5,6 +5,7 @@
 #include "cmd/run/stop_signal.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
+#include "gpu/host_pages.h"
 
 #include <sys/resource.h>
 #ifdef _OPENMP
@@ -189,7 +190,7 @@ static void *take_memory(void *argument)
 #ifdef _OPENMP
     omp_set_num_threads(b->engine->device->threads);
 #endif
-    memory_snapshot_take(b->engine, &b->refusal);
+    host_pages_new(b->engine->snapshot_bytes, &b->engine->snapshot, &b->refusal); /* maps and touches it */
     return NULL;
 }
 

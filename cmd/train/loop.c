@@ -137,22 +137,6 @@ static enum status loop_check_divergence(const struct run *run, const struct zer
     return STATUS_OK;
 }
 
-static void advance_position(struct train_position *position, const struct pending_step *pending,
-                             const struct zero_result *result)
-{
-    position->step++;
-    position->step_in_epoch++;
-    position->scores.known = position->stopped_early = false;
-    position->tokens += pending->tokens;
-    position->optimizer_step = result->optimizer_step;
-    position->scaler = result->scaler;
-    if (isfinite(result->loss_sum)) {
-        position->epoch_loss_sum += result->loss_sum;
-        position->epoch_targets += pending->targets;
-    }
-    position->skipped_in_row = result->skipped ? position->skipped_in_row + 1 : 0;
-}
-
 /* The GPU works on one step while the host enqueues the next; after a pause it was idle until the step's own start. */
 static void complete_metrics(struct run *run, struct pending_step *pending, const struct zero_result *result)
 {
@@ -210,16 +194,22 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
     return metrics_spike(run->metrics, &spike, err);
 }
 
+static bool loop_is_multiple(int64_t step, int64_t interval)
+{
+    return interval && step % interval == 0;
+}
+
 /* Whether the hash of the parameters after this step is computed: then no later step is under way. */
 static bool loop_hashes(const struct run *run, int64_t step)
 {
-    return run->replay ? replay_wants_hash(run, step) : run_hash_is_due(run, step);
+    return run->replay ? replay_wants_hash(run, step) : loop_is_multiple(step, run->spec->train.hash_interval_steps);
 }
 
 /* The oldest step that is under way. */
 static enum status loop_collect_step(struct run *run, struct error *err)
 {
-    struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
+    struct train_position *position = &run->position;
+    struct pending_step *pending = &run->pending[position->step % ZERO_STEPS];
     struct zero_result result;
     const uint64_t entry = flight_begin(FLIGHT_COLLECT, -1, 0, -1);
     double start = seconds_now();
@@ -227,7 +217,17 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
     flight_end(entry);
     TRY(comm_log_share(run->comm, false, err));
-    advance_position(&run->position, pending, &result);
+    position->step++;
+    position->step_in_epoch++;
+    position->scores.known = position->stopped_early = false;
+    position->tokens += pending->tokens;
+    position->optimizer_step = result.optimizer_step;
+    position->scaler = result.scaler;
+    if (isfinite(result.loss_sum)) {
+        position->epoch_loss_sum += result.loss_sum;
+        position->epoch_targets += pending->targets;
+    }
+    position->skipped_in_row = result.skipped ? position->skipped_in_row + 1 : 0;
     if (result.skipped) loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
     if (loop_hashes(run, run->position.step)) {
@@ -261,11 +261,6 @@ struct due {
 static int64_t loop_last_step(const struct run *run)
 {
     return run->replay ? run->options->replay_step : run->engine.total_steps;
-}
-
-static bool loop_is_multiple(int64_t step, int64_t interval)
-{
-    return interval && step % interval == 0;
 }
 
 static struct due due_now(const struct run *run)
@@ -391,7 +386,8 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
     if (profiled || begins || checked) TRY(loop_collect_steps(run, 0, err));
     if (begins) TRY(trace_file_begin(run->trace, &run->engine, err));
     run->stepper.checked = checked ? run->enqueued + 1 : 0;
-    if (checked) TRY(integrity_begin(run, err));
+    if (checked) TRY(integrity_compare_replicas(run, err));
+    if (checked && !zero_check_is_noted(run->engine.zero)) TRY(zero_check_note(run->engine.zero, err));
     run->stepper.eager = trace_file_is_on(run->trace);
     if (profiled) TRY(flops_report_begin(run, err));
     double start = seconds_now();

@@ -204,7 +204,7 @@ static void rank_release_run(struct run *run)
         comm_close(run->comm);
     }
     checkpoint_save_cache_free(run->save_cache);
-    run_folder_close(&run->folder);
+    run_lock_release(run->folder.lock, false);
 }
 
 /* A run, or one for each of several adapters, whose folders lie in --resume DIR as in the run's folder. */

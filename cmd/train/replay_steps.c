@@ -124,20 +124,6 @@ static void replay_extend(struct replay *replay, int64_t step)
     replay->extent = extent;
 }
 
-static void replay_take_line(struct replay *replay, const json_t *line, int64_t step)
-{
-    if (step <= replay->from || step > replay->step) return;
-    replay_extend(replay, step);
-    struct replay_record *record = replay_record_of(replay, step);
-    const char *digits = json_string_value(json_object_get(line, "hash"));
-    *record = (struct replay_record){.known = true};
-    for (int i = 0; i < NUMBERS; i++) {
-        const json_t *value = json_object_get(line, number_names[i]);
-        record->numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
-    }
-    record->hashed = digits && hash_digits_parse(digits, &record->hash);
-}
-
 /* Of several lines of a step the last counts. Sets replay->world: a resume's line, else the next checkpoint, has it. */
 static void replay_read_lines(struct replay *replay, struct metrics_reader *line)
 {
@@ -148,8 +134,16 @@ static void replay_read_lines(struct replay *replay, struct metrics_reader *line
         if (line->object && line->step >= replay->from && json_object_get(line->object, "resumed_from"))
             ranks = (int)json_integer_value(json_object_get(line->object, "ranks"));
         if (!line->object || !json_object_get(line->object, "loss")) continue;
-        replay_take_line(replay, line->object, line->step);
-        if (!replay_record_of(replay, line->step)) continue;
+        if (line->step <= replay->from || line->step > replay->step) continue;
+        replay_extend(replay, line->step);
+        struct replay_record *record = replay_record_of(replay, line->step);
+        const char *digits = json_string_value(json_object_get(line->object, "hash"));
+        *record = (struct replay_record){.known = true};
+        for (int i = 0; i < NUMBERS; i++) {
+            const json_t *value = json_object_get(line->object, number_names[i]);
+            record->numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
+        }
+        record->hashed = digits && hash_digits_parse(digits, &record->hash);
         const int world = ranks ? ranks : after;
         replay->world = first || replay->world == world ? world : 0;
         first = false;
