@@ -62,21 +62,6 @@ static void print_data_counts(const struct data_view *view, const struct data_su
     printf(", 90 %% %s, 99 %% %s, max %s\n", FIGURE(count, l->p90), FIGURE(count, l->p99), FIGURE(count, l->most));
 }
 
-static enum status print_data_samples(const struct data_view *view, const struct data_summary *sum, struct error *err)
-{
-    struct first_fit *fit;
-    const int64_t longer = sum->lengths.longer;
-    TRY(first_fit_new(view->set, view->seq_length, &fit, err));
-    printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer), PLURAL(longer));
-    printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum->documents), longer == 1 ? "is" : "are");
-    printf("epoch       samples by data.packing: true %s",
-           FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
-    printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
-           FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
-    first_fit_free(fit);
-    return STATUS_OK;
-}
-
 /* "LABEL_1" where the shards have no names, as in transformers. */
 static const char *data_label_name(const struct label_set *labels, int64_t label, char text[32])
 {
@@ -184,7 +169,19 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);
-    if (view->seq_length) TRY(print_data_samples(view, &sum, err));
+    if (view->seq_length) {
+        struct first_fit *fit;
+        const int64_t longer = sum.lengths.longer;
+        TRY(first_fit_new(view->set, view->seq_length, &fit, err));
+        printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer), PLURAL(longer));
+        printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum.documents),
+               longer == 1 ? "is" : "are");
+        printf("epoch       samples by data.packing: true %s",
+               FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
+        printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
+               FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
+        first_fit_free(fit);
+    }
     if (view->labels) print_data_labels(view->labels);
     const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
     if (shown && token_set_has_mask(view->set))

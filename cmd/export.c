@@ -367,25 +367,6 @@ static void export_notes_vllm(const json_t *adapter, const struct tensor_table *
         }
 }
 
-static enum status write_export_adapter(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                        const char *out, enum dtype dtype, struct error *err)
-{
-    RELEASED(model_desc_release) struct model_desc desc = {0};
-    RELEASED(tensor_table_release) struct tensor_table table = {0};
-    RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
-    TRY(checkpoint_model(checkpoint, &desc, &table, err));
-    if (arguments->merge) {
-        TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
-        peft_base_store(checkpoint, &desc, &table);
-        TRY(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
-    } else {
-        TRY(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
-                        err));
-        export_notes_vllm(checkpoint->adapter, &table);
-    }
-    return STATUS_OK;
-}
-
 static bool is_same_folder(const char *a, const char *b)
 {
     struct stat one, other;
@@ -404,11 +385,24 @@ static enum status write_export_folder(const struct checkpoint *checkpoint, cons
         return error_hint(err, "--out names another folder");
     }
     TRY(export_folder_open(&folder, arguments->out, err));
-    if (checkpoint->adapter)
-        TRY(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
-    else
+    if (checkpoint->adapter) {
+        RELEASED(model_desc_release) struct model_desc desc = {0};
+        RELEASED(tensor_table_release) struct tensor_table table = {0};
+        RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
+        TRY(checkpoint_model(checkpoint, &desc, &table, err));
+        if (arguments->merge) {
+            TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+            peft_base_store(checkpoint, &desc, &table);
+            TRY(peft_merge(checkpoint, &base.source, folder.fresh, dtype, arguments->force, err));
+        } else {
+            TRY(peft_export(checkpoint, &desc, &table, folder.fresh, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype,
+                            arguments->force, err));
+            export_notes_vllm(checkpoint->adapter, &table);
+        }
+    } else {
         TRY(huggingface_export(checkpoint, arguments->base, folder.fresh,
                                dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
+    }
     return export_folder_publish(&folder, err);
 }
 

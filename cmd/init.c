@@ -169,9 +169,13 @@ static void init_print_next(const struct init *t)
             launch, word, local, launch, word, local, name);
 }
 
-static enum status init_make(struct init *t, struct error *err)
+enum status cmd_init(int argc, char **argv, struct error *err)
 {
+    RELEASED(init_release)
+    struct init made = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
+    struct init *t = &made;
     enum init_method method;
+    TRY(command_line_parse(&command_line, argc, argv, &t->flags, err));
     if (t->flags.method && init_find_method(t->flags.method, &method, err) != STATUS_OK) /* before any question */
         return error_prefix(err, "--method");
     TRY(init_check_out(t, err));
@@ -186,12 +190,4 @@ static enum status init_make(struct init *t, struct error *err)
         TRY(named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err));
     init_print_next(t);
     return STATUS_OK;
-}
-
-enum status cmd_init(int argc, char **argv, struct error *err)
-{
-    RELEASED(init_release)
-    struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
-    TRY(command_line_parse(&command_line, argc, argv, &t.flags, err));
-    return init_make(&t, err);
 }

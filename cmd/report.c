@@ -126,9 +126,20 @@ static enum status check_replaced_report(const char *out, bool *empty, struct er
     return error_hint(err, "another name, such as report.html, or delete the file first");
 }
 
-/* Whether FILE, of a link what it leads to, may be a file of a run by its place and its name. */
-static enum status check_report_name(const char *out, struct error *err)
+static enum status check_report_out(const char *out, struct error *err)
 {
+    if (!out) return STATUS_OK;
+    if (fs_is_dir(out)) {
+        const size_t length = strlen(out);
+        error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
+        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+    }
+    if (named_file_is_special(out)) return STATUS_OK;
+    struct stat facts;
+    bool empty = true;
+    if (io_stat(out, &facts) == 0) TRY(check_replaced_report(out, &empty, err));
+    if (!empty) return STATUS_OK;
+    /* a run has empty files, such as its lock: FILE, or what the link leads to, may be one by its place and its name */
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
     TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
     fs_parent(name, above);
@@ -142,21 +153,6 @@ static enum status check_report_name(const char *out, struct error *err)
         strcpy(above, place);
     }
     return STATUS_OK;
-}
-
-static enum status check_report_out(const char *out, struct error *err)
-{
-    if (!out) return STATUS_OK;
-    if (fs_is_dir(out)) {
-        const size_t length = strlen(out);
-        error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
-        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
-    }
-    if (named_file_is_special(out)) return STATUS_OK;
-    struct stat facts;
-    bool empty = true;
-    if (io_stat(out, &facts) == 0) TRY(check_replaced_report(out, &empty, err));
-    return empty ? check_report_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
 }
 
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */

@@ -414,24 +414,21 @@ static void suggest_pattern(const struct huggingface_reader *import, char *patte
     snprintf(pattern, size, "%.*s%s", (int)(last ? last - name : (long)strlen(name)), name, last ? ".*" : "");
 }
 
-static enum status refuse_extra(const struct huggingface_reader *import, struct error *err)
-{
-    char pattern[sizeof import->extra_name + 8], more[48] = "";
-    if (import->extra > 1) snprintf(more, sizeof more, " (the first of %d)", import->extra);
-    suggest_pattern(import, pattern, sizeof pattern);
-    error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path, import->extra_name,
-              more);
-    return error_hint(err,
-                      "config.json must be that of the weights (model_type %s, %" PRId64
-                      " layers); model.ignore_tensors: ['%s'] in a run spec leaves tensors out",
-                      model_family_name(import->desc->family), import->desc->num_layers, pattern);
-}
-
 static enum status check_complete(const struct huggingface_reader *import, struct error *err)
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
-    if (import->extra) return refuse_extra(import, err);
+    if (import->extra) {
+        char pattern[sizeof import->extra_name + 8], more[48] = "";
+        if (import->extra > 1) snprintf(more, sizeof more, " (the first of %d)", import->extra);
+        suggest_pattern(import, pattern, sizeof pattern);
+        error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path,
+                  import->extra_name, more);
+        return error_hint(err,
+                          "config.json must be that of the weights (model_type %s, %" PRId64
+                          " layers); model.ignore_tensors: ['%s'] in a run spec leaves tensors out",
+                          model_family_name(import->desc->family), import->desc->num_layers, pattern);
+    }
     for (int i = 0; i < import->table->num_tensors; i++) {
         if (!import->places[i].found && !may_be_missing(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
@@ -525,23 +522,17 @@ static enum status import_stack(struct huggingface_reader *import, int tensor, i
     return STATUS_OK;
 }
 
-static void import_initial_values(const struct huggingface_reader *import, int tensor, int64_t first, int64_t count,
-                                  float *out)
-{
-    enum { PIECE = 1 << 16 };
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t at = 0; at < count; at += PIECE) {
-        tensor_init_range(import->table, tensor, import->seed, first + at, min64(count - at, PIECE), out + at);
-        heartbeat_beat();
-    }
-}
-
 static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct huggingface_reader *import = context;
     const struct tensor_info *info = &import->table->tensors[tensor];
     if (starts_fresh(import, info) || (!import->places[tensor].found && may_be_missing(import, info))) {
-        import_initial_values(import, tensor, first, count, out);
+        enum { PIECE = 1 << 16 };
+#pragma omp parallel for schedule(dynamic)
+        for (int64_t at = 0; at < count; at += PIECE) {
+            tensor_init_range(import->table, tensor, import->seed, first + at, min64(count - at, PIECE), out + at);
+            heartbeat_beat();
+        }
         return STATUS_OK;
     }
     const struct hf_place *place = &import->places[tensor];

@@ -99,23 +99,6 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
     return STATUS_OK;
 }
 
-static enum status check_peft_complete(const struct peft_import *import, struct error *err)
-{
-    const struct tensor_info *first = NULL;
-    int missing = 0;
-    for (int i = 0; i < import->table->num_tensors; i++)
-        if (!import->table->tensors[i].frozen && !import->entries[i]) {
-            first = first ? first : &import->table->tensors[i];
-            missing++;
-        }
-    if (!missing) return STATUS_OK;
-    error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, first->name);
-    if (missing > 1)
-        return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
-                          missing);
-    return error_hint(err, "adapter_config.json must be that of the weights");
-}
-
 static enum status peft_begin(struct peft_import *import, const char *dir, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err)
 {
@@ -133,7 +116,19 @@ static enum status peft_begin(struct peft_import *import, const char *dir, const
         *embedding = import->head;
         import->head = NULL;
     }
-    return check_peft_complete(import, err);
+    const struct tensor_info *absent = NULL;
+    int missing = 0;
+    for (int i = 0; i < table->num_tensors; i++)
+        if (!table->tensors[i].frozen && !import->entries[i]) {
+            absent = absent ? absent : &table->tensors[i];
+            missing++;
+        }
+    if (!missing) return STATUS_OK;
+    error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, absent->name);
+    if (missing > 1)
+        return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
+                          missing);
+    return error_hint(err, "adapter_config.json must be that of the weights");
 }
 
 static void peft_end(struct peft_import *import)
@@ -218,12 +213,15 @@ static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_
     return hf_writer_values(writer, all, tensor->numel, err);
 }
 
-/* The trained tensors; of a tied matrix a second time as the head. Returns how many. */
-static int list_peft_tensors(const struct model_desc *desc, const struct tensor_table *table, enum dtype dtype,
-                             struct hf_tensor *entries)
+enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
+                        const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
+                        struct error *err)
 {
+    ASSERT(checkpoint->adapter && table->adapted);
+    TRY(checkpoint_check_table(checkpoint, table, err));
+    OWNED struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
     int count = 0;
-    for (int i = 0; i < table->num_tensors; i++) {
+    for (int i = 0; i < table->num_tensors; i++) { /* the trained tensors; a tied matrix a second time as the head */
         const struct tensor_info *tensor = &table->tensors[i];
         int64_t shape[2];
         if (tensor->frozen) continue;
@@ -236,16 +234,6 @@ static int list_peft_tensors(const struct model_desc *desc, const struct tensor_
             strcpy(entries[count++].name, PEFT_HEAD);
         }
     }
-    return count;
-}
-
-enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
-                        const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
-                        struct error *err)
-{
-    ASSERT(checkpoint->adapter && table->adapted);
-    TRY(checkpoint_check_table(checkpoint, table, err));
-    OWNED struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
     const struct hf_folder folder = {.checkpoint = checkpoint,
                                      .table = table,
                                      .out = out,
@@ -253,7 +241,7 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
                                      .max_bytes = INT64_MAX,
                                      .force = force,
                                      .tensors = entries,
-                                     .count = list_peft_tensors(desc, table, dtype, entries),
+                                     .count = count,
                                      .write = export_peft_tensor};
     return hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
 }

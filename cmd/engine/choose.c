@@ -16,24 +16,6 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-static void view_gpu_choices(int rank, struct gpu_view *view)
-{
-    unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
-    char why[256] = "";
-    struct error err;
-    bool shares = false, tf32;
-    if (env_switch(share_name, "ranks may share a GPU", &shares, &err) != STATUS_OK ||
-        device_cuda_wants_tf32(&tf32, &err) != STATUS_OK) {
-        gpu_view_none(view, rank, err.code, err.text);
-    } else if (!device_cuda_available(why)) {
-        gpu_view_none(view, rank, STATUS_DEVICE, why);
-    } else if (gpu_view_init(view, rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX), uuids,
-                             &err) != STATUS_OK) {
-        gpu_view_none(view, rank, err.code, err.text);
-    }
-    view->share = shares;
-}
-
 /* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */
 static enum status choose_without_gpu(struct engine *t, int blind, const char *why, int seeing, struct error *err)
 {
@@ -73,7 +55,20 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
     *choice = (struct device_choice){.kind = DEVICE_CPU};
     if (t->spec->train.device == SPEC_DEVICE_CPU) return STATUS_OK;
     struct gpu_view own;
-    view_gpu_choices(boot->rank, &own);
+    unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
+    char why[256] = "";
+    struct error refused;
+    bool shares = false, tf32;
+    if (env_switch(share_name, "ranks may share a GPU", &shares, &refused) != STATUS_OK ||
+        device_cuda_wants_tf32(&tf32, &refused) != STATUS_OK) {
+        gpu_view_none(&own, boot->rank, refused.code, refused.text);
+    } else if (!device_cuda_available(why)) {
+        gpu_view_none(&own, boot->rank, STATUS_DEVICE, why);
+    } else if (gpu_view_init(&own, boot->rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX),
+                             uuids, &refused) != STATUS_OK) {
+        gpu_view_none(&own, boot->rank, refused.code, refused.text);
+    }
+    own.share = shares;
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0) return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};

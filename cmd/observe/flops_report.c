@@ -180,20 +180,6 @@ static void print_first(FILE *out, const struct module *modules, int count, int 
     fprintf(out, "\n");
 }
 
-static void print_top(const struct step_profile *p)
-{
-    static const char *const keys[] = {"params", "fwd MACs", "fwd latency"};
-    const int64_t most = p->run->spec->flops_profiler.top_modules;
-    for (int depth = 0; depth <= depth_of(p); depth++) {
-        int count;
-        const struct module *modules = modules_of(p, depth, &count);
-        for (int key = 0; key < 3; key++) {
-            fprintf(p->out, "depth %d: top %" PRId64 " in %s:", depth, most < count ? most : count, keys[key]);
-            print_first(p->out, modules, count, key, most);
-        }
-    }
-}
-
 /* ---- a step -------------------------------------------------------------- */
 
 static void print_totals(const struct step_profile *p)
@@ -243,7 +229,16 @@ static void report_step(struct run *run, double seconds)
     print_module(&p, p.modules);
     const struct module *modules = modules_of(&p, depth, &modules_shown);
     for (int i = 0; depth > 0 && i < modules_shown; i++) print_module(&p, &modules[i]);
-    print_top(&p);
+    static const char *const keys[] = {"params", "fwd MACs", "fwd latency"};
+    const int64_t most = spec->flops_profiler.top_modules;
+    for (depth = 0; depth <= depth_of(&p); depth++) {
+        modules = modules_of(&p, depth, &modules_shown);
+        for (int key = 0; key < 3; key++) {
+            fprintf(p.out, "depth %d: top %" PRId64 " in %s:", depth, most < modules_shown ? most : modules_shown,
+                    keys[key]);
+            print_first(p.out, modules, modules_shown, key, most);
+        }
+    }
     fclose(p.out);
     const bool written =
         run->boot->rank == 0 && path && named_file_write(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK;

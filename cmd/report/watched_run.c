@@ -45,22 +45,6 @@ static void read_model(struct watched_run *run)
 
 /* ---- former files -------------------------------------------------------- */
 
-static void read_former(struct watched_run *run, int number)
-{
-    OWNED char *path = memory_printf("%s.%d", run->metrics.path, number);
-    RELEASED(metrics_reader_close) struct metrics_reader own = {0}, other = {0};
-    struct former_file *former = &run->formers[run->num_formers++];
-    *former = (struct former_file){.number = number};
-    metrics_reader_open(&own, run->metrics.path, NULL);
-    metrics_reader_open(&other, path, NULL);
-    while (metrics_reader_next(&other)) {
-        if (other.number == 1)
-            former->same_history =
-                metrics_reader_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
-        if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
-    }
-}
-
 static int compare_watched_formers(const void *a, const void *b)
 {
     const struct former_file *one = a, *two = b;
@@ -76,7 +60,19 @@ static void read_formers(struct watched_run *run)
         char *end;
         if (strncmp(entry->d_name, name, sizeof name - 1) != 0) continue;
         long number = strtol(entry->d_name + sizeof name - 1, &end, 10);
-        if (!*end && number > 0 && number < INT_MAX) read_former(run, (int)number);
+        if (*end || number <= 0 || number >= INT_MAX) continue;
+        OWNED char *path = memory_printf("%s.%ld", run->metrics.path, number);
+        RELEASED(metrics_reader_close) struct metrics_reader own = {0}, other = {0};
+        struct former_file *former = &run->formers[run->num_formers++];
+        *former = (struct former_file){.number = (int)number};
+        metrics_reader_open(&own, run->metrics.path, NULL);
+        metrics_reader_open(&other, path, NULL);
+        while (metrics_reader_next(&other)) {
+            if (other.number == 1)
+                former->same_history = metrics_reader_next(&own) && own.length == other.length &&
+                                       !memcmp(own.text, other.text, own.length);
+            if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
+        }
     }
     if (entries) io_closedir(entries);
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);

@@ -352,10 +352,20 @@ static enum status fail_save(struct run *run, enum status status, struct error *
     return STATUS_OK;
 }
 
-/* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
-static enum status explain_last_save_lost(const struct run *run, struct error *err)
+static enum status give_up_save(struct run *run, struct error *err)
 {
+    struct background_save *b = run->background;
+    end_save(run);
+    if (!b->here || !b->last) {
+        run->checkpoints_lost++;
+        if (run->boot->rank == 0)
+            log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
+                     b->position.step, b->failure.text);
+        return STATUS_OK;
+    }
+    /* the run ends without its last checkpoint: for how long it was tried, and where the run can be resumed */
     char next[FS_PATH_MAX + 100], before[64] = "";
+    *err = b->failure;
     if (run->newest_step >= 0)
         snprintf(next, sizeof next, "--resume %s continues from step %" PRId64 ", its newest checkpoint",
                  run->folder.path, run->newest_step);
@@ -364,28 +374,13 @@ static enum status explain_last_save_lost(const struct run *run, struct error *e
     if (run->checkpoints_lost > 0) snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
     error_prefix(err,
                  "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
-                 run->background->position.step, seconds_now() - run->background->began, before);
+                 b->position.step, seconds_now() - b->began, before);
     size_t used = strlen(err->text);
     if (strstr(err->text, "; hint: "))
         snprintf(err->text + used, sizeof err->text - used, "; then %s", next);
     else
         error_hint(err, "when that works again, %s", next);
-    return err->code;
-}
-
-static enum status give_up_save(struct run *run, struct error *err)
-{
-    struct background_save *b = run->background;
-    end_save(run);
-    if (b->here && b->last) {
-        *err = b->failure;
-        return run_agree(run, explain_last_save_lost(run, err), err);
-    }
-    run->checkpoints_lost++;
-    if (run->boot->rank == 0)
-        log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
-                 b->position.step, b->failure.text);
-    return STATUS_OK;
+    return run_agree(run, err->code, err);
 }
 
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])

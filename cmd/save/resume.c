@@ -67,11 +67,14 @@ static bool resume_same_data(const struct checkpoint *checkpoint, const struct r
            data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
 }
 
-static enum status resume_compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
-                                        bool print, struct error *err)
+enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
+                         bool print, struct error *err)
 {
+    TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
+    spec_resolve_resumed(spec, checkpoint->spec);
+    if (tokenizer_folder_has(checkpoint->path)) spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     RELEASED(spec_report_release) struct spec_report report = {0};
-    enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
+    const enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
     bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
     if (print) {
@@ -80,19 +83,9 @@ static enum status resume_compare_specs(const struct checkpoint *checkpoint, con
         if (checkpoint->world != world)
             log_detail("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
     }
-    if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
-        status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
-                           report.errors.count, PLURAL(report.errors.count), report.errors.items[0]);
-    return status;
-}
-
-enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
-                         bool print, struct error *err)
-{
-    TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
-    spec_resolve_resumed(spec, checkpoint->spec);
-    if (tokenizer_folder_has(checkpoint->path)) spec_resolve_tokenizer_resumed(spec, checkpoint->path);
-    return resume_compare_specs(checkpoint, spec, world, print, err);
+    if (report.errors.count == 0) return status; /* differences explain more than a model that cannot be read */
+    return error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
+                     report.errors.count, PLURAL(report.errors.count), report.errors.items[0]);
 }
 
 enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
@@ -259,28 +252,23 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
     return status;
 }
 
-static enum status resume_follow_rank0(struct together *all, struct checkpoint **checkpoint, struct error *err)
-{
-    struct order order;
-    struct error ignored;
-    for (;;) {
-        TRY(comm_broadcast(all->comm, &order, sizeof order, 0, err));
-        if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
-            return STATUS_OK; /* as it was verified */
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
-        if (order.kind == ORDER_END) return STATUS_OK;
-        if (order.kind == ORDER_TAKE) return open_named(all, order.path, checkpoint, err);
-        bool unknown;
-        enum status status = open_named(all, order.path, checkpoint, &ignored);
-        resume_verify_share(all, *checkpoint, status, &unknown, &ignored); /* the outcome is rank 0's to judge */
-    }
-}
-
 enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err)
 {
     struct together all = {.comm = comm, .host = host, .retry = retry};
     *checkpoint = NULL;
-    return comm_rank(comm) == 0 ? lead(&all, resume, checkpoint, err) : resume_follow_rank0(&all, checkpoint, err);
+    if (comm_rank(comm) == 0) return lead(&all, resume, checkpoint, err);
+    for (struct order order;;) { /* follows rank 0 */
+        TRY(comm_broadcast(comm, &order, sizeof order, 0, err));
+        if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
+            return STATUS_OK; /* as it was verified */
+        checkpoint_close(*checkpoint);
+        *checkpoint = NULL;
+        if (order.kind == ORDER_END) return STATUS_OK;
+        if (order.kind == ORDER_TAKE) return open_named(&all, order.path, checkpoint, err);
+        bool unknown;
+        struct error ignored; /* the outcome is rank 0's to judge */
+        const enum status status = open_named(&all, order.path, checkpoint, &ignored);
+        resume_verify_share(&all, *checkpoint, status, &unknown, &ignored);
+    }
 }

@@ -232,23 +232,6 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
     return runs;
 }
 
-/* The end of a rank that has met the others. Returns whether all ranks end in order. */
-static bool rank_end(struct run *runs, int count, enum status status, struct error *err)
-{
-    bool idle = true;
-    run_speaks(NULL); /* it has named a spec's text */
-    for (int i = 0; i < count; i++) console_break(&runs[i].console);
-    if (rank_is_failure(status)) rank_end_in_failure(runs, status, err);
-    flight_recorder_stop();
-    for (int i = 0; i < count; i++) idle &= background_save_end(&runs[i], end_patience);
-    if (!idle) /* it uses what rank_release_run() frees */
-        _exit(status);
-    const bool in_order = !rank_is_failure(status) || runs->agreed;
-    for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
-    free(runs);
-    return in_order;
-}
-
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
                      struct error *err)
 {
@@ -272,6 +255,17 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
     status = options->replay ? rank_replay_together(runs, err) : rank_train_together(runs, err);
-    if (rank_end(runs, count, status, err)) bootstrap_finish(boot);
+    bool idle = true;
+    run_speaks(NULL); /* it has named a spec's text */
+    for (int i = 0; i < count; i++) console_break(&runs[i].console);
+    if (rank_is_failure(status)) rank_end_in_failure(runs, status, err);
+    flight_recorder_stop();
+    for (int i = 0; i < count; i++) idle &= background_save_end(&runs[i], end_patience);
+    if (!idle) /* it uses what rank_release_run() frees */
+        _exit(status);
+    const bool in_order = !rank_is_failure(status) || runs->agreed;
+    for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
+    free(runs);
+    if (in_order) bootstrap_finish(boot);
     return status;
 }

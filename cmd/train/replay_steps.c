@@ -43,26 +43,6 @@ static struct replay_record *replay_record_of(const struct replay *replay, int64
 
 /* ---- rank 0: what there is ----------------------------------------------- */
 
-/* Of the first checkpoint after the steps: its ranks have computed them. If it is the last step's, with its hashes. */
-static void replay_note_end(struct run *run, const struct checkpoint *checkpoint)
-{
-    struct replay *replay = run->replay;
-    const char *name = fs_base_name(checkpoint->path);
-    const int64_t virtual_ranks = run->spec->train.virtual_ranks;
-    const bool same = virtual_ranks ? checkpoint->virtual_ranks == virtual_ranks
-                                    : !checkpoint->virtual_ranks && checkpoint->world == run->boot->world;
-    replay->world = checkpoint->world;
-    if (checkpoint->position.step != replay->step) return;
-    if (!checkpoint->hashed || !same) {
-        log_info("the state of checkpoint %s is not compared: it %s", name,
-                 checkpoint->hashed ? "was written on another number of ranks" : "has no hashes");
-        return;
-    }
-    snprintf(replay->end.name, sizeof replay->end.name, "%s", name);
-    replay->end.states = checkpoint->num_states;
-    memcpy(replay->end.hashes, checkpoint->hashes, sizeof replay->end.hashes);
-}
-
 /* The newest entry first. *later: the last one that is not before the replay's last step; NULL: none. */
 static enum status replay_choose(struct replay *replay, const char *dir, const struct checkpoint_list *list,
                                  const struct checkpoint_entry **later, struct error *err)
@@ -103,14 +83,29 @@ static enum status replay_find_checkpoints(struct run *run, const char *dir, str
 {
     RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
     RELEASED(checkpoint_drop) struct checkpoint *after = NULL;
+    struct replay *replay = run->replay;
     const struct checkpoint_entry *later;
     char path[FS_PATH_MAX];
     struct error unread;
     TRY(checkpoint_list_init(&list, dir, false, err));
-    TRY(replay_choose(run->replay, dir, &list, &later, err));
+    TRY(replay_choose(replay, dir, &list, &later, err));
     if (!later) return STATUS_OK;
     TRY(fs_join(path, dir, later->name, STATUS_CHECKPOINT, err));
-    if (checkpoint_open(path, false, &after, &unread) == STATUS_OK) replay_note_end(run, after);
+    if (checkpoint_open(path, false, &after, &unread) != STATUS_OK) return STATUS_OK;
+    /* of the first checkpoint after the steps: its ranks have computed them; of the last step's, the hashes */
+    const int64_t virtual_ranks = run->spec->train.virtual_ranks;
+    const bool same = virtual_ranks ? after->virtual_ranks == virtual_ranks
+                                    : !after->virtual_ranks && after->world == run->boot->world;
+    replay->world = after->world;
+    if (after->position.step != replay->step) return STATUS_OK;
+    if (!after->hashed || !same) {
+        log_info("the state of checkpoint %s is not compared: it %s", later->name,
+                 after->hashed ? "was written on another number of ranks" : "has no hashes");
+        return STATUS_OK;
+    }
+    snprintf(replay->end.name, sizeof replay->end.name, "%s", later->name);
+    replay->end.states = after->num_states;
+    memcpy(replay->end.hashes, after->hashes, sizeof replay->end.hashes);
     return STATUS_OK;
 }
 

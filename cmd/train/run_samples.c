@@ -5,24 +5,6 @@
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 
-static void log_sample(const struct run *run, const struct sample_metrics *line)
-{
-    enum { SHOWN = 60, SHOWN_IDS = 10 };
-    char shown[PRINTABLE_SIZE] = "";
-    size_t used = 0;
-    if (line->text) {
-        snprintf(shown, sizeof shown, "%.*s", SHOWN, line->text);
-        for (char *c = shown; *c; c++) *c = *c == '\n' ? ' ' : *c;
-        used = strlen(shown);
-        while (line->text[used] && used > 0 && ((unsigned char)line->text[used] & 0xc0) == 0x80) /* half a character */
-            shown[--used] = '\0';
-    }
-    for (int64_t i = 0; !line->text && i < line->num_tokens && i < SHOWN_IDS; i++)
-        used += (size_t)snprintf(shown + used, sizeof shown - used, "%s%" PRId32, i ? "," : "", line->tokens[i]);
-    const bool cut = line->text ? line->text[used] != '\0' : line->num_tokens > SHOWN_IDS;
-    log_info("step %" PRId64 "  sample %d: %s%s", run->position.step, line->number, PRINTABLE(shown), cut ? "…" : "");
-}
-
 static enum status report_sample(struct run *run, int number, const struct token_list *tokens, struct error *err)
 {
     const struct engine_samples *s = run->engine.samples;
@@ -44,7 +26,20 @@ static enum status report_sample(struct run *run, int number, const struct token
                                         .num_tokens = (int64_t)tokens->count};
     const enum status status = metrics_sample(run->metrics, run->position.step, run->position.epoch, &line, err);
     console_break(&run->console);
-    log_sample(run, &line);
+    enum { SHOWN = 60, SHOWN_IDS = 10 };
+    char shown[PRINTABLE_SIZE] = "";
+    size_t used = 0;
+    if (line.text) {
+        snprintf(shown, sizeof shown, "%.*s", SHOWN, line.text);
+        for (char *c = shown; *c; c++) *c = *c == '\n' ? ' ' : *c;
+        used = strlen(shown);
+        while (line.text[used] && used > 0 && ((unsigned char)line.text[used] & 0xc0) == 0x80) /* half a character */
+            shown[--used] = '\0';
+    }
+    for (int64_t i = 0; !line.text && i < line.num_tokens && i < SHOWN_IDS; i++)
+        used += (size_t)snprintf(shown + used, sizeof shown - used, "%s%" PRId32, i ? "," : "", line.tokens[i]);
+    const bool cut = line.text ? line.text[used] != '\0' : line.num_tokens > SHOWN_IDS;
+    log_info("step %" PRId64 "  sample %d: %s%s", run->position.step, line.number, PRINTABLE(shown), cut ? "…" : "");
     return status;
 }
 
