@@ -46,6 +46,7 @@ struct checkpoint_save_cache;
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
+RELEASER(save_cache_drop, struct checkpoint_save_cache, checkpoint_save_cache_free)
 
 /* What a checkpoint does not hold: the frozen base of an adapter, and what a multimodal folder has beside its text
  * model. */

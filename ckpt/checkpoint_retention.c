@@ -79,22 +79,7 @@ struct retention {
     int64_t kept; /* the newest ones that stay so far, with the new one; not above keep->last, unless that is 0 */
 };
 
-/* Whether an entry that the newest ones do not include stays: by its name where that tells. */
-static enum status stays(const struct retention *now, struct checkpoint_entry *entry, bool replaced, bool *stay,
-                         struct error *err)
-{
-    const struct checkpoint_keep *keep = now->keep;
-    if (keep->every_steps && entry->position.step == INT64_MAX) /* of an epoch; its step counts */
-        TRY(checkpoint_entry_read(entry, now->dir, err));
-    const int64_t step = entry->position.step;
-    const double value = retention_score(entry, keep);
-    *stay = !replaced &&
-            (!keep->last || (keep->every_steps && step % keep->every_steps == 0 && !entry->position.evaluation_due) ||
-             (keep->best && !isnan(value) && count_better(now->known, keep, now->step, step, value) < keep->best));
-    return STATUS_OK;
-}
-
-/* Or moves it aside because it is later than the new one; one that is damaged or misnamed stays. */
+/* Deletes an entry, or moves it aside because it is later than the new one; a damaged or misnamed one stays. */
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
     const bool known = entry->settled;
@@ -120,7 +105,8 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
 /* Decides about one entry; those before it are newer, as long as there are fewer than keep->last. */
 static enum status decide(struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
-    bool stay, changed, replaced = false;  /* the entry is X.replaced-N, and X is whole, so that it can be deleted */
+    const struct checkpoint_keep *keep = now->keep;
+    bool changed, replaced = false;        /* the entry is X.replaced-N, and X is whole, so that it can be deleted */
     if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
         if (now->keep->last) TRY(checkpoint_entry_read(entry, now->dir, err));
         entry->settled = entry->read;
@@ -140,8 +126,16 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
         now->kept += entry->ok && !changed;
         return STATUS_OK;
     }
-    TRY(stays(now, entry, replaced, &stay, err));
-    return stay ? STATUS_OK : remove_entry(now, entry, err);
+    if (keep->every_steps &&
+        entry->position.step == INT64_MAX) /* of an epoch; its step counts, else what its name tells */
+        TRY(checkpoint_entry_read(entry, now->dir, err));
+    const int64_t step = entry->position.step;
+    const double value = retention_score(entry, keep);
+    const bool stays =
+        !replaced &&
+        (!keep->last || (keep->every_steps && step % keep->every_steps == 0 && !entry->position.evaluation_due) ||
+         (keep->best && !isnan(value) && count_better(now->known, keep, now->step, step, value) < keep->best));
+    return stays ? STATUS_OK : remove_entry(now, entry, err);
 }
 
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,

@@ -331,26 +331,6 @@ static void export_folder_close(struct export_folder *folder)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* A name with the ending of a file was meant for another program's format. */
-static enum status check_export_folder(const char *out, struct error *err)
-{
-    static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
-    size_t length = strlen(out);
-    while (length && out[length - 1] == '/') length--;
-    for (size_t i = 0; i < COUNT_OF(endings); i++) {
-        size_t n = strlen(endings[i]);
-        if (length < n || strncasecmp(out + length - n, endings[i], n) != 0) continue;
-        error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
-        return error_hint(
-            err,
-            i == 0
-                ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's convert_hf_to_gguf.py"
-                : "--out %.*s: the safetensors files and config.json will be in it",
-            (int)(length - n), out);
-    }
-    return STATUS_OK;
-}
-
 /* vLLM takes A and B only, and their scale is lora_alpha and r. */
 static void export_notes_vllm(const json_t *adapter, const struct tensor_table *table)
 {
@@ -449,10 +429,24 @@ static enum status export_once(const struct arguments *arguments, enum dtype cho
 
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
+    /* a name with the ending of a file was meant for another program's format */
+    static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
     struct arguments arguments = {0};
     TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
     if (!arguments.out) return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
-    TRY(check_export_folder(arguments.out, err));
+    size_t length = strlen(arguments.out);
+    while (length && arguments.out[length - 1] == '/') length--;
+    for (size_t i = 0; i < COUNT_OF(endings); i++) {
+        const size_t n = strlen(endings[i]);
+        if (length < n || strncasecmp(arguments.out + length - n, endings[i], n) != 0) continue;
+        error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", arguments.out);
+        return error_hint(
+            err,
+            i == 0
+                ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's convert_hf_to_gguf.py"
+                : "--out %.*s: the safetensors files and config.json will be in it",
+            (int)(length - n), arguments.out);
+    }
     const enum dtype chosen = dtype_find(arguments.dtype);
     if (arguments.dtype && chosen == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32, bf16 and fp16 are",

@@ -474,7 +474,7 @@ static enum status init_take_lr(struct init *t, const char *text, struct error *
 
 /* ---- flags and answers --------------------------------------------------- */
 
-static enum status init_take_sources(struct init *t, struct error *err)
+enum status init_take_inputs(struct init *t, struct error *err)
 {
     const struct init_flags *f = &t->flags;
     TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
@@ -486,13 +486,8 @@ static enum status init_take_sources(struct init *t, struct error *err)
     } else {
         TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
     }
-    if (f->validation) return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
-    return init_find_validation(t, err);
-}
-
-static enum status init_take_hardware(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
+    TRY(f->validation ? init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err)
+                      : init_find_validation(t, err));
     char text[INIT_TEXT];
     const char *usual = init_usual_gpus(t, text);
     TRY(init_take_flag(t, "gpus", f->gpus, f->device ? NULL : "GPUs (0: the CPU)", usual, init_take_gpus, err));
@@ -510,17 +505,8 @@ static enum status init_take_hardware(struct init *t, struct error *err)
         init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
                   t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,
                   (double)t->memory / (double)(1 << 30));
-    return STATUS_OK;
-}
-
-enum status init_take_inputs(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
-    TRY(init_take_sources(t, err));
-    TRY(init_take_hardware(t, err));
     const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
     const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
-    char text[INIT_TEXT];
     TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
                        err));
     TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));

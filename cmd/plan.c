@@ -106,7 +106,7 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
 {
     struct run_spec *spec = t->spec;
     RELEASED(string_list_release) struct string_list autos = {.count = 0};
-    struct checkpoint_save_cache *cache = NULL;
+    RELEASED(save_cache_drop) struct checkpoint_save_cache *cache = NULL;
     const bool data_known = engine_open_data(t, refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
@@ -134,7 +134,6 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
     }
     if (refused->code == STATUS_OK) /* the files that a run takes into its checkpoints */
         checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused);
-    checkpoint_save_cache_free(cache);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,

@@ -204,11 +204,6 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
     open[equals - line] = 0;
 }
 
-static int plan_fit_by_path(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The lines of a setting, sorted for the sections. */
 static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_candidate *c)
 {
@@ -221,7 +216,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
         const int value = c->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0)) memory_tunable_lines(k, value, &copy, &lines);
     }
-    if (lines.count > 0) qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
+    string_list_sort(&lines);
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",

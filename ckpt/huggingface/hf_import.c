@@ -59,11 +59,6 @@ struct huggingface_reader {
 
 /* ---- which files --------------------------------------------------------- */
 
-static int compare_import_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static enum status read_index(struct huggingface_reader *import, const char *path, struct error *err)
 {
     json_t *index;
@@ -73,21 +68,20 @@ static enum status read_index(struct huggingface_reader *import, const char *pat
     if (!json_is_object(import->weight_map) || json_object_size(import->weight_map) == 0)
         return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
 
-    size_t count = json_object_size(import->weight_map);
-    OWNED const char **names = memory_alloc(count * sizeof *names);
+    RELEASED(string_list_release) struct string_list names = {0};
     const char *tensor;
     json_t *value;
-    size_t n = 0;
     json_object_foreach (import->weight_map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || file[0] == '.') /* only a name in this folder is allowed */
             return error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
                              tensor);
-        names[n++] = file;
+        string_list_add(&names, file);
     }
-    qsort(names, n, sizeof *names, compare_import_names);
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || strcmp(names[i], names[i - 1]) != 0) string_list_add(&import->files.names, names[i]);
+    string_list_sort(&names);
+    for (int i = 0; i < names.count; i++)
+        if (i == 0 || strcmp(names.items[i], names.items[i - 1]) != 0)
+            string_list_add(&import->files.names, names.items[i]);
     return STATUS_OK;
 }
 
@@ -453,22 +447,6 @@ static enum status check_complete(const struct huggingface_reader *import, struc
 
 /* ---- reading ------------------------------------------------------------- */
 
-static enum status compare_tied_head(struct huggingface_reader *import, int64_t first, int64_t count,
-                                     const float *embedding, struct error *err)
-{
-    for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < COMPARED_BYTES / 4 ? count - done : COMPARED_BYTES / 4;
-        TRY(hf_files_values(&import->files, &import->tied_head, first + done, n, import->compared, err));
-        if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
-            error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
-                      LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
-            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers would");
-        }
-        done += n;
-    }
-    return STATUS_OK;
-}
-
 /* ---- quantized folders --------------------------------------------------- */
 
 static bool import_is_quantized(const struct huggingface_reader *import, int tensor)
@@ -550,7 +528,15 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
                   isnan(out[i]) ? "NaN" : "an infinity");
         return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
     }
-    if (info->role == ROLE_WTE && import->tied_head.found) return compare_tied_head(import, first, count, out, err);
+    if (info->role != ROLE_WTE || !import->tied_head.found) return STATUS_OK;
+    for (int64_t done = 0, n; done < count; done += n) { /* the tied head has the same values */
+        n = min64(count - done, COMPARED_BYTES / 4);
+        TRY(hf_files_values(&import->files, &import->tied_head, first + done, n, import->compared, err));
+        if (memcmp(import->compared, out + done, (size_t)n * sizeof *out) == 0) continue;
+        error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
+                  LM_HEAD, info->name);
+        return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers would");
+    }
     return STATUS_OK;
 }
 

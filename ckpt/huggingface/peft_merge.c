@@ -184,25 +184,6 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* The tensors of the base, in the order of the model; [count]: the head of a tied one. Returns count. */
-static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors)
-{
-    const struct tensor_table *table = merge->table;
-    int count = 0, embedding = 0;
-    for (int i = 0; i < table->num_tensors; i++) {
-        const struct tensor_info *tensor = &table->tensors[i];
-        if (tensor->part != PART_BASE) continue;
-        count++;
-        tensors[tensor->number] =
-            hf_model_tensor(merge->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
-        if (tensor->role == ROLE_WTE) embedding = tensor->number;
-    }
-    tensors[count] = tensors[embedding];
-    strcpy(tensors[count].name, "lm_head.weight");
-    tensors[count].head = true;
-    return count;
-}
-
 static void merge_release(struct peft_merge *merge)
 {
     huggingface_close(merge->base);
@@ -232,7 +213,19 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
     const int head = tensor_table_head(base->table);
     const bool unties = base->desc->tied && (tensor_find_part(base->table, 0, ROLE_WTE, PART_LORA_A) ||
                                              tensor_find_part(base->table, head, ROLE_LM_HEAD, PART_LORA_A));
-    folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
+    for (int i = 0; i < base->table->num_tensors; i++) { /* those of the base, in the order of the model */
+        const struct tensor_info *tensor = &base->table->tensors[i];
+        if (tensor->part != PART_BASE) continue;
+        folder.count++;
+        folder.tensors[tensor->number] =
+            hf_model_tensor(base->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge.base, i) : dtype);
+    }
+    if (unties) { /* the head */
+        struct hf_tensor *entry = &folder.tensors[folder.count++];
+        *entry = folder.tensors[embedding->number];
+        strcpy(entry->name, "lm_head.weight");
+        entry->head = true;
+    }
     hf_folder_complete(&folder, merge.base);
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
     if (unties) json_object_set_new(config, "tie_word_embeddings", json_false());

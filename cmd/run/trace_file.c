@@ -197,30 +197,12 @@ enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct
 
 /* ---- the file ------------------------------------------------------------ */
 
-static void write_record(FILE *out, int rank, const struct trace_record *r, const struct tensor_table *table)
-{
-    static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
-    const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
-    const int64_t length = r->end > r->start ? r->end - r->start : 0;
-    fprintf(out,
-            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":\"%s",
-            rank, r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000), r->name);
-    if (r->kind == SPAN_PHASE && unit)
-        fprintf(out, " %s", unit);
-    else if (r->step > 0)
-        fprintf(out, " %" PRId64, r->step);
-    fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
-    if (unit) fprintf(out, "\"unit\":\"%s\"", unit);
-    if (r->bytes > 0) fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
-    if (r->flops > 0) fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
-    fprintf(out, "}}");
-}
-
 /* Gets the records of `rank` on all ranks; rank 0 (out not NULL) writes them. */
 static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64_t *dropped, struct error *err)
 {
     enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
     static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
+    static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
     const struct engine *engine = t->engine;
     struct trace_head head = {.count = t->count, .dropped = t->dropped};
     OWNED struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
@@ -240,7 +222,24 @@ static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
         if (engine->rank == rank) memcpy(piece, t->records + at, count * sizeof *piece);
         TRY(comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err));
-        for (size_t i = 0; out && i < count; i++) write_record(out, rank, &piece[i], &engine->table);
+        for (const struct trace_record *r = piece; out && r < piece + count; r++) {
+            const bool known = r->unit >= 0 && r->unit < engine->table.num_units;
+            const char *unit = known ? engine->table.units[r->unit].name : NULL;
+            const int64_t length = r->end > r->start ? r->end - r->start : 0;
+            fprintf(
+                out,
+                ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":\"%s",
+                rank, r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000), r->name);
+            if (r->kind == SPAN_PHASE && unit)
+                fprintf(out, " %s", unit);
+            else if (r->step > 0)
+                fprintf(out, " %" PRId64, r->step);
+            fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
+            if (unit) fprintf(out, "\"unit\":\"%s\"", unit);
+            if (r->bytes > 0) fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
+            if (r->flops > 0) fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
+            fprintf(out, "}}");
+        }
         heartbeat_beat();
     }
     return STATUS_OK;
